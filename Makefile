@@ -1,0 +1,65 @@
+# The commands of this repository; `make` alone lists them.
+#
+#   PYTHON=python3.12 make install    another Python for .venv
+#   make test ARGS="-k wire -x"       more words for pytest
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+CODE   := $(wildcard remotely remotely_rl examples tools tests)
+
+# Made last, so that an install that was cut short is taken up again.
+INSTALLED := $(VENV)/.installed
+
+# make says "Leaving directory", "Nothing to be done" and the like to nobody's use here.
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+.DEFAULT_GOAL := help
+.PHONY: help install pong test test-slow check types format clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## make .venv with everything in it; does nothing when that is up to date
+	@:
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "There is no '$(PYTHON)' here. Install Python 3.10 or newer, or name yours:" >&2; \
+		echo "  make install PYTHON=python3.12" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "remotely needs Python 3.10 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one:" >&2; \
+		echo "  make install PYTHON=python3.12" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
+		echo "'$(PYTHON) -m venv' failed (above). On Debian and Ubuntu it is a package of its own:" >&2; \
+		echo "  sudo apt install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV); the first time this takes some minutes, most of them for torch."
+	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[rl,dev]' -c constraints.txt
+	@touch $@
+
+# `exec`: Ctrl-C then reaches the training alone, which saves its checkpoint and
+# ends its actors before make hears of it.
+pong: install ## train IMPALA on Pong until it wins, or for 15 minutes
+	@exec $(BIN)/remotely-rl train impala --env ALE/Pong-v5 --minutes 15 --target 18
+
+test: install ## run the tests, without the slow ones
+	@exec $(BIN)/python -m pytest $(ARGS)
+
+test-slow: install ## run the slow ones: chaos and learning too
+	@exec $(BIN)/python -m pytest -m "slow or chaos or learning" $(ARGS)
+
+check: install ## check format, lint and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(MAKE) types
+
+types: install
+	@$(BIN)/mypy $(CODE)
+
+format: install ## format, and mend what lint can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove caches and build outputs; .venv and runs/ stay
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
