@@ -1,0 +1,211 @@
+"""What the repository says of itself is true: commands, names, pins, packaging."""
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("remotely", "remotely_rl")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/decisions.md", "docs/results.md")
+
+# Written so that no pattern is found in this file.
+MACHINE_WORDS = {
+    "a host of a package registry": r"\b(pypi|pythonhosted|download\.pytorch|anaconda)\.org",
+    "a registry's setting": r"index[-_]url|find[-]links|trusted[-]host",
+    "a path of somebody's machine": r"/ho[m]e/\w+/|/roo[t]/|/Use[r]s/\w+/|(?<![\w.~])/wor[k]/",
+}
+
+
+@cache
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@cache
+def tracked_files() -> list[str]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return [path for path in listed.stdout.splitlines() if (ROOT / path).is_file()]
+
+
+def dependency_lines() -> list[str]:
+    """Return the lines of pyproject.toml that name what is needed to run, build or test."""
+    lists = re.findall(
+        r"^(?:dependencies|rl|dev) = \[\n(.*?)^\]",
+        text_of("pyproject.toml"),
+        re.DOTALL | re.MULTILINE,
+    )
+    assert len(lists) == 3
+    return [line.strip() for lines in lists for line in lines.splitlines()]
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, list[str]]:
+    """Return the lines of constraints.txt by the package that they pin."""
+    found: dict[str, list[str]] = {}
+    for line in text_of("constraints.txt").splitlines():
+        if line and not line.startswith("#"):
+            found.setdefault(canonical(line.split("==")[0]), []).append(line)
+    return found
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", text_of("Makefile"), re.MULTILINE))
+
+
+def code_in(page: str) -> list[str]:
+    """Return what stands in a page as code: blocks, and words between backticks."""
+    text = text_of(page)
+    return [
+        *re.findall(r"^ {4}(\S.*)$", text, re.MULTILINE),
+        *re.findall(
+            r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        ),
+    ]
+
+
+# --- packaging ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", dependency_lines())
+def test_every_dependency_has_a_lower_bound_and_its_reason_beside_it(line: str) -> None:
+    assert re.fullmatch(r'"[A-Za-z0-9-]+>=[0-9.]+",\s+# .{10,}', line)
+
+
+@pytest.mark.parametrize("line", dependency_lines())
+def test_every_direct_dependency_is_pinned_within_its_range(line: str) -> None:
+    match = re.match(r'"([A-Za-z0-9-]+)>=([0-9.]+)"', line)
+    assert match is not None
+    name, lowest = match.groups()
+    pinned = pins().get(canonical(name), [])
+    assert pinned
+    for pin in pinned:
+        version = pin.split("==")[1].split(";")[0].strip()
+        assert numbers(version) >= numbers(lowest)
+
+
+def numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
+def test_a_package_is_pinned_once_or_once_for_each_side_of_python_3_11() -> None:
+    markers = {
+        name: [line.partition(";")[2].strip() for line in lines] for name, lines in pins().items()
+    }
+    both = ['python_version < "3.11"', 'python_version >= "3.11"']
+    wrong = {name: m for name, m in markers.items() if m not in ([""], both, both[:1])}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_type_checkers_may_trust_the_package(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_version_is_written_alike_wherever_it_is_written() -> None:
+    match = re.search(r'^version = "(.+)"$', text_of("pyproject.toml"), re.MULTILINE)
+    assert match is not None
+    assert match[1] in text_of("CHANGELOG.md")
+
+
+def test_the_licence_is_the_one_that_the_package_names() -> None:
+    assert 'license = "Apache-2.0"' in text_of("pyproject.toml")
+    assert "Apache License\n                           Version 2.0" in text_of("LICENSE")
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_command_of_a_page_is_a_target(page: str) -> None:
+    told = {
+        word
+        for code in code_in(page)
+        if code.startswith("make ")
+        for word in code.split("#")[0].split()[1:]
+        if "=" not in word
+    }
+    assert told
+    assert told <= make_targets()
+
+
+def test_make_alone_lists_every_target_that_is_for_people() -> None:
+    shown = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = set(re.findall(r"^  make ([a-z-]+)", shown, re.MULTILINE))
+    assert listed == make_targets() - {"types"}
+
+
+def test_ci_runs_the_checks_and_then_the_tests() -> None:
+    script = ROOT / ".ci" / "run"
+    commands = [line for line in text_of(".ci/run").splitlines() if line.startswith("make ")]
+    assert commands == ["make check", "make test"]
+    assert script.stat().st_mode & 0o111
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", text_of(page))
+    broken = [
+        link
+        for link in links
+        if not link.startswith("https://") and not (ROOT / page).parent.joinpath(link).exists()
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md"])
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    named = re.compile(
+        r"(?:remotely|remotely_rl|docs|examples|tests|tools)/[\w/]*(?:\.\w+)?|[\w-]+\.(?:md|toml|txt)"
+    )
+    missing = [
+        code for code in code_in(page) if named.fullmatch(code) and not (ROOT / code).exists()
+    ]
+    assert missing == []
+
+
+def test_the_readme_names_the_torch_that_is_pinned() -> None:
+    (pin,) = pins()["torch"]
+    assert f"`{pin}`" in text_of("README.md")
+
+
+def test_the_remote_class_of_the_readme_is_python_and_of_fifteen_lines() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", text_of("README.md"), re.DOTALL | re.MULTILINE)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+    lines = [line for line in blocks[0].splitlines() if line.strip()]
+    assert len(lines) <= 15
+
+
+def test_every_decision_has_its_date_and_says_what_was_refused() -> None:
+    decisions = re.split(r"^## ", text_of("docs/decisions.md"), flags=re.MULTILINE)[1:]
+    assert decisions
+    for decision in decisions:
+        assert re.match(r"20\d\d-\d\d-\d\d: ", decision)
+        assert "\nRefused: " in decision
+
+
+@pytest.mark.parametrize("what", MACHINE_WORDS)
+def test_no_tracked_file_depends_on_a_machine_or_a_registry(what: str) -> None:
+    pattern = re.compile(MACHINE_WORDS[what])
+    found = []
+    for path in tracked_files():
+        try:
+            text = text_of(path)
+        except UnicodeDecodeError:
+            continue  # a picture
+        found += [f"{path}: {match[0]}" for match in pattern.finditer(text)]
+    assert found == []
