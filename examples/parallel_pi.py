@@ -1,6 +1,6 @@
 """Pi, by darts thrown in four processes at once.  Run it: python examples/parallel_pi.py
 
-The same script runs on a cluster: give its address to `connect`, or set REMOTELY_ADDRESS.
+To run it on a cluster, give that one's address to `connect` instead: remotely.connect("host:8010").
 """
 
 import random
