@@ -1,0 +1,69 @@
+"""Remote objects with one decorator, on a cluster that is started with one command.
+
+    import remotely
+
+    @remotely.remote_class
+    class Counter:
+        def __init__(self):
+            self.count = 0
+
+        def add(self, n):
+            self.count += n
+            return self.count
+
+    counter = Counter()               # in a process of its own, here or on another machine
+    print(counter.add(2))             # runs there, blocks here
+    future = counter.add.submit(3)    # does not block
+    print(future.result())
+"""
+
+from remotely.connection import connect, shipped, shutdown
+from remotely.errors import (
+    ActorDied,
+    ActorRaised,
+    CallTimeout,
+    MasterLost,
+    NameTaken,
+    NoResources,
+    NotAllowed,
+    NotConnected,
+    NotPicklable,
+    RemotelyError,
+    VersionMismatch,
+    WireError,
+    WorkerLost,
+)
+from remotely.future import as_completed
+from remotely.handle import Group, close, get_actor, group, put, submit
+from remotely.remote_class import local, options, remote_class
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ActorDied",
+    "ActorRaised",
+    "CallTimeout",
+    "Group",
+    "MasterLost",
+    "NameTaken",
+    "NoResources",
+    "NotAllowed",
+    "NotConnected",
+    "NotPicklable",
+    "RemotelyError",
+    "VersionMismatch",
+    "WireError",
+    "WorkerLost",
+    "as_completed",
+    "close",
+    "connect",
+    "get_actor",
+    "group",
+    "local",
+    "options",
+    "put",
+    "remote_class",
+    "shipped",
+    "shutdown",
+    "submit",
+]

@@ -1,0 +1,405 @@
+"""The process of one actor: runs its calls one by one, and answers each exactly once.
+
+Two threads.  The main thread owns the ROUTER socket and runs the user's code, as a script would.
+The door thread answers libzmq's questions about keys and listens to the worker, so that neither
+waits for a long call.  What ends the process is decided in this order, so that a full inbox can
+never keep an orphan alive: worker gone, stop asked, next call.
+
+How a call runs depends on the class:
+
+    plain methods               on the main thread, one after the other
+    concurrency=n               on n threads; the main thread only receives and answers
+    a class with async methods  all on one event loop, on the main thread: async methods interleave
+                                at their awaits, plain ones block the loop (or take one of the n
+                                threads)
+"""
+
+import asyncio
+import atexit
+import contextlib
+import difflib
+import faulthandler
+import inspect
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from remotely import codec, connection, control, shipping, sockets, wire
+from remotely.errors import RemotelyError, WireError
+from remotely.keys import KeyPair
+from remotely.loop import Loop
+from remotely.remote_class import construct
+from remotely.wire import Kind
+
+COUNT_EVERY_S = 1.0
+ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
+MAX_CONTROL_BYTES = 1 << 18
+
+Frames = list[bytes | memoryview]
+
+
+def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
+    """Be the actor that the worker describes; return the exit code of this process."""
+    if stdout_fd != 1:
+        os.setsid()  # a process group of its own: the worker ends it with all that it started
+        for fd, standard in ((stdout_fd, 1), (stderr_fd, 2)):
+            os.dup2(fd, standard)
+            os.close(fd)
+    worker = socket.socket(fileno=control_fd)
+    birth = control.Reader(control.Birth).read(worker.recv(MAX_CONTROL_BYTES))
+    assert isinstance(birth, control.Birth)
+    _prepare_process(birth)
+    return Actor(birth, worker).run()
+
+
+def _prepare_process(birth: control.Birth) -> None:
+    """Set what must be set before any of the user's modules is imported."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    atexit._clear()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()  # a native crash leaves its stack in what ActorDied shows
+    request = birth.request
+    threads = str(max(1, int(request.cpus)))
+    visible = ",".join(str(gpu) for gpu in birth.gpu_ids)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = threads
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    os.environ.update(request.env)
+    random.seed()
+    # A fork copies what the zygote's modules had settled at their import.
+    if numpy := sys.modules.get("numpy"):
+        import threadpoolctl  # noqa: PLC0415 - it looks at the libraries that are loaded by now
+
+        threadpoolctl.threadpool_limits(int(threads))
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(threads))
+
+
+class Actor:
+    """The object, its socket, and the state of this process."""
+
+    def __init__(self, birth: control.Birth, worker: socket.socket) -> None:
+        self.birth = birth
+        self.object: Any = None
+        self.calls = 0
+        self._worker = worker
+        self._stop_asked = False
+        self._ended = ""
+        self._done: deque[tuple[bytes, Frames]] = deque()
+        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._threads: ThreadPoolExecutor | None = None
+        self._in_flight = 0
+        self._main = threading.get_ident()
+        self._prepared: control.Prepare | None = None
+
+        client_keys = frozenset(birth.client_keys)
+        self._context = sockets.new_context()
+        door = sockets.Door(self._context, lambda key: "client" if key in client_keys else None)
+        self._door = Loop()
+        self._door.watch_socket(door.socket, door.answer)
+        self._door.watch(worker.fileno(), self._hear_worker)
+        self._door.every(COUNT_EVERY_S, self._count)
+        self._counted = 0
+        threading.Thread(target=self._door.run, name="remotely-door", daemon=True).start()
+
+        self._socket = sockets.server(self._context, KeyPair(birth.public_key, birth.secret_key))
+        self._socket.bind(birth.ipc)
+        tcp = ""
+        if birth.tcp_host:
+            self._socket.bind(f"tcp://{birth.tcp_host}:*")
+            tcp = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        worker.send(control.write(control.Bound(tcp=tcp)))
+
+    def run(self) -> int:
+        """Serve until the end, in good order."""
+        self._serve()
+        if self._is_async() and not self._over():
+            asyncio.run(self._serve_async())
+        self._end()
+        return 0
+
+    # --- serving ----------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket.FD, select.POLLIN)
+        poll.register(self._done_fd, select.POLLIN)
+        while not self._over() and not self._is_async():
+            if not self._turn():
+                poll.poll()
+
+    async def _serve_async(self) -> None:
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+
+        def turn() -> None:
+            while self._in_flight < ASYNC_IN_FLIGHT and not self._over() and self._turn():
+                pass
+            if self._over():
+                over.set()
+
+        loop.add_reader(self._socket.FD, turn)
+        loop.add_reader(self._done_fd, turn)
+        turn()
+        await over.wait()
+        loop.remove_reader(self._socket.FD)
+        loop.remove_reader(self._done_fd)
+
+    def _over(self) -> bool:
+        return self._stop_asked or bool(self._ended)
+
+    def _turn(self) -> bool:
+        """Send what is done and take one message; false if there was neither."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._done_fd)
+        busy = False
+        while self._done:
+            self._send(*self._done.popleft())
+            busy = True
+        if not self._socket.get(zmq.EVENTS) & zmq.POLLIN:
+            return busy
+        route, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        try:
+            message = wire.decode([frame.buffer for frame in frames], "client")
+        except WireError as error:
+            print(f"remotely: dropped a message: {error}", file=sys.stderr)
+            return True
+        self._handle(route.bytes, message)
+        return True
+
+    def _handle(self, route: bytes, message: wire.Message) -> None:
+        if message.kind is Kind.CALL:
+            if self._method_is_async(message.name):
+                self._start(self._answer_async(route, message))
+            elif self._threads is not None:
+                self._threads.submit(lambda: self._reply(route, self._answer(message)))
+            else:
+                self._send(route, self._answer(message))
+        else:
+            self._send(route, self._answer(message))
+
+    def _start(self, call: Any) -> None:
+        self._in_flight += 1
+        task = asyncio.get_running_loop().create_task(call)
+        _TASKS.add(task)
+        task.add_done_callback(_TASKS.discard)
+
+    async def _answer_async(self, route: bytes, message: wire.Message) -> None:
+        try:
+            args, kwargs = _arguments(message)
+            value = await getattr(self.object, message.name)(*args, **kwargs)
+            reply = _returned(message, value)
+        except (Exception, asyncio.CancelledError) as error:
+            reply = _raised(message, error)
+        self._in_flight -= 1
+        self.calls += 1
+        self._reply(route, reply)
+
+    def _answer(self, message: wire.Message) -> Frames:
+        """Run one message.  Every one gets exactly one reply, or the process dies.
+
+        SystemExit and its kin are let through on purpose: they end this process, and the worker,
+        which sees it end, tells the caller in our place.
+        """
+        try:
+            return _returned(message, _RUN[message.kind](self, message))
+        except Exception as error:
+            return _raised(message, error)
+        finally:
+            self.calls += message.kind is Kind.CALL
+
+    def _reply(self, route: bytes, frames: Frames) -> None:
+        """Send from any thread: only the main thread may touch the socket."""
+        self._done.append((route, frames))
+        os.eventfd_write(self._done_fd, 1)
+
+    def _send(self, route: bytes, frames: Frames) -> None:
+        try:
+            self._socket.send_multipart([route, *frames], zmq.NOBLOCK, copy=_small(frames))
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:  # the caller has gone: there is nobody to tell
+                raise
+
+    # --- what a message does ----------------------------------------------------------------------
+
+    def _prepare(self, message: wire.Message) -> list[str]:
+        prepare = control.Reader(control.Prepare).read(message.payload)
+        assert isinstance(prepare, control.Prepare)
+        self._prepared = prepare
+        connection.adopt(prepare, self.birth)
+        if prepare.host == self.birth.host:
+            sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
+        return shipping.missing(Path(self.birth.folder), prepare.files)
+
+    def _file(self, message: wire.Message) -> None:
+        shipping.store(Path(self.birth.folder), message.name, message.buffers[0])
+
+    def _init(self, message: wire.Message) -> None:
+        assert self._prepared is not None
+        if self._prepared.files:
+            root = shipping.lay_out(Path(self.birth.folder), self._prepared.files)
+            sys.path.insert(0, str(root))
+            connection.set_shipped_root(root)
+        try:
+            cls, args, kwargs = codec.decode(message.payload, message.buffers)  # type: ignore[misc]
+            self.object = construct(cls, args, kwargs)
+        except BaseException:
+            self._ended = "its constructor raised"
+            raise
+        if self._prepared.concurrency > 1:
+            self._threads = ThreadPoolExecutor(self._prepared.concurrency, "remotely-call")
+
+    def _call(self, message: wire.Message) -> object:
+        args, kwargs = _arguments(message)
+        method = self._attribute(message.name)
+        return method(*args, **kwargs)
+
+    def _get(self, message: wire.Message) -> object:
+        return self._attribute(message.name)
+
+    def _set(self, message: wire.Message) -> None:
+        setattr(self.object, message.name, codec.decode(message.payload, message.buffers))
+
+    def _asked_to_end(self, message: wire.Message) -> None:
+        self._ended = "closed"
+        self._close_object()
+
+    def _attribute(self, name: str) -> Any:
+        try:
+            return getattr(self.object, name)
+        except AttributeError:
+            if name in dir(self.object):
+                raise  # a property of the user's failed
+            raise AttributeError(unknown_name(type(self.object), name, dir(self.object))) from None
+
+    def _is_async(self) -> bool:
+        return self.object is not None and any(
+            inspect.iscoroutinefunction(member)
+            for member in vars_of_class(type(self.object)).values()
+        )
+
+    def _method_is_async(self, name: str) -> bool:
+        return self.object is not None and inspect.iscoroutinefunction(
+            getattr(type(self.object), name, None)
+        )
+
+    # --- the worker, on the door thread -----------------------------------------------------------
+
+    def _hear_worker(self) -> None:
+        try:
+            data = self._worker.recv(MAX_CONTROL_BYTES)
+        except OSError:
+            data = b""
+        if not data:  # the worker is gone, and with it our right to be
+            os.killpg(0, signal.SIGKILL)
+        self._stop_asked = True
+        os.eventfd_write(self._done_fd, 1)
+
+    def _count(self) -> None:
+        if self.calls != self._counted:
+            self._counted = self.calls
+            self._tell(control.Count(calls=self.calls))
+
+    def _tell(self, message: control.FromActor) -> None:
+        with contextlib.suppress(OSError):
+            self._worker.send(control.write(message))
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._tell(control.Ending(why=self._ended or "closed"))
+        while self._done:
+            self._send(*self._done.popleft())
+        if not self._ended:
+            try:
+                self._close_object()
+            except Exception:
+                traceback.print_exc()
+        connection.shutdown()
+        self._tell(control.Count(calls=self.calls))
+        self._socket.close(linger=1000)  # the last reply leaves before the context does
+        atexit._run_exitfuncs()
+        self._door.stop()
+
+    def _close_object(self) -> None:
+        if callable(close := getattr(self.object, "close", None)):
+            close()
+
+
+_TASKS: set[Any] = set()  # the event loop alone holds its tasks but weakly
+
+_RUN: dict[Kind, Callable[[Actor, wire.Message], object]] = {
+    Kind.PREPARE: Actor._prepare,
+    Kind.FILE: Actor._file,
+    Kind.INIT: Actor._init,
+    Kind.CALL: Actor._call,
+    Kind.GET: Actor._get,
+    Kind.SET: Actor._set,
+    Kind.END: Actor._asked_to_end,
+}
+
+
+def unknown_name(cls: type, name: str, known: list[str]) -> str:
+    """Return a sentence about a name that a class does not have, with the nearest that it has."""
+    nearest = difflib.get_close_matches(name, [k for k in known if not k.startswith("__")], 1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{cls.__name__!r} has no method or attribute {name!r}{hint}"
+
+
+def vars_of_class(cls: type) -> dict[str, object]:
+    """Return the members of a class and its bases, but for `object`'s."""
+    return {k: v for c in reversed(cls.__mro__) if c is not object for k, v in vars(c).items()}
+
+
+def _arguments(message: wire.Message) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = codec.decode(message.payload, message.buffers)  # type: ignore[misc]
+    return args, kwargs
+
+
+def _returned(message: wire.Message, value: object) -> Frames:
+    encoded = codec.encode(value, f"the result of {message.name}" if message.name else "the result")
+    return wire.encode(Kind.RESULT, message.call_id, "", encoded.payload, encoded.buffers)
+
+
+def _raised(message: wire.Message, error: BaseException) -> Frames:
+    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+    try:
+        payload = codec.encode(error, in_band=True).payload
+    except RemotelyError:
+        payload = b""
+    return wire.encode(Kind.RAISED, message.call_id, "", payload, [text.encode(errors="replace")])
+
+
+def _users_part(error: BaseException) -> Any:
+    """Return the traceback without our own frames at its top."""
+    here, trace = error.__traceback__, error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
+        trace = trace.tb_next
+    return trace or here
+
+
+_OURS = {__file__, codec.__file__}
+
+
+def _small(frames: Frames) -> bool:
+    """Copying is dearer than tracking a buffer only from 64 KiB up (see COPY_THRESHOLD)."""
+    return all(len(frame) < 65_536 for frame in frames)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,578 @@
+"""The engine of a cluster: places actors through the master, and calls them directly.
+
+Threads: a call is sent by the thread that makes it, and received by the thread that waits for it
+(channel.py).  One daemon thread runs the loop: it talks with the master, hears of deaths, prints
+what actors print, and takes in the replies of submitted calls.  It never runs a user's code but
+the done-callbacks of futures, and never waits for anything.
+"""
+
+import contextlib
+import itertools
+import os
+import secrets
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from remotely import codec, control, errors, host, sockets
+from remotely.channel import BROKEN, Channel, Ended
+from remotely.control import Location, Obituary
+from remotely.engine import Options, Remote
+from remotely.errors import (
+    ActorDied,
+    MasterLost,
+    NotAllowed,
+    NotConnected,
+    RemotelyError,
+    VersionMismatch,
+    WorkerLost,
+)
+from remotely.future import CallFuture, failed
+from remotely.keys import MemberKey
+from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, TICK_EVERY_S
+from remotely.link import Link
+from remotely.loop import Loop
+from remotely.shipping import Shipment
+from remotely.wire import Kind
+from remotely.zygote import HEAVY
+
+OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
+SAY_WAITING_AFTER_S = 1.0
+FAREWELL_S = 3.0
+MASTER_ANSWER_S = 30.0
+
+_NOTHING = codec.Encoded(b"", [])
+
+
+class ClusterActor(Remote):
+    """What a client knows of one actor: where it lives now, or how it ended."""
+
+    def __init__(self, client: "Client", request: control.Request, owned: bool) -> None:
+        super().__init__(client, request.actor, request.name, owned)
+        self.request = request
+        self.lock = threading.Lock()
+        self.location: Location | None = None
+        self.channel: Channel | None = None
+        self.ended: Ended | None = None
+        self.restarts_left = 0
+        self.make: Callable[[], None] | None = None  # places it and runs its constructor
+
+
+class Ref:
+    """A value that was pickled once.  Pass it as an argument: it arrives as the value."""
+
+    def __init__(self, encoded: codec.Encoded) -> None:
+        self._encoded = encoded
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return codec.decode_parts, codec.parts(self._encoded)
+
+
+class Client:
+    """Implements `engine.Engine` on a cluster.
+
+    `on_shutdown` takes down a cluster that is ours alone; `on_forget`, in a forked child, lets go
+    of what keeps it alive.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        key: MemberKey,
+        shipment: Shipment,
+        patience_s: float = PLACE_S,
+        job: str = "",
+        inside: str = "",
+        on_shutdown: Callable[[], None] = lambda: None,
+        on_forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.address = address
+        self.session = secrets.token_hex(16)
+        self.job = job or self.session
+        self._inside = inside
+        self._key = key
+        self._shipment = shipment
+        self._patience_s = patience_s
+        self._on_shutdown = on_shutdown
+        self._on_forget = on_forget
+        self._host = host.identity()
+        self._pid = os.getpid()
+        self._closed = False
+        self._tickets: dict[int, Future[Any]] = {}
+        self._ids = itertools.count(1)
+        self._counts: dict[str, itertools.count[int]] = {}
+        self._actors: weakref.WeakValueDictionary[str, ClusterActor] = weakref.WeakValueDictionary()
+        self._channels: set[Channel] = set()
+        self._welcome: Future[control.Welcome] = Future()
+        self._farewell = threading.Event()
+
+        self._loop = Loop()
+        self._context = sockets.new_context()
+        reader = control.Reader(control.FromMaster["client"])
+        self._link = Link(
+            self._loop,
+            self._context,
+            address,
+            key.pair,
+            key.master_public,
+            reader,
+            self._hello,
+            self._hear,
+        )
+        events = BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self._monitor = self._link.socket.get_monitor_socket(events)
+        self._loop.watch_socket(self._monitor, self._see_handshake)
+        self._loop.every(TICK_EVERY_S, self._check_master)
+        self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
+        self._thread.start()
+        try:
+            welcome = self._welcome.result(CONNECT_S)
+        except (TimeoutError, errors.FutureTimeout):
+            self._abandon()
+            raise MasterLost(nobody(address, "it does not answer as a master")) from None
+        except BaseException:
+            self._abandon()
+            raise
+        if welcome.pythons and host.PYTHON not in welcome.pythons:
+            self._abandon()
+            raise VersionMismatch(
+                f"this is Python {host.PYTHON}; the workers at {address} run "
+                f"{' and '.join(welcome.pythons)}, and code does not travel between versions"
+            )
+
+    # --- the engine's verbs -----------------------------------------------------------------------
+
+    def place(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[Remote]:
+        self._check()
+        encoded = codec.encode((cls, args, kwargs), cls.__name__)
+        actors = [self._new_actor(cls, options) for _ in range(count)]
+        futures = [self._ask_for_place(actor) for actor in actors]
+        try:
+            for actor in actors:
+                actor.make = lambda actor=actor: self._remake(actor, encoded, options)  # type: ignore[misc]
+            made = [
+                self._init(actor, future, encoded, options)
+                for actor, future in zip(actors, futures, strict=True)
+            ]
+            for future in made:
+                future.result()
+        except BaseException:
+            for actor in actors:
+                self.release(actor.actor)
+            raise
+        return list(actors)
+
+    def call(
+        self,
+        remotes: Sequence[Remote],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        background: bool,
+    ) -> list[CallFuture[Any]]:
+        encoded = codec.encode((args, kwargs), f"the arguments of {method}")
+        return [self._send(r, Kind.CALL, method, encoded, background) for r in remotes]
+
+    def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
+        background = len(remotes) > 1
+        return [self._send(r, Kind.GET, name, _NOTHING, background) for r in remotes]
+
+    def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
+        encoded = codec.encode(value, name)
+        background = len(remotes) > 1
+        return [self._send(r, Kind.SET, name, encoded, background) for r in remotes]
+
+    def put(self, value: object) -> Ref:
+        return Ref(codec.encode(value))
+
+    def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
+        self._check()
+        deadline = time.monotonic() + grace_s
+        actors = [r for r in remotes if isinstance(r, ClusterActor) and r.ended is None]
+        asked = [self._send(a, Kind.END, "", _NOTHING, background=True) for a in actors]
+        for actor, future in zip(actors, asked, strict=True):
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except (ActorDied, WorkerLost):
+                continue
+            except errors.CallTimeout:
+                self._tell(control.End(actor=actor.actor, grace_s=0.0))
+            finally:
+                self._mark_closed(actor)
+
+    def release(self, actor: str) -> None:
+        if not self._closed and self._pid == os.getpid():
+            self._tell(control.End(actor=actor, grace_s=PLACE_S))
+
+    def find(self, name: str) -> Remote:
+        located = self._ask(lambda t: control.Locate(ticket=t, name=name)).result()
+        if located.location is None:
+            raise NameError(f"there is no actor named {name!r} on this cluster")
+        actor = self.borrow(located.location.actor, name)
+        return actor
+
+    def borrow(self, actor: str, name: str) -> Remote:
+        found = self._actors.get(actor)
+        if found is None:
+            request = control.Request(
+                actor=actor, name=name, class_name="", owner="", job="", python=host.PYTHON
+            )
+            found = self._actors[actor] = ClusterActor(self, request, owned=False)
+        return found
+
+    def forget(self) -> None:
+        """In a forked child: leave to the parent what is the parent's, the cluster's life above all."""
+        self._on_forget()
+
+    def shutdown(self) -> None:
+        if self._closed or self._pid != os.getpid():
+            return
+        try:
+            self._tell(control.Goodbye())
+            self._farewell.wait(FAREWELL_S)
+        finally:
+            self._abandon()
+            self._on_shutdown()
+
+    # --- asking the master ------------------------------------------------------------------------
+
+    def status(self) -> control.Status:
+        """Return who is on the cluster."""
+        found: control.Status = self._ask(lambda t: control.AskStatus(ticket=t)).result()
+        return found
+
+    def read_log(self, actor: str, offset: int) -> control.LogPiece:
+        """Return the next piece of an actor's output."""
+        found: control.LogPiece = self._ask(
+            lambda t: control.ReadLog(ticket=t, actor=actor, offset=offset)
+        ).result()
+        return found
+
+    def _ask(self, message: Callable[[int], msgspec.Struct]) -> Future[Any]:
+        self._check()
+        ticket = next(self._ids)
+        future: Future[Any] = Future()
+        self._tickets[ticket] = future
+        self._tell(message(ticket))
+        return future
+
+    def _tell(self, message: msgspec.Struct) -> None:
+        self._loop.call(lambda: self._link.send(message))
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise NotConnected(
+                "this process was forked from one that is connected, and cannot share its "
+                "connection: call remotely.connect() here, or start it by "
+                "multiprocessing's 'spawn'"
+            )
+        if self._closed:
+            raise NotConnected("remotely was shut down here; call remotely.connect() to go on")
+
+    # --- making an actor --------------------------------------------------------------------------
+
+    def _new_actor(self, cls: type, options: Options) -> ClusterActor:
+        number = self._counts.setdefault(cls.__name__, itertools.count(1))
+        prefix = f"{self.session[:4]}." if self._inside else ""
+        assert isinstance(options.memory, int)
+        request = control.Request(
+            actor=secrets.token_hex(16),
+            name=options.name or f"{prefix}{cls.__name__}-{next(number)}",
+            class_name=cls.__name__,
+            owner="" if options.detached else self.session,
+            job=self.job,
+            cpus=options.cpus,
+            gpus=options.gpus,
+            memory=options.memory,
+            python=host.PYTHON,
+            env=options.env,
+            modules=_heavy_modules(),
+        )
+        actor = ClusterActor(self, request, owned=not options.detached)
+        actor.restarts_left = options.max_restarts
+        self._actors[actor.actor] = actor
+        return actor
+
+    def _ask_for_place(self, actor: ClusterActor) -> Future[Any]:
+        return self._ask(
+            lambda ticket: control.Place(
+                ticket=ticket, request=actor.request, patience_s=self._patience_s
+            )
+        )
+
+    def _init(
+        self,
+        actor: ClusterActor,
+        place: Future[Any],
+        encoded: codec.Encoded,
+        options: Options,
+    ) -> CallFuture[Any]:
+        """Wait for the place, then send the files, the class and the arguments there."""
+        actor.location = place.result()
+        channel = self._open(actor)
+        prepare = control.Prepare(
+            job=self.job,
+            client_public=self._key.pair.public,
+            client_secret=self._key.pair.secret,
+            host=self._host,
+            path=[str(Path(entry).absolute()) for entry in sys.path],
+            files=self._shipment.files,
+            concurrency=options.concurrency,
+        )
+        body = codec.Encoded(control.write(prepare), [])
+        missing: CallFuture[list[str]] = CallFuture("the actor")
+        channel.send(Kind.PREPARE, "", body, missing, background=True)
+        if self._shipment.files:
+            for digest in missing.result():
+                content = codec.Encoded(b"", [memoryview(self._shipment.read(digest))])
+                channel.send(Kind.FILE, digest, content, CallFuture("the actor"), background=True)
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
+        channel.send(Kind.INIT, "", encoded, future, background=True)
+        return future
+
+    def _open(self, actor: ClusterActor) -> Channel:
+        location = actor.location
+        assert location is not None
+        same_host = location.host == self._host
+        actor.channel = Channel(
+            self._context, self._loop, location, same_host, self._key.pair, self._broken
+        )
+        self._channels.add(actor.channel)
+        return actor.channel
+
+    def _remake(self, actor: ClusterActor, encoded: codec.Encoded, options: Options) -> None:
+        """Give an actor that died its next life; its handles stay."""
+        with actor.lock:
+            life = actor.request.life + 1
+            actor.request = msgspec.structs.replace(actor.request, life=life)
+            try:
+                self._init(actor, self._ask_for_place(actor), encoded, options).result()
+            except Exception as error:
+                why = f"{actor.name} died, and could not be restarted: {error}"
+                actor.ended = lambda may: ActorDied(why, may_have_run=may)
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    def _send(
+        self,
+        remote: Remote,
+        kind: Kind,
+        name: str,
+        encoded: codec.Encoded,
+        background: bool,
+    ) -> CallFuture[Any]:
+        self._check()
+        assert isinstance(remote, ClusterActor)
+        future: CallFuture[Any] = CallFuture(f"{remote.name}.{name}", keep=remote)
+        try:
+            channel = self._channel_of(remote)
+        except RemotelyError as error:
+            return failed(error)
+        channel.send(kind, name, encoded, future, background)
+        return future
+
+    def _channel_of(self, actor: ClusterActor) -> Channel:
+        channel = actor.channel
+        if channel is not None and not channel.ended:
+            return channel
+        with actor.lock:  # held while it is made anew
+            if actor.ended is not None:
+                raise actor.ended(False)
+            channel = actor.channel
+            if channel is None or channel.ended:
+                self._locate(actor)
+                channel = self._open(actor)
+            return channel
+
+    def _locate(self, actor: ClusterActor) -> None:
+        ask = self._ask(lambda ticket: control.Locate(ticket=ticket, actor=actor.actor))
+        located = ask.result()
+        if located.location is None:
+            gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
+            raise _how_it_ended(actor, gone)(False)
+        actor.location = located.location
+
+    # --- on the loop's thread ---------------------------------------------------------------------
+
+    def _hello(self) -> control.Hello:
+        return control.Hello(
+            session=self.session,
+            python=host.PYTHON,
+            pid=os.getpid(),
+            host=self._host,
+            machine=host.machine_name(),
+            actor=self._inside,
+            modules=_heavy_modules(),
+        )
+
+    def _hear(self, message: object) -> None:
+        match message:
+            case control.Placed(ticket=ticket, location=location):
+                self._answer(ticket, location)
+            case control.NotPlaced(ticket=ticket, error=error, why=why):
+                if future := self._tickets.pop(ticket, None):
+                    kind = getattr(errors, error, RemotelyError)
+                    future.set_exception(kind(why))
+            case control.Waiting(ticket=ticket, why=why):
+                self._loop.after(SAY_WAITING_AFTER_S, lambda: self._say_waiting(ticket, why))
+            case control.Located(ticket=ticket) | control.Status(ticket=ticket):
+                self._answer(ticket, message)
+            case control.LogPiece(ticket=ticket):
+                self._answer(ticket, message)
+            case control.Died(obituary=obituary):
+                self._hear_of_death(obituary)
+            case control.Output():
+                _print(message)
+            case control.Welcome():
+                if not self._welcome.done():
+                    self._welcome.set_result(message)
+            case control.Farewell():
+                self._farewell.set()
+            case control.Refused(error=error, why=why):
+                if not self._welcome.done():
+                    self._welcome.set_exception(getattr(errors, error, RemotelyError)(why))
+
+    def _answer(self, ticket: int, value: object) -> None:
+        if future := self._tickets.pop(ticket, None):
+            future.set_result(value)
+
+    def _say_waiting(self, ticket: int, why: str) -> None:
+        if ticket in self._tickets:
+            text = f"waiting for room: {why} (giving up after {self._patience_s:g} s)"
+            print(f"remotely: {text}", file=sys.stderr, flush=True)
+
+    def _see_handshake(self, frames: list[zmq.Frame]) -> None:
+        event = parse_monitor_message([frame.bytes for frame in frames])["event"]
+        if self._welcome.done() or event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._loop.unwatch_socket(self._monitor)
+        elif event & (zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL):
+            self._welcome.set_exception(NotAllowed(_wrong_key(self.address)))
+        elif event & (zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
+            self._welcome.set_exception(NotAllowed(_wrong_key(self.address)))
+
+    def _check_master(self) -> None:
+        if self._link.silent_s() > LEASE_S and self._tickets:
+            why = nobody(self.address, f"silent for {self._link.silent_s():.0f} s")
+            for ticket in list(self._tickets):
+                self._tickets.pop(ticket).set_exception(MasterLost(why))
+
+    def _broken(self, channel: Channel) -> None:
+        """A connection ended without a word; the master or its worker may know why."""
+        self._loop.after(OBITUARY_WAIT_S, lambda: self._give_up(channel))
+
+    def _give_up(self, channel: Channel) -> None:
+        if not channel.ended:
+            where = f"{channel.location.name} on {channel.location.machine}"
+            channel.end(
+                lambda may: WorkerLost(f"the connection to {where} broke{_doubt(may)}", may)
+            )
+        self._channels.discard(channel)
+
+    def _hear_of_death(self, obituary: Obituary) -> None:
+        actor = self._actors.get(obituary.actor)
+        if actor is None or obituary.life < actor.request.life:
+            return
+        how = _how_it_ended(actor, obituary)
+        channel = actor.channel
+        if obituary.asked or actor.restarts_left < 1 or actor.make is None:
+            actor.ended = how
+        else:
+            actor.restarts_left -= 1
+            threading.Thread(target=actor.make, name="remotely-restart", daemon=True).start()
+        if channel is not None and channel.location.life <= obituary.life:
+            channel.end(how)
+            self._channels.discard(channel)
+
+    def _mark_closed(self, actor: ClusterActor) -> None:
+        if actor.ended is None:
+            gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
+            actor.ended = _how_it_ended(actor, gone)
+            if actor.channel is not None:
+                actor.channel.end(actor.ended)
+                self._channels.discard(actor.channel)
+
+    def _abandon(self) -> None:
+        """Let go of everything here, whatever state it is in."""
+        self._closed = True
+        self._loop.stop()
+        if self._thread is not threading.current_thread():
+            self._thread.join(FAREWELL_S)
+        for channel in list(self._channels):
+            channel.end(lambda may: NotConnected("remotely was shut down here"))
+        for future in list(self._tickets.values()):
+            with contextlib.suppress(Exception):
+                future.set_exception(NotConnected("remotely was shut down here"))
+        self._monitor.close(linger=0)
+        self._link.close()
+        self._context.destroy(linger=0)
+        self._loop.close()
+
+
+def _heavy_modules() -> list[str]:
+    return [name for name in HEAVY if name in sys.modules]
+
+
+def _print(output: control.Output) -> None:
+    stream = sys.stderr if output.error else sys.stdout
+    lines = output.text.removesuffix("\n").split("\n")
+    with contextlib.suppress(Exception):  # a closed terminal is no reason to stop
+        stream.write("".join(f"[{output.name}] {line}\n" for line in lines))
+        stream.flush()
+
+
+def _how_it_ended(actor: ClusterActor, obituary: Obituary) -> Ended:
+    name = actor.name
+    if location := actor.location:
+        name = f"{actor.name} (pid {location.pid} on {location.machine})"
+
+    def how(may_have_run: bool) -> BaseException:
+        if obituary.lost:
+            return WorkerLost(
+                f"the machine of {name} is gone: {obituary.why}{_doubt(may_have_run)}",
+                may_have_run,
+            )
+        why = f": {obituary.why}" if obituary.why else ""
+        end = f"ended with {obituary.exit}" if obituary.exit else "has ended"
+        words = f"\nits last words:\n{obituary.stderr}" if obituary.stderr else ""
+        message = f"{name} {end}{why}{_doubt(may_have_run)}{words}"
+        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr)
+
+    return how
+
+
+def _doubt(may_have_run: bool) -> str:
+    return "; the call may have run" if may_have_run else "; the call did not run"
+
+
+def nobody(address: str, what: str) -> str:
+    place = address.removeprefix("tcp://")
+    host_name, _, port = place.rpartition(":")
+    return (
+        f"no master at {place}: {what}. Start one there with "
+        f"'remotely start --host {host_name or '127.0.0.1'} --port {port or 8010}', "
+        "or call remotely.connect() without an address for a cluster of your own"
+    )
+
+
+def _wrong_key(address: str) -> str:
+    return (
+        f"{address.removeprefix('tcp://')} refused this key, or is no remotely master: copy "
+        "client.key from ~/.remotely/keys of the master's machine, and name it by "
+        "remotely.connect(..., key=FILE) or REMOTELY_KEY"
+    )

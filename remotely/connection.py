@@ -1,0 +1,204 @@
+"""Which cluster this process uses: the one it connected to, else one of its own.
+
+    REMOTELY_LOCAL=1   no cluster: every object lives in this process
+    REMOTELY_ADDRESS   what connect() without an address means
+    REMOTELY_KEY       the key file, where it is not ~/.remotely/keys/client.key
+"""
+
+import atexit
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from remotely import control
+from remotely.engine import Engine
+from remotely.errors import MasterLost, NotConnected, RemotelyError
+from remotely.lease import CONNECT_S, PLACE_S
+
+DEFAULT_PORT = 8010
+
+_lock = threading.RLock()
+_engine: Engine | None = None
+_forked = False
+_adopted: tuple[control.Prepare, control.Birth] | None = None  # inside of an actor
+_shipped_root: Path | None = None
+
+
+def connect(
+    address: str | None = None,
+    *,
+    key: str | Path | None = None,
+    cpus: float | None = None,
+    gpus: int | None = None,
+    ship: Iterable[str | Path] = (),
+    patience_s: float = PLACE_S,
+) -> None:
+    """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
+
+    cpus, gpus   what an own cluster gives away; by default what this machine has
+    key          the client's key file; see keys.py
+    ship         files and folders that the actors are to have: see `shipped`
+    patience_s   how long making an actor waits for room before NoResources
+
+    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch.
+    """
+    global _engine, _forked
+    with _lock:
+        if _engine is not None and not _forked:
+            raise RemotelyError(
+                "this process is connected already; call remotely.shutdown() first"
+            )
+        address = address or os.environ.get("REMOTELY_ADDRESS")
+        if os.environ.get("REMOTELY_LOCAL") == "1":
+            from remotely.local import Local  # noqa: PLC0415 - the other engine need not load
+
+            engine: Engine = Local()
+        elif address:
+            if cpus is not None or gpus is not None:
+                raise RemotelyError(
+                    "cpus and gpus are for a cluster of your own; the one at "
+                    f"{address} was given its own by 'remotely start'"
+                )
+            engine = _connect_to(address, key, ship, patience_s)
+        else:
+            engine = _embed(cpus, gpus, ship, patience_s)
+        _engine, _forked = engine, False
+
+
+def current() -> Engine:
+    """Return the engine of this process, and make one at first use."""
+    global _engine
+    if _engine is None or _forked:
+        with _lock:
+            if _forked:
+                raise NotConnected(
+                    "this process was forked from one that is connected, and cannot share its "
+                    "connection: call remotely.connect() here first, or start it by "
+                    "multiprocessing's 'spawn'"
+                )
+            if _engine is None:
+                if _adopted is not None:
+                    _engine = _connect_from_actor(*_adopted)
+                else:
+                    connect()
+    assert _engine is not None
+    return _engine
+
+
+def shutdown() -> None:
+    """End the actors that this process owns, and its own cluster if it has one.
+
+    Called by itself when the interpreter exits.  Shutting down twice does nothing.
+    """
+    global _engine
+    with _lock:
+        engine, _engine = _engine, None
+    if engine is not None and not _forked:
+        engine.shutdown()
+
+
+def shipped(name: str | Path) -> Path:
+    """Return where a shipped file or folder lies in this process: on a client, or in an actor."""
+    return (_shipped_root or Path.cwd()) / name
+
+
+def adopt(prepare: control.Prepare, birth: control.Birth) -> None:
+    """Let an actor be a client of its cluster, with the key of the client that made it."""
+    global _adopted
+    _adopted = prepare, birth
+
+
+def set_shipped_root(root: Path) -> None:
+    global _shipped_root
+    _shipped_root = root
+
+
+def _connect_to(
+    address: str, key: str | Path | None, ship: Iterable[str | Path], patience_s: float
+) -> Engine:
+    from remotely import keys  # noqa: PLC0415 - what Local does not need
+    from remotely.client import Client, nobody  # noqa: PLC0415
+    from remotely.shipping import Shipment  # noqa: PLC0415
+
+    host, port = parse_address(address)
+    shipment = Shipment(ship)
+    file = key or os.environ.get("REMOTELY_KEY") or keys.default_folder() / "client.key"
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError as error:
+        raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
+    member = keys.load_member(Path(file), "client")
+    return Client(f"tcp://{host}:{port}", member, shipment, patience_s)
+
+
+def _embed(
+    cpus: float | None, gpus: int | None, ship: Iterable[str | Path], patience_s: float
+) -> Engine:
+    from remotely.client import Client  # noqa: PLC0415 - what Local does not need
+    from remotely.launch import Embedded  # noqa: PLC0415
+    from remotely.shipping import Shipment  # noqa: PLC0415
+
+    shipment = Shipment(ship)
+    cluster = Embedded(cpus, gpus)
+    try:
+        return Client(
+            cluster.address,
+            cluster.key,
+            shipment,
+            patience_s,
+            on_shutdown=cluster.close,
+            on_forget=cluster.forget,
+        )
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _connect_from_actor(prepare: control.Prepare, birth: control.Birth) -> Engine:
+    from remotely.client import Client  # noqa: PLC0415 - an actor that calls nobody needs none
+    from remotely.keys import KeyPair, MemberKey  # noqa: PLC0415
+    from remotely.shipping import Shipment  # noqa: PLC0415
+
+    pair = KeyPair(prepare.client_public, prepare.client_secret)
+    key = MemberKey("client", pair, birth.master_public)
+    shipment = Shipment.from_tree(_shipped_root, prepare.files)
+    actor = birth.request.actor
+    return Client(birth.master, key, shipment, job=prepare.job, inside=actor)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Read "host:port", "host" or "tcp://host:port".  Raises ValueError."""
+    host, colon, port = address.removeprefix("tcp://").rpartition(":")
+    if not colon:
+        return port, DEFAULT_PORT
+    if not host or not port.isdigit():
+        raise ValueError(f"{address!r} is no address; write it as host:{DEFAULT_PORT}")
+    return host, int(port)
+
+
+def _after_fork() -> None:
+    """The child shares no connection: ZeroMQ's threads are not here, its sockets are the parent's."""
+    global _forked, _lock
+    _lock = threading.RLock()
+    _forked = _engine is not None or _adopted is not None
+    if (forget := getattr(_engine, "forget", None)) is not None:
+        forget()
+
+
+def _at_exit() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        shutdown()
+
+
+def engine_or_none() -> Any:
+    """Return the engine if there is one already; for tests and tools."""
+    return _engine
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -1,0 +1,374 @@
+"""What clients and workers say to the master, and a worker to its own processes.
+
+Every message is a struct below, as msgpack behind one version byte.  The unions at the end say
+who may say what; a message that is not of its sender's union is refused by the schema before
+anyone looks at it.  There is no pickle here, on purpose: a pickle is code, and the master never
+runs any.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from remotely.errors import VersionMismatch, WireError
+
+VERSION = 1
+
+
+class _Struct(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The tag, the class's name, tells the members of a union apart."""
+
+
+# --- nouns that several messages carry ------------------------------------------------------------
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one life of an actor takes calls.  `life` counts its restarts."""
+
+    actor: str
+    name: str
+    class_name: str
+    life: int
+    pid: int
+    host: str  # processes of the same host see the same files and pids
+    machine: str  # its name, for people
+    ipc: str
+    tcp: str  # empty on an embedded cluster
+    public_key: bytes
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What an actor needs to be placed."""
+
+    actor: str
+    name: str
+    class_name: str
+    owner: str  # the session whose end is the actor's end; empty if detached
+    job: str  # the session of the script at the root, whose terminal shows the output
+    cpus: float = 1
+    gpus: int = 0
+    memory: int = 0  # bytes; 0 is no limit
+    life: int = 0
+    python: str
+    env: dict[str, str] = {}
+    modules: list[str] = []  # to be imported before the fork, if the worker has them
+
+
+class Obituary(msgspec.Struct, frozen=True, kw_only=True):
+    """How an actor ended.  `lost`: nobody saw; its machine went silent."""
+
+    actor: str
+    life: int
+    lost: bool = False
+    asked: bool = False  # it was closed, or its owner ended
+    exit: int | str | None = None
+    why: str = ""
+    stderr: str = ""
+
+
+class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    location: Location
+    request: Request
+    gpu_ids: list[int] = []
+    calls: int = 0
+    cpu_percent: float = 0
+    rss: int = 0
+    since: float = 0  # wall clock, for people alone
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    worker: str
+    machine: str
+    address: str
+    python: str
+    cpus: float
+    gpus: int
+    memory: int
+    free_cpus: float
+    free_gpus: int
+    free_memory: int
+    actors: list[ActorStatus]
+
+
+# --- from a client --------------------------------------------------------------------------------
+
+
+class Hello(_Struct):
+    session: str
+    python: str
+    pid: int
+    host: str
+    machine: str
+    actor: str = ""  # the actor in which this client lives, if it does
+    modules: list[str] = []
+
+
+class Place(_Struct):
+    ticket: int
+    request: Request
+    patience_s: float
+
+
+class End(_Struct):
+    """End an actor: asked politely first, made to after `grace_s`."""
+
+    actor: str
+    grace_s: float
+
+
+class Locate(_Struct):
+    """Where is the actor of this id, or of this name?  The asker is told of its end from then on."""
+
+    ticket: int
+    actor: str = ""
+    name: str = ""
+
+
+class AskStatus(_Struct):
+    ticket: int
+
+
+class ReadLog(_Struct):
+    """The next piece of an actor's output from `offset`; -1 means its last few kilobytes."""
+
+    ticket: int
+    actor: str
+    offset: int = -1
+
+
+class Goodbye(_Struct):
+    pass
+
+
+# --- to a client ----------------------------------------------------------------------------------
+
+
+class Welcome(_Struct):
+    pythons: list[str]
+    cpus: float  # of all workers together
+
+
+class Placed(_Struct):
+    ticket: int
+    location: Location
+
+
+class NotPlaced(_Struct):
+    ticket: int
+    error: str  # the name of a class in errors.py
+    why: str
+
+
+class Waiting(_Struct):
+    ticket: int
+    why: str
+
+
+class Located(_Struct):
+    ticket: int
+    location: Location | None = None
+    obituary: Obituary | None = None
+
+
+class Status(_Struct):
+    ticket: int
+    workers: list[WorkerStatus]
+    waiting: int
+
+
+class LogPiece(_Struct):
+    ticket: int
+    text: str
+    offset: int
+    known: bool
+    ended: bool
+
+
+class Output(_Struct):
+    """Lines that an actor printed."""
+
+    name: str
+    job: str
+    error: bool
+    text: str
+
+
+class Farewell(_Struct):
+    pass
+
+
+# --- from a worker --------------------------------------------------------------------------------
+
+
+class Register(_Struct):
+    """Sent at the start, and again whenever the master asks who this is: the worker is the truth."""
+
+    worker: str
+    python: str
+    host: str
+    machine: str
+    address: str
+    pid: int
+    cpus: float
+    gpus: int
+    memory: int
+    actors: list[ActorStatus]
+
+
+class Spawned(_Struct):
+    location: Location
+
+
+class Died(_Struct):
+    obituary: Obituary
+
+
+class Report(_Struct):
+    actors: list[ActorStatus]
+
+
+# --- to a worker ----------------------------------------------------------------------------------
+
+
+class Registered(_Struct):
+    client_keys: list[bytes]
+
+
+class Spawn(_Struct):
+    request: Request
+    gpu_ids: list[int]
+
+
+class Preload(_Struct):
+    modules: list[str]
+
+
+class Leave(_Struct):
+    """The cluster is being stopped: end all actors, then yourself."""
+
+
+# --- to and from both -----------------------------------------------------------------------------
+
+
+class Beat(_Struct):
+    pass
+
+
+class Tick(_Struct):
+    """Proves a route; see lease.py."""
+
+
+class WhoAreYou(_Struct):
+    """The master does not know this connection (it is new, or the master is): introduce yourself."""
+
+
+class Refused(_Struct):
+    error: str
+    why: str
+
+
+# --- between a worker, its zygote and the processes of its actors ---------------------------------
+
+
+class Birth(_Struct):
+    """All that a new process needs to become an actor; the first message on its own socket."""
+
+    request: Request
+    master: str  # its address, as this machine reaches it
+    master_public: bytes
+    host: str
+    machine: str
+    ipc: str
+    tcp_host: str
+    folder: str  # of the worker, for shipped files
+    gpu_ids: list[int]
+    public_key: bytes
+    secret_key: bytes
+    client_keys: list[bytes]
+
+
+class Prepare(_Struct):
+    """From the client, before the class: PREPARE in wire.py.  It never passes the master."""
+
+    job: str
+    client_public: bytes
+    client_secret: bytes
+    host: str
+    path: list[str]  # the client's sys.path, of use where both see the same files
+    files: dict[str, str]  # relative path: sha256
+    concurrency: int
+
+
+class Bound(_Struct):
+    tcp: str
+
+
+class Count(_Struct):
+    calls: int
+
+
+class Ending(_Struct):
+    why: str
+
+
+class Fork(_Struct):
+    actor: str
+
+
+class Forked(_Struct):
+    actor: str
+    pid: int
+
+
+class Exited(_Struct):
+    pid: int
+    status: int
+
+
+ToMaster = {
+    "client": Hello | Place | End | Locate | AskStatus | ReadLog | Goodbye | Beat,
+    "worker": Register | Spawned | Died | Report | Output | LogPiece | Beat,
+}
+FromMaster = {
+    "client": (
+        Welcome | Placed | NotPlaced | Waiting | Located | Died | Status | LogPiece | Output
+        | Farewell | Tick | WhoAreYou | Refused
+    ),
+    "worker": Registered | Spawn | End | Preload | ReadLog | Leave | Tick | WhoAreYou | Refused,
+}
+ToActor = Birth | Leave
+FromClient = Prepare
+FromActor = Bound | Count | Ending
+ToZygote = Preload | Fork
+FromZygote = Forked | Exited
+
+Message = TypeVar("Message")
+
+
+class Reader:
+    """Decodes one union; anything else is a WireError."""
+
+    def __init__(self, union: object) -> None:
+        self._decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(union)
+
+    def read(self, data: bytes | memoryview) -> object:
+        if not data:
+            raise WireError("an empty message")
+        if data[0] != VERSION:
+            raise VersionMismatch(
+                f"the other side speaks version {data[0]} of remotely's protocol, this side "
+                f"{VERSION}: install the same version of remotely on both"
+            )
+        try:
+            return self._decoder.decode(memoryview(data)[1:])
+        except msgspec.DecodeError as error:
+            raise WireError(f"not a message of this direction: {error}") from None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_VERSION_BYTE = bytes([VERSION])
+
+
+def write(message: msgspec.Struct) -> bytes:
+    """Return the bytes of one message."""
+    return _VERSION_BYTE + _encode(message)

@@ -1,0 +1,97 @@
+"""The seam between what users hold (handles, groups) and what runs their objects.
+
+Handles know an Engine and nothing of ZeroMQ; `client.Client` is the engine of a cluster,
+`local.Local` the one of REMOTELY_LOCAL=1.  A further engine has these ten verbs to provide.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from remotely.future import CallFuture
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What `@remote_class(...)` and `options(...)` take.
+
+    cpus          cores to be reserved; also the threads that BLAS may use
+    gpus          GPUs to be reserved; none other is visible to the actor
+    memory        bytes, or "2GiB"; beyond it the actor is ended
+    max_restarts  how often an actor that died is made anew, with its constructor's arguments
+    concurrency   how many calls run at a time, on threads
+    wait          whether a plain call blocks; if not it returns its future
+    env           environment variables, set before anything is imported
+    name          unique on the cluster, for `get_actor`
+    detached      whether the actor outlives its owner, until it is closed
+    """
+
+    cpus: float = 1
+    gpus: int = 0
+    memory: int | str = 0
+    max_restarts: int = 0
+    concurrency: int = 1
+    wait: bool = True
+    env: dict[str, str] = {}
+    name: str = ""
+    detached: bool = False
+
+
+class Remote:
+    """One actor as an engine knows it; all handles of an actor in a process share one."""
+
+    def __init__(self, engine: "Engine", actor: str, name: str, owned: bool) -> None:
+        self.engine = engine
+        self.actor = actor
+        self.name = name
+        self.owned = owned
+
+    def __del__(self) -> None:
+        if self.owned:
+            self.engine.release(self.actor)
+
+
+class Engine(Protocol):
+    def place(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[Remote]:
+        """Make `count` objects, each in a place of its own; all of them or an error."""
+
+    def call(
+        self,
+        remotes: Sequence[Remote],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        background: bool,
+    ) -> list[CallFuture[Any]]:
+        """Call one method of each; without `background` the caller is about to wait."""
+
+    def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
+        """Read an attribute of each."""
+
+    def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
+        """Write an attribute of each."""
+
+    def put(self, value: object) -> Any:
+        """Return what can be passed in the place of `value` and arrives as it."""
+
+    def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
+        """End each after the calls made before, and return when they have ended."""
+
+    def release(self, actor: str) -> None:
+        """The last handle of its owner is gone; never blocks."""
+
+    def find(self, name: str) -> Remote:
+        """Return the actor of this name, borrowed."""
+
+    def borrow(self, actor: str, name: str) -> Remote:
+        """Return the actor of a handle that arrived from another process."""
+
+    def shutdown(self) -> None:
+        """End what this process owns and let go of the cluster."""

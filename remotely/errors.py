@@ -1,0 +1,105 @@
+"""Everything that can go wrong, and whose fault it was.
+
+One root, `RemotelyError`.  The type says who is to act: `ActorRaised` is your
+code, `NotPicklable` your value, `NoResources` your request, `ActorDied` and
+`WorkerLost` the world.  Where a call may have run although its reply never
+came, the error says so in `may_have_run`; nothing is ever retried in silence.
+"""
+
+from concurrent.futures import TimeoutError as FutureTimeout
+
+
+class RemotelyError(Exception):
+    """The root of all errors that this package raises by itself."""
+
+
+class WireError(RemotelyError):
+    """A peer broke the protocol.  Nothing that it says can be trusted: report it as a bug."""
+
+
+class NotAllowed(RemotelyError):
+    """The other side does not admit this key, or a key file is missing or loose.  Mend the key."""
+
+
+class VersionMismatch(RemotelyError):
+    """The other side runs another Python or another version of remotely.  Install the same."""
+
+
+class NotPicklable(RemotelyError, TypeError):
+    """An argument, result or class cannot be sent.  The message names the attribute to leave out."""
+
+
+class NoResources(RemotelyError):
+    """There is no room for the actor.  Ask for less, close some actors, or join more machines."""
+
+
+class NameTaken(RemotelyError):
+    """Another actor of the cluster has this name.  Choose another, or close that one."""
+
+
+class MasterLost(RemotelyError):
+    """Nothing answers as master.  Calls on living actors go on; placing new ones does not."""
+
+
+class NotConnected(RemotelyError):
+    """This process has no cluster: it was shut down, or forked away from the one that had it."""
+
+
+class CallTimeout(RemotelyError, FutureTimeout):
+    """The result did not come in time.  `still_running` says whether the call goes on over there."""
+
+    def __init__(self, message: str, still_running: bool = True) -> None:
+        super().__init__(message)
+        self.still_running = still_running
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.args[0], self.still_running)
+
+
+class ActorRaised(RemotelyError):
+    """The method raised an error that could not travel; its traceback is the message.
+
+    The actor lives on.  An error that pickles arrives as itself instead.
+    """
+
+
+class ActorDied(RemotelyError):
+    """The actor's process ended before it answered.
+
+    `exit` is an exit code or the name of a signal ("SIGKILL"), or None where nobody
+    saw.  If `may_have_run` is true the call may have run, in part or in whole: look
+    before you call again.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        exit: int | str | None = None,
+        may_have_run: bool = True,
+        stderr: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.exit = exit
+        self.may_have_run = may_have_run
+        self.stderr = stderr
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.args[0], self.exit, self.may_have_run, self.stderr)
+
+
+class WorkerLost(RemotelyError):
+    """The actor's machine is gone, or no longer reachable.  See `may_have_run` in `ActorDied`."""
+
+    def __init__(self, message: str, may_have_run: bool = True) -> None:
+        super().__init__(message)
+        self.may_have_run = may_have_run
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.args[0], self.may_have_run)
+
+
+class RemoteTraceback(Exception):
+    """The traceback of the other process, as text; the `__cause__` of what a method raised."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"

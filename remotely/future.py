@@ -1,0 +1,75 @@
+"""The future of a call: a `concurrent.futures.Future` that can also be awaited.
+
+Who waits for one receives its reply on its own thread (see channel.py), so a plain call has no
+hand-over from another thread on its way.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import as_completed as _as_completed
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from remotely.errors import CallTimeout
+
+R = TypeVar("R")
+
+
+class CallFuture(Future[R]):
+    """The one outcome of one call.  A call that has left cannot be cancelled."""
+
+    def __init__(self, what: str, keep: object = None) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+        self.call_id = 0
+        self.drive: Callable[[CallFuture[Any], float | None], None] | None = None
+        self._what = what
+        self._keep = keep  # the actor must not end for want of handles while its call runs
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
+        self._wait(timeout)
+        return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the error, or None if there is none.  Raises CallTimeout."""
+        self._wait(timeout)
+        return super().exception()
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return asyncio.wrap_future(self).__await__()
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.drive is not None and not self.done():
+            self.drive(self, timeout)
+        else:
+            self.block(timeout)
+        if not self.done():
+            raise CallTimeout(f"{self._what} has not answered after {timeout} s; it still runs")
+
+    def block(self, timeout: float | None) -> None:
+        """Wait until another thread completes this; return in any case after `timeout` s."""
+        with suppress(FutureTimeout):
+            super().exception(timeout)
+
+
+def completed(value: R) -> CallFuture[R]:
+    """Return a future that is done already."""
+    future: CallFuture[R] = CallFuture("")
+    future.set_result(value)
+    return future
+
+
+def failed(error: BaseException) -> CallFuture[Any]:
+    future: CallFuture[Any] = CallFuture("")
+    future.set_exception(error)
+    return future
+
+
+def as_completed(
+    futures: Iterable[Future[R]], timeout: float | None = None
+) -> Iterator[Future[R]]:
+    """Yield futures as they complete, as `concurrent.futures.as_completed` does."""
+    return _as_completed(futures, timeout)

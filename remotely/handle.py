@@ -1,0 +1,311 @@
+"""What a client holds of actors: handles and groups.
+
+All names on a handle are the user's: methods of the class, and attributes of the object over there.
+So a handle has no name of its own but Python's, and the toolkit's verbs are functions.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from remotely import connection
+from remotely.engine import Options, Remote
+from remotely.future import CallFuture, completed, failed
+from remotely.lease import DRAIN_S
+from remotely.remote_class import as_placeable
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# What a class may define and its handle passes on; Python looks these up on the type alone.
+FORWARDED = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__")
+# Notebooks and the like ask any object for these.
+_NOT_OURS = ("_ipython_", "_repr_")
+
+
+class Method:
+    """A method of an actor: call it and wait, or `submit` it and go on."""
+
+    __slots__ = ("__wrapped__", "_handles", "_name")
+
+    def __init__(self, handles: "Sequence[Handle]", name: str, function: Any) -> None:
+        self._handles = handles
+        self._name = name
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        handle = self._handles[0]
+        wait = handle._remotely_wait
+        (future,) = _call(self._handles, self._name, args, kwargs, not wait)
+        return future.result() if wait else future
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the call and return its future, at once."""
+        (future,) = _call(self._handles, self._name, args, kwargs, True)
+        return future
+
+    @property
+    def __name__(self) -> str:
+        return self._name
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return inspect.getdoc(self.__wrapped__)
+
+    def __repr__(self) -> str:
+        return f"<method {self._name} of {self._handles[0]!r}>"
+
+
+class GroupMethod(Method):
+    """A method of all members of a group; results are in member order."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._handles:
+            return []
+        wait = self._handles[0]._remotely_wait
+        futures = _call(self._handles, self._name, args, kwargs, True)
+        return _results(futures) if wait else futures
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the calls and return their futures, in member order, at once."""
+        return _call(self._handles, self._name, args, kwargs, True)
+
+
+class Handle:
+    """One actor, as its client sees it.  `isinstance(handle, Actor)` is true."""
+
+    __slots__ = ("__weakref__", "_remotely_class", "_remotely_remote", "_remotely_wait")
+
+    _remotely_class: type
+    _remotely_remote: Remote
+    _remotely_wait: bool
+
+    def __getattr__(self, name: str) -> Any:
+        member = _member(self._remotely_class, name)
+        if member is not _MISSING and _is_method(member):
+            return Method((self,), name, member)
+        return _get((self,), name)[0].result()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _set((self,), name, value)[0].result()
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name!r}: attributes of an actor can be read and written only")
+
+    def __enter__(self) -> "Handle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        close(self)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and _remote(other).actor == _remote(self).actor
+
+    def __hash__(self) -> int:
+        return hash(_remote(self).actor)
+
+    def __repr__(self) -> str:
+        return f"<handle of {self._remotely_class.__name__} {_remote(self).name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        remote = _remote(self)
+        return _arrive, (self._remotely_class, remote.actor, remote.name, self._remotely_wait)
+
+
+class Group(Generic[T]):
+    """Several actors of one class, called as one: arguments are pickled once."""
+
+    __slots__ = ("_remotely_handles",)
+
+    _remotely_handles: tuple[Any, ...]
+
+    def __init__(self, handles: Iterable[T]) -> None:
+        object.__setattr__(self, "_remotely_handles", tuple(handles))
+        for handle in self._remotely_handles:
+            if not issubclass(type(handle), Handle):
+                raise TypeError(f"a group is made of handles; {handle!r} is none")
+
+    def __getattr__(self, name: str) -> Any:
+        handles = self._remotely_handles
+        if not handles:
+            raise AttributeError(f"{name!r}: the group is empty")
+        member = _member(handles[0]._remotely_class, name)
+        if member is not _MISSING and _is_method(member):
+            return GroupMethod(handles, name, member)
+        return _results(_get(handles, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _results(_set(self._remotely_handles, name, value))
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Group[T]": ...
+    def __getitem__(self, index: int | slice) -> "T | Group[T]":
+        chosen = self._remotely_handles[index]
+        return Group(chosen) if isinstance(index, slice) else chosen
+
+    def __len__(self) -> int:
+        return len(self._remotely_handles)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._remotely_handles)
+
+    def __enter__(self) -> "Group[T]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        close(self)
+
+    def __repr__(self) -> str:
+        return f"<group of {len(self)}: {', '.join(map(repr, self._remotely_handles[:3]))}...>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Group, (self._remotely_handles,)
+
+
+def make(
+    cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, count: int
+) -> list[Any]:
+    """Place `count` objects and return their handles."""
+    remotes = connection.current().place(cls, args, kwargs, options, count)
+    return [_handle(cls, remote, options.wait) for remote in remotes]
+
+
+def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]:
+    """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
+    placeable = as_placeable(cls)
+    if count < 1:
+        raise ValueError(f"a group of {count} actors: it takes at least one")
+    return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
+
+
+def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Send a call and return its future: `submit(actor.sample)`, as type checkers like it.
+
+    On a plain object's method it runs at once, here.
+    """
+    if isinstance(method, Method):
+        return method.submit(*args, **kwargs)  # type: ignore[no-any-return]
+    try:
+        return completed(method(*args, **kwargs))
+    except Exception as error:
+        return failed(error)
+
+
+def close(target: Any, grace_s: float = DRAIN_S) -> None:
+    """End an actor or a group after the calls made before; the class's own `close` is called there.
+
+    An actor that has not ended after `grace_s` seconds is made to.  Closing again does nothing.
+    """
+    if isinstance(target, Group):
+        handles = target._remotely_handles
+    elif issubclass(type(target), Handle):
+        handles = (target,)
+    else:
+        raise TypeError(f"close takes a handle or a group; {target!r} is neither")
+    by_engine: dict[Any, list[Remote]] = {}
+    for handle in handles:
+        by_engine.setdefault(_remote(handle).engine, []).append(_remote(handle))
+    for engine, remotes in by_engine.items():
+        engine.end(remotes, grace_s)
+
+
+def get_actor(name: str) -> Any:
+    """Return a handle of the actor with this name, borrowed.  Raises NameError if there is none."""
+    remote = connection.current().find(name)
+    cls = remote.engine.get([remote], "__class__")[0].result()
+    return _handle(cls, remote, wait=True)
+
+
+def put(value: T) -> T:
+    """Pickle a value once, to be passed many times; it arrives as the value."""
+    return connection.current().put(value)  # type: ignore[no-any-return]
+
+
+_MISSING = object()
+_TYPES: dict[type, type[Handle]] = {}
+
+
+def _handle(cls: type, remote: Remote, wait: bool) -> Any:
+    handle = object.__new__(_type_of_handle(cls))
+    for name, value in (("class", cls), ("remote", remote), ("wait", wait)):
+        object.__setattr__(handle, f"_remotely_{name}", value)
+    return handle
+
+
+def _type_of_handle(cls: type) -> type[Handle]:
+    """Return the kind of handle for a class: with its special methods, and passing for it."""
+    found = _TYPES.get(cls)
+    if found is None:
+        names: dict[str, Any] = {
+            name: _forward(name)
+            for name in FORWARDED
+            if any(name in vars(base) for base in cls.__mro__[:-1])
+        }
+        names["__slots__"] = ()
+        names["__class__"] = property(lambda _: cls)
+        names["__doc__"] = cls.__doc__
+        found = _TYPES[cls] = type(f"HandleOf{cls.__name__}", (Handle,), names)
+    return found
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def forward(self: Handle, *args: Any, **kwargs: Any) -> Any:
+        return Method((self,), name, None)(*args, **kwargs)
+
+    return forward
+
+
+def _arrive(cls: type, actor: str, name: str, wait: bool) -> Any:
+    """Unpickle a handle."""
+    return _handle(cls, connection.current().borrow(actor, name), wait)
+
+
+def _member(cls: type, name: str) -> Any:
+    member = inspect.getattr_static(cls, name, _MISSING)
+    if member is _MISSING:
+        if (name.startswith("__") and name.endswith("__")) or name.startswith(_NOT_OURS):
+            raise AttributeError(name)
+    return member
+
+
+def _is_method(member: Any) -> bool:
+    if isinstance(member, staticmethod | classmethod):
+        return True
+    return callable(member) and not isinstance(member, type)
+
+
+def _remote(handle: Any) -> Remote:
+    return handle._remotely_remote  # type: ignore[no-any-return]
+
+
+def _remotes(handles: Sequence[Any]) -> list[Remote]:
+    return [handle._remotely_remote for handle in handles]
+
+
+def _call(
+    handles: Sequence[Any], name: str, args: Any, kwargs: Any, background: bool
+) -> list[CallFuture[Any]]:
+    remotes = _remotes(handles)
+    return remotes[0].engine.call(remotes, name, args, kwargs, background)
+
+
+def _get(handles: Sequence[Any], name: str) -> list[CallFuture[Any]]:
+    remotes = _remotes(handles)
+    return remotes[0].engine.get(remotes, name)
+
+
+def _set(handles: Sequence[Any], name: str, value: Any) -> list[CallFuture[Any]]:
+    remotes = _remotes(handles)
+    return remotes[0].engine.set(remotes, name, value)
+
+
+def _results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
+    """Wait for all, so that no call is still running when the first error is raised."""
+    for future in futures:
+        future.exception()
+    return [future.result() for future in futures]

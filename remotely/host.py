@@ -1,0 +1,63 @@
+"""What this machine is: who sees the same files and processes, and what there is to give away."""
+
+import os
+import re
+import resource
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def identity() -> str:
+    """Return a name that two processes share just when they see the same files, and may open them.
+
+    The kernel's boot, the mount namespace (a container has its own) and the user.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}:{Path('/proc/self/ns/mnt').readlink()}:{os.getuid()}"
+
+
+def machine_name() -> str:
+    return socket.gethostname()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def gpus() -> int:
+    """Return how many NVIDIA GPUs there are, without loading a driver; CUDA_VISIBLE_DEVICES counts."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
+
+
+def memory() -> int:
+    return int(psutil.virtual_memory().total)
+
+
+def address_towards(host: str, port: int) -> str:
+    """Return the address by which `host` would know this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # a datagram socket only looks up the route
+        return str(probe.getsockname()[0])
+
+
+def is_alive(pid: int, started: float) -> bool:
+    """Tell whether the process of this pid is still the one that started then."""
+    try:
+        return abs(psutil.Process(pid).create_time() - started) < 1.0
+    except psutil.Error:
+        return False
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this daemon as many open files as the machine permits; an actor costs it a handful."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

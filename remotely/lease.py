@@ -1,0 +1,94 @@
+"""Leases: the right to be thought alive until a moment.  And all times that the cluster keeps.
+
+Three signals, with three meanings.
+
+    libzmq's heartbeat   the peer's process is there and can be reached.  libzmq's own thread
+                         answers it, so it says nothing of the peer's Python, and a client that
+                         holds the GIL for a minute does not lose its actors
+    a beat               the peer's Python runs
+    a lease              what those two renew.  When it ends, the peer is lost, which is less than
+                         died: nobody saw its process end
+
+This file looks at no clock: `now` is handed in, and is time.monotonic() everywhere, since the
+wall's clock jumps.
+"""
+
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+
+class Time(NamedTuple):
+    name: str
+    seconds: float
+    reason: str
+
+
+# The table in docs/design.md is made from this.
+TIMES = (
+    Time("BEAT_EVERY_S", 2.0, "four beats may be lost before a lease ends"),
+    Time("LEASE_S", 10.0, "longer than a laptop's stutter, shorter than a user's patience"),
+    Time("TICK_EVERY_S", 1.0, "how late an ended lease may be seen; a tick costs microseconds"),
+    Time("HEARTBEAT_IVL_S", 1.0, "libzmq's own; its thread answers, whatever Python does"),
+    Time("HEARTBEAT_TIMEOUT_S", 4.0, "three lost beats are weather; a pulled cable is seen in 5 s"),
+    Time("HANDSHAKE_S", 5.0, "half-open peers are cut; a busy machine needs 0.1 s for CURVE"),
+    Time("CONNECT_S", 5.0, "the kernel alone would try for two minutes"),
+    Time("DRAIN_S", 5.0, "what an actor that is closed has to end its calls and its `close`"),
+    Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
+    Time("PLACE_S", 60.0, "how long a request waits for room: others finish, machines join"),
+)
+_SECONDS = {time.name: time.seconds for time in TIMES}
+
+BEAT_EVERY_S = _SECONDS["BEAT_EVERY_S"]
+LEASE_S = _SECONDS["LEASE_S"]
+TICK_EVERY_S = _SECONDS["TICK_EVERY_S"]
+HEARTBEAT_IVL_S = _SECONDS["HEARTBEAT_IVL_S"]
+HEARTBEAT_TIMEOUT_S = _SECONDS["HEARTBEAT_TIMEOUT_S"]
+HANDSHAKE_S = _SECONDS["HANDSHAKE_S"]
+CONNECT_S = _SECONDS["CONNECT_S"]
+DRAIN_S = _SECONDS["DRAIN_S"]
+TERM_S = _SECONDS["TERM_S"]
+PLACE_S = _SECONDS["PLACE_S"]
+
+
+class Leases(Generic[Holder]):
+    """Who is thought alive, and until when.
+
+    Every lease is as long as every other, so the order of renewal is the order of ending: a dict
+    that is kept in that order is all the queue it takes.
+    """
+
+    def __init__(self, lease_s: float = LEASE_S) -> None:
+        self.lease_s = lease_s
+        self._deadlines: dict[Holder, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __contains__(self, holder: object) -> bool:
+        return holder in self._deadlines
+
+    def renew(self, holder: Holder, now: float) -> None:
+        """Begin or prolong a lease.  `now` never goes back."""
+        self._deadlines.pop(holder, None)
+        self._deadlines[holder] = now + self.lease_s
+
+    def end(self, holder: Holder) -> None:
+        """End a lease before its time.  One that is not there is no error."""
+        self._deadlines.pop(holder, None)
+
+    def expired(self, now: float) -> list[Holder]:
+        """Remove and return whose lease has ended, the first to end first."""
+        ended = []
+        for holder, deadline in self._deadlines.items():
+            if deadline > now:
+                break
+            ended.append(holder)
+        for holder in ended:
+            del self._deadlines[holder]
+        return ended
+
+    def next_deadline(self) -> float | None:
+        """Return when the next lease ends unless it is renewed; None if there is none."""
+        return next(iter(self._deadlines.values()), None)

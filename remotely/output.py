@@ -1,0 +1,102 @@
+"""What one actor prints: into a file that does not grow for ever, and in lines to its client.
+
+The terminal gets at most BYTES_A_SECOND of each actor; the file gets everything.  The last of what
+went to stderr is kept for the obituary.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
+BYTES_A_SECOND = 256 << 10
+TAIL_BYTES = 4096
+READ_BYTES = 1 << 16
+MAX_DRAIN_READS = 64
+
+Tell = Callable[[bool, str], None]
+
+
+class Output:
+    """The two streams of one actor.  `tell(is_error, text)` gets whole lines."""
+
+    def __init__(self, file: Path, tell: Tell) -> None:
+        self.file = file
+        self.tail = b""
+        self._tell = tell
+        self._rest = {False: b"", True: b""}
+        self._budget = float(BYTES_A_SECOND)
+        self._filled_at = time.monotonic()
+        self._hushed = False
+
+    def read(self, fd: int, is_error: bool) -> bool:
+        """Take some of what the pipe holds now; false at its end."""
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return True
+        self._take(data, is_error)
+        return bool(data)
+
+    def drain(self, fd: int, is_error: bool) -> None:
+        """Take all that a dead process left in its pipe, but wait for nobody who still holds it."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(MAX_DRAIN_READS):
+                if not (data := os.read(fd, READ_BYTES)):
+                    break
+                self._take(data, is_error)
+        self._flush(is_error)
+
+    def _take(self, data: bytes, is_error: bool) -> None:
+        self._write(data)
+        if is_error:
+            self.tail = (self.tail + data)[-TAIL_BYTES:]
+        lines, newline, rest = (self._rest[is_error] + data).rpartition(b"\n")
+        self._rest[is_error] = rest
+        if newline:
+            self._say(is_error, lines + newline)
+        if not data or len(rest) > READ_BYTES:
+            self._flush(is_error)
+
+    def _flush(self, is_error: bool) -> None:
+        if rest := self._rest[is_error]:
+            self._rest[is_error] = b""
+            self._say(is_error, rest)
+
+    def _say(self, is_error: bool, data: bytes) -> None:
+        now = time.monotonic()
+        self._budget = min(
+            BYTES_A_SECOND, self._budget + (now - self._filled_at) * BYTES_A_SECOND
+        )
+        self._filled_at = now
+        if len(data) <= self._budget:
+            self._budget -= len(data)
+            self._hushed = False
+            self._tell(is_error, data.decode(errors="replace"))
+        elif not self._hushed:
+            self._hushed = True
+            self._tell(True, f"(it prints too fast; the rest is in {self.file})\n")
+
+    def _write(self, data: bytes) -> None:
+        """A full disk costs the file's lines, not the actor."""
+        with contextlib.suppress(OSError):
+            with self.file.open("ab") as file:
+                file.write(data)
+                size = file.tell()
+            if size > KEEP_BYTES:
+                self.file.replace(self.file.with_suffix(".log.1"))
+
+
+def read_piece(file: Path, offset: int) -> tuple[str, int]:
+    """Return the text of `file` from `offset` (-1: its last 16 KiB) and where it ends."""
+    try:
+        with file.open("rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            start = max(0, size - 16_384) if offset < 0 or offset > size else offset
+            handle.seek(start)
+            data = handle.read(READ_BYTES)
+            return data.decode(errors="replace"), start + len(data)
+    except OSError:
+        return "", 0

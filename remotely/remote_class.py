@@ -1,0 +1,175 @@
+"""The decorator: the class stays the class it is, but calling it makes the object elsewhere.
+
+`Actor(...)` runs `Actor.__new__`, and there we step in: on a client it returns a handle, and since
+a handle is no instance of the class, Python then leaves `__init__` alone.  `construct` is the way
+around, for the process where the object is to live.  Two more places make instances by `__new__`,
+without being calls of the class: copying and unpickling.  So the class also gets a `__reduce_ex__`
+which names `construct`'s half for that.
+
+A metaclass was refused: it would have to be mixed with the user's own, and `__class__` of an
+existing class cannot be changed.  Rebuilding the class was refused: `super()` would break.
+"""
+
+import copyreg
+import difflib
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from remotely.engine import Options
+from remotely.placement import parse_memory
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+
+_here = threading.local()  # .constructing: the class whose plain instance is being made
+
+
+@overload
+def remote_class(cls: C, /) -> C: ...
+@overload
+def remote_class(
+    *,
+    cpus: float = 1,
+    gpus: int = 0,
+    memory: int | str = 0,
+    max_restarts: int = 0,
+    concurrency: int = 1,
+    wait: bool = True,
+    env: dict[str, str] | None = None,
+) -> Callable[[C], C]: ...
+def remote_class(cls: Any = None, /, **options: Any) -> Any:
+    """Make a class remote: calling it places the object on the cluster and returns a handle.
+
+    The options are those of `engine.Options`, but for `name` and `detached`, which belong to one
+    instance: see `options`.  Raises TypeError for an unknown option, ValueError for a bad value.
+    """
+    for of_an_instance in {"name", "detached"} & options.keys():
+        raise TypeError(
+            f"{of_an_instance!r} is an option of one instance, not of a class: "
+            f"remotely.options(Actor, {of_an_instance}=...)(...)"
+        )
+    checked = check_options(Options(), options)
+    if cls is None:
+        return lambda cls: _decorate(cls, checked)
+    return _decorate(cls, checked)
+
+
+class Placeable(Generic[P, T]):
+    """A remote class with options of its own; call it as the class."""
+
+    def __init__(self, cls: Callable[P, T], options: Options) -> None:
+        self.cls = cls
+        self.options = options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        from remotely.handle import make  # noqa: PLC0415 - handles know classes, not the reverse
+
+        return make(self.cls, args, kwargs, self.options, 1)[0]  # type: ignore[arg-type, no-any-return]
+
+
+def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
+    """Return the class with other options, for one instance: `options(Actor, cpus=2)(...)`."""
+    placeable = as_placeable(cls)
+    return Placeable(placeable.cls, check_options(placeable.options, changes))
+
+
+def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the plain object, in this process."""
+    return construct(as_placeable(cls).cls, args, kwargs)  # type: ignore[arg-type, no-any-return]
+
+
+def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
+    if isinstance(cls, Placeable):
+        return cls
+    found = getattr(cls, "__remotely__", None)
+    if not isinstance(cls, type) or not isinstance(found, Options):
+        name = getattr(cls, "__name__", repr(cls))
+        raise TypeError(f"{name} is not a remote class: decorate it with @remotely.remote_class")
+    return Placeable(cls, found)
+
+
+def check_options(base: Options, changes: dict[str, Any]) -> Options:
+    """Return `base` with `changes`, or say which is wrong and what would be right."""
+    known = Options.__struct_fields__
+    for name in changes.keys() - set(known):
+        nearest = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+        raise TypeError(f"remotely knows no option {name!r}; {hint}")
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if "memory" in changes:
+        changes["memory"] = parse_memory(changes["memory"])
+    for name, (least, what) in _LEAST.items():
+        value = changes.get(name, least)
+        if isinstance(value, bool) or not isinstance(value, what) or value < least:
+            kind = "a whole number" if what is int else "a number"
+            raise ValueError(f"{name}={value!r}: it is to be {kind} from {least} up")
+    env = changes.get("env", {})
+    if not all(isinstance(text, str) for pair in env.items() for text in pair):
+        raise ValueError(f"env={env!r}: it is to map names to strings")
+    return msgspec.structs.replace(base, **changes)
+
+
+_LEAST: dict[str, tuple[int, Any]] = {
+    "cpus": (0, (int, float)),
+    "gpus": (0, int),
+    "max_restarts": (0, int),
+    "concurrency": (1, int),
+}
+
+
+def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a plain instance, as `cls(*args, **kwargs)` would if it were not remote."""
+    instance = _plain(cls, args, kwargs)
+    if isinstance(instance, cls):
+        cls.__init__(instance, *args, **kwargs)  # type: ignore[misc]
+    return instance
+
+
+def _decorate(cls: C, options: Options) -> C:
+    if not isinstance(cls, type):
+        raise TypeError(f"@remote_class is for classes; {cls!r} is none")
+    own = cls.__dict__.get("__new__")
+    cls.__remotely__ = options  # type: ignore[attr-defined]
+    cls.__remotely_new__ = own  # type: ignore[attr-defined]
+    cls.__new__ = staticmethod(_new)  # type: ignore[assignment]
+    if cls.__reduce_ex__ is object.__reduce_ex__:
+        cls.__reduce_ex__ = _reduce_ex  # type: ignore[assignment]
+    return cls
+
+
+def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
+    if getattr(_here, "constructing", None) is cls:
+        return _plain_new(cls, args, kwargs)
+    from remotely.handle import make  # noqa: PLC0415 - handles know classes, not the reverse
+
+    return make(cls, args, kwargs, cls.__remotely__, 1)[0]  # type: ignore[attr-defined]
+
+
+def _plain(cls: type, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    before = getattr(_here, "constructing", None)
+    _here.constructing = cls
+    try:
+        return cls.__new__(cls, *args, **(kwargs or {}))
+    finally:
+        _here.constructing = before
+
+
+def _plain_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the `__new__` that the class had before it was decorated."""
+    owner = next(base for base in cls.__mro__ if "__remotely__" in vars(base))
+    original = vars(owner)["__remotely_new__"]
+    if original is not None:
+        return original.__get__(None, cls)(cls, *args, **kwargs)
+    above = super(owner, cls).__new__
+    return above(cls) if above is object.__new__ else above(cls, *args, **kwargs)
+
+
+def _reduce_ex(self: Any, protocol: Any) -> Any:
+    reduced = object.__reduce_ex__(self, protocol)
+    if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+        return (_plain, (reduced[1][0], reduced[1][1:]), *reduced[2:])
+    return reduced

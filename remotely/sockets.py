@@ -1,0 +1,126 @@
+"""ZeroMQ sockets that are locked from the first moment, with no default left that hurts.
+
+libzmq fails open: a CURVE server without a ZAP handler lets in whoever knows its public key.  So
+every server socket here names a domain, enforces it, and belongs to a context that has a Door
+(the ZAP handler) bound before the socket is.  The same holds on ipc and loopback.
+"""
+
+import enum
+from collections.abc import Callable
+
+import zmq
+
+from remotely.errors import RemotelyError
+from remotely.keys import KeyPair
+from remotely.lease import CONNECT_S, HANDSHAKE_S, HEARTBEAT_IVL_S, HEARTBEAT_TIMEOUT_S
+
+DOMAIN = b"remotely"
+MAX_FRAME_BYTES = 4 << 30
+MAX_SOCKETS = 20_000  # a client of 5,000 actors; libzmq allots slots, not sockets
+
+# What every socket gets: option, value, and what its default would do.
+OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.LINGER, 0, "closing waits for ever for a peer that is gone"),
+    (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
+    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
+    (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
+    (zmq.HEARTBEAT_TTL, int(HEARTBEAT_TIMEOUT_S * 1000), "only one side notices"),
+    (zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000), "half-open peers are kept for 30 s"),
+    (zmq.BACKLOG, 1024, "a burst of 101 connections is refused"),
+    (zmq.IPV6, 0, "a v4 address may bind as v6"),
+]
+# And on top, what the ends of a call or control path get.
+SERVER_OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.ROUTER_MANDATORY, 1, "replies to a peer that is gone are dropped in silence"),
+    (zmq.SNDHWM, 0, "a reply to a slow reader blocks every other reply"),
+    (zmq.RCVHWM, 1000, "calls that are not yet run fill the memory of the server"),
+]
+CLIENT_OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.CONNECT_TIMEOUT, int(CONNECT_S * 1000), "the kernel tries for two minutes"),
+    (zmq.SNDHWM, 0, "a submit blocks"),
+    (zmq.RCVHWM, 0, "ticks and replies of a client that holds the GIL are held up"),
+]
+
+
+class Reconnect(enum.IntEnum):
+    """What a client's socket does when its connection breaks."""
+
+    NEVER = -1  # calls: what was queued must not reach the next life of an actor
+    BACKING_OFF = 100  # control: the master may come back
+
+
+def new_context() -> "zmq.Context[zmq.Socket[bytes]]":
+    """Return a private context: a user's own ZAP handler or options stay apart from ours."""
+    if not zmq.has("curve") or zmq.zmq_version_info() < (4, 3, 3):
+        raise RemotelyError(
+            f"this libzmq ({zmq.zmq_version()}) has no CURVE encryption or is older than 4.3.3; "
+            "install pyzmq from its wheel"
+        )
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
+
+
+def server(context: "zmq.Context[zmq.Socket[bytes]]", pair: KeyPair) -> "zmq.Socket[bytes]":
+    """Return a ROUTER that admits only whom the context's Door admits.  Make the Door first."""
+    socket = context.socket(zmq.ROUTER)
+    _set(socket, OPTIONS + SERVER_OPTIONS)
+    socket.curve_server = True
+    socket.curve_secretkey = pair.secret
+    socket.zap_domain = DOMAIN
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    return socket
+
+
+def client(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    pair: KeyPair,
+    server_public: bytes,
+    reconnect: Reconnect,
+) -> "zmq.Socket[bytes]":
+    """Return a DEALER that talks only to the holder of `server_public`."""
+    socket = context.socket(zmq.DEALER)
+    _set(socket, OPTIONS + CLIENT_OPTIONS)
+    socket.set(zmq.RECONNECT_IVL, reconnect)
+    if reconnect is Reconnect.BACKING_OFF:
+        socket.set(zmq.RECONNECT_IVL_MAX, 2000)
+    socket.curve_publickey = pair.public
+    socket.curve_secretkey = pair.secret
+    socket.curve_serverkey = server_public
+    return socket
+
+
+def _set(socket: "zmq.Socket[bytes]", options: list[tuple[int, int, str]]) -> None:
+    for option, value, _ in options:
+        socket.set(option, value)
+
+
+class Door:
+    """The ZAP handler of a context: decides who may come in, before a byte of theirs is read.
+
+    `admit` takes a peer's public key (Z85, 40 bytes) and returns its role, or None to refuse.
+    The role travels with every message of that peer as libzmq's "User-Id".
+    """
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", admit: Callable[[bytes], str | None]
+    ) -> None:
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind("inproc://zeromq.zap.01")
+        self._admit = admit
+
+    def answer(self, frames: list[zmq.Frame]) -> None:
+        """Answer one question of libzmq (RFC 27)."""
+        version, question, domain, address, _, mechanism, *credentials = (f.bytes for f in frames)
+        role = None
+        if version == b"1.0" and mechanism == b"CURVE" and domain == DOMAIN and credentials:
+            role = self._admit(zmq.utils.z85.encode(credentials[0]))
+        code, text = (b"200", b"OK") if role else (b"400", b"unknown key")
+        self.refused_address = "" if role else address.decode(errors="replace")
+        self.socket.send_multipart([b"1.0", question, code, text, (role or "").encode(), b""])
+
+
+def role_of(frame: zmq.Frame) -> str:
+    """Return the role that the Door gave to the sender of this frame."""
+    return str(frame.get("User-Id"))

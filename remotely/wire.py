@@ -1,0 +1,119 @@
+"""What a client and an actor say to each other, and nothing else.
+
+One message is one ZeroMQ multipart.  Its first frame holds all of a small call, since every
+frame costs an encryption and a system call's share; large buffers follow as frames of their own.
+
+    bytes   of frame 0
+    1       VERSION
+    1       Kind
+    2       length of the name, big-endian
+    8       call id, big-endian; a reply repeats the id of its call
+    n       the name: of a method, of an attribute, of a file's hash
+    rest    the payload, opaque here (a pickle, but for PREPARE and FILE)
+
+Two rules hold this file together.
+
+1. It never unpickles, opens a socket or looks at a clock.
+2. `decode` may be handed any bytes at all.  It returns a Message or raises WireError.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from remotely.errors import WireError
+
+VERSION = 1
+MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
+MAX_FRAME_BYTES = 4 << 30  # libzmq refuses larger ones before they reach us
+MAX_NAME_BYTES = 65_535
+
+_HEAD = struct.Struct(">BBHQ")
+
+
+class Kind(IntEnum):
+    INIT = 1
+    CALL = 2
+    GET = 3
+    SET = 4
+    END = 5
+    PREPARE = 6
+    FILE = 7
+    RESULT = 16
+    RAISED = 17
+
+
+class Shape(NamedTuple):
+    sender: str
+    named: bool
+    min_buffers: int
+    max_buffers: int
+    means: str
+
+
+# Everything that may be said on this path, and who may say it.
+SHAPES = {
+    Kind.INIT: Shape("client", False, 0, MAX_FRAMES, "make the object: class and arguments"),
+    Kind.CALL: Shape("client", True, 0, MAX_FRAMES, "run a method: arguments"),
+    Kind.GET: Shape("client", True, 0, 0, "read an attribute"),
+    Kind.SET: Shape("client", True, 0, MAX_FRAMES, "write an attribute: value"),
+    Kind.END: Shape("client", False, 0, 0, "end in good order, after all calls before this one"),
+    Kind.PREPARE: Shape("client", False, 0, 0, "whose actor this is and which files it needs"),
+    Kind.FILE: Shape("client", True, 1, 1, "one file that was missing, named by its hash"),
+    Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
+    Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
+}
+
+
+class Message(NamedTuple):
+    kind: Kind
+    call_id: int
+    name: str
+    payload: bytes | memoryview
+    buffers: Sequence[bytes | memoryview]
+
+
+def encode(
+    kind: Kind,
+    call_id: int,
+    name: str = "",
+    payload: bytes | memoryview = b"",
+    buffers: Sequence[bytes | memoryview] = (),
+) -> list[bytes | memoryview]:
+    """Return the frames of one message.  Raises WireError if the name or the frames are too many."""
+    name_bytes = name.encode()
+    if len(name_bytes) > MAX_NAME_BYTES or len(buffers) > MAX_FRAMES:
+        raise WireError(f"a name of {len(name_bytes)} bytes or {len(buffers)} buffers is too much")
+    head = _HEAD.pack(VERSION, kind, len(name_bytes), call_id)
+    return [b"".join((head, name_bytes, payload)), *buffers]
+
+
+def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
+    """Read the frames that `sender` ("client" or "actor") sent, or raise WireError."""
+    if not frames or len(frames[0]) < _HEAD.size:
+        raise WireError("a message without a head")
+    first = memoryview(frames[0])
+    version, kind_code, name_length, call_id = _HEAD.unpack_from(first)
+    if version != VERSION:
+        raise WireError(f"the peer speaks version {version} of the wire, we speak {VERSION}")
+    shape = _SHAPES_BY_CODE.get(kind_code)
+    if shape is None:
+        raise WireError(f"no message of kind {kind_code}")
+    kind, rule = shape
+    payload_at = _HEAD.size + name_length
+    if (
+        rule.sender != sender
+        or bool(name_length) != rule.named
+        or payload_at > len(first)
+        or not rule.min_buffers <= len(frames) - 1 <= rule.max_buffers
+    ):
+        raise WireError(f"a malformed {kind.name} from the {sender}")
+    try:
+        name = str(first[_HEAD.size : payload_at], "utf-8")
+    except UnicodeDecodeError:
+        raise WireError(f"a {kind.name} whose name is not text") from None
+    return Message(kind, call_id, name, first[payload_at:], frames[1:])
+
+
+_SHAPES_BY_CODE = {int(kind): (kind, rule) for kind, rule in SHAPES.items()}

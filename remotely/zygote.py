@@ -1,0 +1,146 @@
+"""Makes actor processes in milliseconds: a process that has imported the heavy modules, and forks.
+
+Forking is safe here because this process stays what a fork needs: one thread, no ZeroMQ context,
+no CUDA.  It speaks to its worker alone, over one socket (`ToZygote`, `FromZygote` in control.py);
+descriptors travel along.  Who owns what:
+
+    worker dies    we read its end of file, kill every actor we made, remove the worker's folder
+    zygote dies    the worker, our subreaper, inherits the actors, and starts another zygote
+    actor dies     we reap it and report its status; the worker already saw it on the pidfd
+
+An actor that needs environment variables of its own before anything is imported is not forked but
+started as a new interpreter (`python -m remotely.actor`), at the price of its imports.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+
+from remotely.control import Exited, Fork, Forked, Preload, Reader, ToZygote, write
+
+# Modules worth importing before the fork; a client names those of them that it has loaded.
+HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
+MAX_MESSAGE = 1 << 16
+DESCRIPTORS_OF_AN_ACTOR = 3  # its control socket, stdout, stderr
+
+
+def main() -> None:
+    """Serve the worker at the other end of the socket whose number is the first argument."""
+    folder = sys.argv[2]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An OpenBLAS that starts threads at import would make this process unfit to fork.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import remotely.actor  # noqa: F401, PLC0415 - what every actor needs, once
+
+    Zygote(socket.socket(fileno=int(sys.argv[1])), folder).serve()
+
+
+class Zygote:
+    def __init__(self, worker: socket.socket, folder: str) -> None:
+        self._worker = worker
+        self._folder = folder
+        self._reader = Reader(ToZygote)
+        self._children: set[int] = set()
+
+    def serve(self) -> None:
+        """Fork and report until the worker is gone."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._worker, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if wake_read in ready:
+                os.read(wake_read, 4096)
+                self._reap()
+            if self._worker.fileno() in ready and not self._read():
+                self._end()
+                return
+
+    def _read(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(
+            self._worker, MAX_MESSAGE, DESCRIPTORS_OF_AN_ACTOR
+        )
+        if not data:
+            return False
+        match self._reader.read(data):
+            case Preload(modules=modules):
+                preload(modules)
+            case Fork(actor=actor):
+                self._fork(actor, descriptors)
+        return True
+
+    def _fork(self, actor: str, descriptors: list[int]) -> None:
+        gc.freeze()  # what is here now stays shared: a collection in the child would copy it
+        pid = os.fork()
+        if pid == 0:
+            self._become_actor(descriptors)
+        for fd in descriptors:
+            os.close(fd)
+        self._children.add(pid)
+        # Taken before we can reap: this pid cannot have been given to anybody else yet.
+        pidfd = os.pidfd_open(pid)
+        try:
+            socket.send_fds(self._worker, [write(Forked(actor=actor, pid=pid))], [pidfd])
+        finally:
+            os.close(pidfd)
+
+    def _become_actor(self, descriptors: list[int]) -> None:
+        """Never returns."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._worker.close()
+            from remotely import actor  # noqa: PLC0415 - main() has it loaded
+
+            code = actor.main(*descriptors)
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        except BaseException:  # the last place where it can still be told
+            sys.excepthook(*sys.exc_info())
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while self._children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._children.discard(pid)
+            with contextlib.suppress(OSError):
+                self._worker.send(write(Exited(pid=pid, status=status)))
+
+    def _end(self) -> None:
+        for pid in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def preload(modules: list[str]) -> None:
+    """Import those of the heavy modules that this machine has; say what fails, go on without."""
+    for name in modules:
+        if name in HEAVY and name not in sys.modules:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                print(f"remotely: {name} cannot be imported here: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
