@@ -1,0 +1,346 @@
+"""IMPALA: actors that run free, and a learner that corrects for their being behind.
+
+Espeholt et al. 2018, https://arxiv.org/abs/1802.01561; equation and section numbers are
+theirs.  Tensors are [T, B] unless a comment says otherwise.
+
+The paper's learner makes one pass over each batch with summed losses, and for the first
+million steps of Pong its policy hardly moves.  By default this one makes several passes in
+minibatches, which is what learns Pong in minutes on two cores.  For that the losses are
+means, advantages are standardised, and the policy is held near the one that sampled
+(`clip`; with V-trace's advantages that is APPO).  `passes=1, minibatches=1, clip=0,
+standardise=False, trace_decay=1` is the paper's learner.
+"""
+
+import copy
+import dataclasses
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import remotely
+from remotely_rl import environments, losses, models, returns, sampler, training
+from remotely_rl.environments import Atari, Source
+from remotely_rl.errors import TrainingError
+from remotely_rl.sampler import Parameters, Rollout, Sampler
+from remotely_rl.trajectory import Trajectory, stack
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All that can be set.  The prose is the help of `remotely-rl train impala`."""
+
+    env: Annotated[Source, "Gymnasium id, or a callable that makes environments"] = "ALE/Pong-v5"
+    actors: Annotated[int, "processes that sample"] = 2
+    envs_per_actor: Annotated[int, "environments that each actor steps together"] = 16
+    steps: Annotated[int, "stop after so many environment steps in all; 0: no limit"] = 0
+    minutes: Annotated[float, "stop after so many minutes in all; 0: no limit"] = 0.0
+    target: Annotated[float | None, "stop when the mean return reaches this"] = None
+    seed: Annotated[int, "where all random streams begin"] = 1
+
+    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory"] = 20
+    batch_trajectories: Annotated[int, "trajectories that an update learns from"] = 2
+    ahead: Annotated[int, "trajectories that an actor may sample before one is learnt"] = 1
+    passes: Annotated[int, "times that an update goes over its batch"] = 3
+    minibatches: Annotated[int, "parts of the batch, by environment, with a step each"] = 4
+
+    gamma: Annotated[float, "discount of a reward one step later"] = 0.98
+    trace_decay: Annotated[float, "lambda of V-trace; 1 is the paper's"] = 0.95
+    rho_bar: Annotated[float, "clip of V-trace's rho, for values"] = 1.0
+    c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar"] = 1.0
+    rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy; unused with clip"] = 1.0
+    clip: Annotated[float, "bound of pi/mu - 1 for the policy's loss; 0: unbounded"] = 0.2
+    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
+    reward_clip: Annotated[float, "clip of rewards in the learner; 0: none"] = 1.0
+
+    learning_rate: Annotated[float, "Adam's, at the start"] = 1e-3
+    learning_rate_end: Annotated[float, "Adam's, after decay_steps"] = 2e-4
+    entropy: Annotated[float, "weight of the policy's entropy, at the start"] = 0.01
+    entropy_end: Annotated[float, "weight of the policy's entropy, after decay_steps"] = 0.001
+    decay_steps: Annotated[int, "environment steps over which both change, linearly"] = 1_000_000
+    value_weight: Annotated[float, "weight of the value's loss"] = 0.5
+    max_grad_norm: Annotated[float, "bound of the gradient's norm over all parameters"] = 0.5
+
+    image_size: Annotated[int, "Atari: height and width of the image, 84 or 42"] = 42
+    sticky_actions: Annotated[float, "Atari: chance that the action before is repeated"] = 0.0
+    life_loss_is_terminal: Annotated[bool, "Atari: a lost life ends the episode"] = False
+
+    learner_threads: Annotated[int, "torch threads of the learner; 0: cores less actors"] = 0
+    interval_s: Annotated[float, "seconds between rows of metrics"] = 5.0
+    checkpoint_s: Annotated[float, "seconds between checkpoints"] = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("actors", "envs_per_actor", "trajectory_steps", "batch_trajectories",
+                     "ahead", "passes", "minibatches", "decay_steps"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise TrainingError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.rho_bar < self.c_bar:
+            raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
+        width = self.envs_per_actor * self.batch_trajectories
+        if width % self.minibatches:
+            raise TrainingError(
+                f"a batch of {width} environments cannot be cut into {self.minibatches} minibatches"
+            )
+
+    @property
+    def atari(self) -> Atari:
+        return Atari(self.image_size, self.sticky_actions, self.life_loss_is_terminal)
+
+
+class Batch(NamedTuple):
+    """A Trajectory as tensors: obs [T + 1, B, ...], the rest [T, B]; rewards clipped."""
+
+    obs: Tensor
+    action: Tensor
+    log_prob: Tensor
+    reward: Tensor
+    terminated: Tensor
+    valid: Tensor
+
+    def columns(self, which: Tensor) -> "Batch":
+        """Some of the environments, with all of their time."""
+        return Batch(*(part[:, which] for part in self))
+
+
+class Losses(NamedTuple):
+    """What is minimised, and how far the policy is from the one that sampled."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    kl: Tensor
+
+
+def prepare(trajectory: Trajectory, reward_clip: float) -> Batch:
+    """Tensors of a trajectory; they share its memory, but for clipped rewards."""
+    reward = torch.from_numpy(trajectory.reward)
+    return Batch(
+        obs=torch.from_numpy(trajectory.obs),
+        action=torch.from_numpy(trajectory.action),
+        log_prob=torch.from_numpy(trajectory.log_prob),
+        reward=reward.clamp(-reward_clip, reward_clip) if reward_clip else reward,
+        terminated=torch.from_numpy(trajectory.terminated),
+        valid=torch.from_numpy(trajectory.valid),
+    )
+
+
+def compute_losses(model: nn.Module, batch: Batch, config: Config, entropy_weight: float) -> Losses:
+    """Section 4.2: policy gradient with V-trace's advantage, value towards v_s, entropy."""
+    steps, width = batch.action.shape
+    logits, value = model(batch.obs.flatten(0, 1))
+    logits = logits.view(steps + 1, width, -1)[:-1]
+    value = value.view(steps + 1, width)
+    log_prob = losses.log_prob_of(logits, batch.action)
+    log_rho = log_prob - batch.log_prob
+
+    target = returns.v_trace(
+        log_rho.detach(),
+        batch.reward,
+        config.gamma * ~batch.terminated,
+        value.detach(),
+        valid=batch.valid,
+        rho_bar=config.rho_bar,
+        c_bar=config.c_bar,
+        rho_bar_pg=config.rho_bar_pg,
+        trace_decay=config.trace_decay,
+    )
+    advantage = target.unweighted if config.clip else target.advantage
+    if config.standardise:
+        advantage = losses.standardised(advantage, batch.valid)
+    if config.clip:
+        policy = losses.clipped_surrogate(log_rho, advantage, batch.valid, config.clip)
+    else:
+        policy = losses.policy_gradient(log_prob, advantage, batch.valid)
+    distance = losses.squared_error(value[:-1], target.value, batch.valid)
+    entropy = losses.masked_mean(losses.entropy_of(logits), batch.valid)
+    total = policy + config.value_weight * distance - entropy_weight * entropy
+    return Losses(total, policy, distance, entropy, losses.kl_estimate(log_rho, batch.valid))
+
+
+class Learner:
+    """The model, its optimiser, and how often it was updated (`version`)."""
+
+    def __init__(self, config: Config, model: nn.Module):
+        self.config = config
+        self.model = model.train()
+        self.version = 0
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, eps=1e-5)
+
+    def update(self, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
+        """Learns from one batch, all passes; `env_steps` so far set rate and entropy.
+
+        Returns the numbers of a metrics row, means over the update's steps.
+        """
+        config = self.config
+        batch = prepare(trajectory, config.reward_clip)
+        done = min(1.0, env_steps / config.decay_steps)
+        rate = config.learning_rate + done * (config.learning_rate_end - config.learning_rate)
+        entropy_weight = config.entropy + done * (config.entropy_end - config.entropy)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+        seen: list[Losses] = []
+        norms: list[Tensor] = []
+        for _ in range(config.passes):
+            for columns in torch.randperm(trajectory.width).chunk(config.minibatches):
+                parts = compute_losses(self.model, batch.columns(columns), config, entropy_weight)
+                self.optimizer.zero_grad()
+                parts.total.backward()  # type: ignore[no-untyped-call]
+                norms.append(
+                    nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
+                )
+                self.optimizer.step()
+                seen.append(Losses(*(part.detach() for part in parts)))
+        self.version += 1
+        mean = Losses(*(torch.stack(parts).mean() for parts in zip(*seen, strict=True)))
+        return {
+            "loss_policy": float(mean.policy),
+            "loss_value": float(mean.value),
+            "entropy": float(mean.entropy),
+            "kl": float(mean.kl),
+            "gradient_norm": float(torch.stack(norms).mean()),
+            "learning_rate": rate,
+        }
+
+    def parameters(self) -> Parameters:
+        """What actors are sent."""
+        return Parameters(self.version, models.state_of(self.model))
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "version": self.version,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes back to what `state` gave."""
+        self.version = state["version"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+@remotely.remote_class
+class Actor:
+    """Steps its environments with the newest parameters that it was sent."""
+
+    def __init__(self, config: Config, model: nn.Module, seed: int):
+        torch.set_num_threads(1)
+        self.config = config
+        self.version = 0
+        self.model = copy.deepcopy(model).eval()  # in REMOTELY_LOCAL it is the learner's own
+        self.random = torch.Generator().manual_seed(seed)
+        self.envs = environments.make(config.env, config.envs_per_actor, config.atari)
+        self.obs = self.envs.reset(seed)
+        self.left_off = time.perf_counter()
+
+    def set_param(self, params: Parameters) -> None:
+        """Acts by these parameters from now on."""
+        models.load_state(self.model, params.state)
+        self.version = params.version
+
+    def sample(self) -> Rollout:
+        """Takes T steps in each environment, from where the call before left off."""
+        began = time.perf_counter()
+        idle, inference = began - self.left_off, 0.0
+        shape = (self.config.trajectory_steps, self.envs.num_envs)
+        obs = np.empty((shape[0] + 1, *self.obs.shape), self.obs.dtype)
+        action, log_prob = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        reward = np.empty(shape, np.float32)
+        terminated, truncated, valid = (np.empty(shape, np.bool_) for _ in range(3))
+        for t in range(shape[0]):
+            obs[t] = self.obs
+            start = time.perf_counter()
+            action[t], log_prob[t] = self.act(obs[t])
+            inference += time.perf_counter() - start
+            self.obs, reward[t], terminated[t], truncated[t], valid[t] = self.envs.step(action[t])
+        obs[-1] = self.obs
+        self.left_off = time.perf_counter()
+        version = np.full(shape[1], self.version, np.int64)
+        trajectory = Trajectory(
+            obs, action, log_prob, reward, terminated, truncated, valid, version
+        )
+        seconds = {
+            "inference": inference,
+            "environment": self.left_off - began - inference,
+            "idle": idle,
+        }
+        return Rollout(trajectory, self.envs.pop_episodes(), seconds)
+
+    @torch.inference_mode()
+    def act(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draws an action [B] for each observation; returns it and its log-probability."""
+        logits, _ = self.model(torch.from_numpy(obs))
+        log_prob = torch.log_softmax(logits, -1)
+        # The first of exponential clocks with these rates: one draw from the policy.
+        clocks = torch.empty_like(log_prob).exponential_(generator=self.random)
+        action = (log_prob - clocks.log()).argmax(-1)
+        return action.numpy(), log_prob.gather(-1, action[:, None]).squeeze(-1).numpy()
+
+    def close(self) -> None:
+        """Ends the environments."""
+        self.envs.close()
+
+
+def train(
+    config: Config | None = None,
+    model: models.Maker | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    `model` is a class or function of `(observation_shape, action_count)`, or a module; the
+    network that fits the observations if left out.  The run is kept in folder `run`, a new
+    one under runs/ if left out; `resume` goes on with an earlier run's folder.  Uses the
+    cluster that is connected, else an embedded one.  Raises TrainingError for what can be
+    told in a sentence.
+    """
+    config = config or Config()
+    torch.manual_seed(config.seed)
+    probe = environments.make(config.env, 1, config.atari)
+    dtype = probe.reset(config.seed).dtype
+    network = models.build(model, probe.observation_shape, dtype, probe.action_count)
+    probe.close()
+
+    with training.begin("impala", config, run, resume) as session:
+        learner = Learner(config, network)
+        session.restore(learner)
+        sampler.connect(config.actors)
+        torch.set_num_threads(training.learner_threads(config.learner_threads, config.actors))
+
+        def hire(number: int) -> Actor:
+            # No two actors share a seed: not a replacement's, nor those after a resume.
+            stream = np.random.SeedSequence([config.seed, session.times_resumed, number])
+            return Actor(config, learner.model, int(stream.generate_state(1)[0]) >> 1)
+
+        with closing(Sampler(hire, config.actors, config.ahead, session.say)) as actors:
+            actors.publish(learner.parameters())
+            batch: list[Trajectory] = []
+            while not session.over():
+                session.tick()
+                start = time.perf_counter()
+                rollout = actors.take(timeout_s=0.5)
+                session.tally.spent("waiting", time.perf_counter() - start)
+                if rollout is None:
+                    continue
+                steps = int(rollout.trajectory.valid.sum())
+                session.tally.sampled(steps, rollout.episodes, rollout.seconds)
+                batch.append(rollout.trajectory)
+                if len(batch) < config.batch_trajectories:
+                    continue
+                start = time.perf_counter()
+                staleness = [learner.version - int(one.version[0]) for one in batch]
+                numbers = learner.update(stack(batch), session.tally.counters.env_steps)
+                actors.publish(learner.parameters())
+                batch.clear()
+                session.tally.learnt(numbers, staleness)
+                session.tally.spent("learning", time.perf_counter() - start)
+    return session.result

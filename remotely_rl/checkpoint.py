@@ -1,0 +1,61 @@
+"""Checkpoints: all that a run needs to go on as if it had not stopped.
+
+A checkpoint is a dictionary of tensors and plain values, so that loading it runs no code
+(`weights_only`).  It is written beside its name, synced and renamed: whoever reads it,
+after whatever crash, finds either the old one or the new one, whole.
+"""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remotely_rl.errors import TrainingError
+
+FORMAT = 1
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Writes `content` at `path`, atomically and durably."""
+    beside = path.with_suffix(path.suffix + ".tmp")
+    with beside.open("wb") as file:
+        torch.save({"format": FORMAT, **content}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads what `save` wrote.  Raises TrainingError if there is nothing, or something else."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise TrainingError(
+            f"{path.parent} has no checkpoint ({path.name}) to go on from"
+        ) from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        raise TrainingError(f"{path} is no checkpoint that can be read: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise TrainingError(f"{path} is not a checkpoint of this version (format {FORMAT})")
+    return content
+
+
+def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:
+    """Raises TrainingError, naming the first difference, if `state` is of another model."""
+    own = model.state_dict()
+    for name in [*own, *state]:
+        here = list(own[name].shape) if name in own else "nothing"
+        there = list(state[name].shape) if name in state else "nothing"
+        if here != there:
+            raise TrainingError(
+                f"{path} is a checkpoint of another model: it holds {there} as {name!r},"
+                f" {type(model).__name__} has {here}"
+            )

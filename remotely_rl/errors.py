@@ -1,0 +1,18 @@
+"""What a training run can be told about by its user, in one sentence each."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TrainingError(Exception):
+    """Training cannot go on as asked.
+
+    The message says what was asked, what was found and what would work; the command
+    line prints it without a traceback and exits with status 2.
+    """
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns ", did you mean ...?" for the known name most like `name`, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""

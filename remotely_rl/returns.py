@@ -1,0 +1,109 @@
+"""Targets and advantages, as pure functions of `[T, B]` tensors.
+
+Every function here takes the same five things about a piece of experience:
+
+    reward      [T, B]      what the step gave
+    discount    [T, B]      gamma, or 0 where the step ended its episode (terminated)
+    value       [T + 1, B]  V of each observation; the last row is the bootstrap
+    valid       [T, B]      false for rows that are no experience (autoreset), or None
+
+and all walk backwards over the same recursion,
+
+    correction_t = delta_t + discount_t * trace_t * correction_{t+1},   correction_T = 0
+
+An invalid row has delta and trace zero, so that its corrected value is its plain value.
+That one rule is all that episode ends need: a terminated row stops by its discount, and
+a truncated row bootstraps from V of the final observation because the reset row after
+it passes nothing on.
+
+No function lets a gradient through; targets are constants to whoever learns from them.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Targets(NamedTuple):
+    """What to move towards: `value` for the baseline, `advantage` for the policy.  [T, B] each.
+
+    `unweighted` is the advantage before V-trace's weight rho, for losses that weigh by the
+    ratio themselves; on-policy they are the same.
+    """
+
+    value: Tensor
+    advantage: Tensor
+    unweighted: Tensor
+
+
+@torch.no_grad()
+def v_trace(
+    log_rho: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    *,
+    valid: Tensor | None = None,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    rho_bar_pg: float = 1.0,
+    trace_decay: float = 1.0,
+) -> Targets:
+    """V-trace: values of the learner's policy from steps that an older policy took.
+
+    `log_rho` [T, B] is log pi(a_t) - log mu(a_t).  `value` of the result is v_s of
+    equation 1, `advantage` is rho_s (r_s + gamma v_{s+1} - V_s) of section 4.2, with its
+    own clip `rho_bar_pg`.  `trace_decay` is the lambda of remark 2; on the policy's own
+    steps the result is GAE(lambda).  `rho_bar` decides which policy's values are learnt,
+    `c_bar` only how fast: rho_bar >= c_bar is required.
+
+    Espeholt et al. 2018, https://arxiv.org/abs/1802.01561.
+    """
+    if rho_bar < c_bar:
+        raise ValueError(f"rho_bar ({rho_bar}) must be at least c_bar ({c_bar})")
+    ratio = log_rho.exp()
+    rho = ratio.clamp(max=rho_bar)
+    trace = trace_decay * ratio.clamp(max=c_bar)
+    rho_pg = ratio.clamp(max=rho_bar_pg)
+    if valid is not None:
+        rho, trace, rho_pg = rho * valid, trace * valid, rho_pg * valid
+
+    delta = rho * (reward + discount * value[1:] - value[:-1])
+    corrected = value + _backwards(delta, discount * trace)
+    # lambda-weighted, as in the TD(lambda) view: on-policy it makes this GAE(lambda).
+    onward = trace_decay * corrected[1:] + (1 - trace_decay) * value[1:]
+    unweighted = reward + discount * onward - value[:-1]
+    return Targets(corrected[:-1], rho_pg * unweighted, unweighted)
+
+
+@torch.no_grad()
+def gae(
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    *,
+    valid: Tensor | None = None,
+    trace_decay: float = 0.95,
+) -> Targets:
+    """Generalised advantage estimation, for steps that the learner's own policy took.
+
+    `trace_decay` is lambda: 0 gives one-step temporal differences, 1 gives n-step returns
+    up to the end of the piece.  The value target is the advantage plus V.
+
+    Schulman et al. 2016, https://arxiv.org/abs/1506.02438, equation 16.
+    """
+    delta = reward + discount * value[1:] - value[:-1]
+    trace = torch.full_like(reward, trace_decay)
+    if valid is not None:
+        delta, trace = delta * valid, trace * valid
+    advantage = _backwards(delta, discount * trace)[:-1]
+    return Targets(value[:-1] + advantage, advantage, advantage)
+
+
+def _backwards(delta: Tensor, weight: Tensor) -> Tensor:
+    """correction_t = delta_t + weight_t * correction_{t+1}.  Returns [T + 1, B], the last row 0."""
+    correction = torch.zeros_like(delta[:1]).repeat(len(delta) + 1, *[1] * (delta.dim() - 1))
+    for t in range(len(delta) - 1, -1, -1):
+        correction[t] = delta[t] + weight[t] * correction[t + 1]
+    return correction
