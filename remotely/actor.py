@@ -379,7 +379,7 @@ def _returned(message: wire.Message, value: object) -> Frames:
 def _raised(message: wire.Message, error: BaseException) -> Frames:
     text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
     try:
-        payload = codec.encode(error, in_band=True).payload
+        payload = codec.encode(error).in_band()
     except RemotelyError:
         payload = b""
     return wire.encode(Kind.RAISED, message.call_id, "", payload, [text.encode(errors="replace")])

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ class Client:
         self._thread.start()
         try:
             welcome = self._welcome.result(CONNECT_S)
-        except (TimeoutError, errors.FutureTimeout):
+        except (TimeoutError, FutureTimeout):
             self._abandon()
             raise MasterLost(nobody(address, "it does not answer as a master")) from None
         except BaseException:
@@ -160,7 +161,8 @@ class Client:
         count: int,
     ) -> list[Remote]:
         self._check()
-        encoded = codec.encode((cls, args, kwargs), cls.__name__)
+        what = cls.__name__
+        encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         actors = [self._new_actor(cls, options) for _ in range(count)]
         futures = [self._ask_for_place(actor) for actor in actors]
         try:
@@ -186,7 +188,7 @@ class Client:
         kwargs: dict[str, Any],
         background: bool,
     ) -> list[CallFuture[Any]]:
-        encoded = codec.encode((args, kwargs), f"the arguments of {method}")
+        encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
         return [self._send(r, Kind.CALL, method, encoded, background) for r in remotes]
 
     def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
@@ -461,9 +463,7 @@ class Client:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
         if self._welcome.done() or event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._loop.unwatch_socket(self._monitor)
-        elif event & (zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL):
-            self._welcome.set_exception(NotAllowed(_wrong_key(self.address)))
-        elif event & (zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
+        elif event & (zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) or event & (zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
             self._welcome.set_exception(NotAllowed(_wrong_key(self.address)))
 
     def _check_master(self) -> None:
@@ -549,7 +549,8 @@ def _how_it_ended(actor: ClusterActor, obituary: Obituary) -> Ended:
             )
         why = f": {obituary.why}" if obituary.why else ""
         end = f"ended with {obituary.exit}" if obituary.exit else "has ended"
-        words = f"\nits last words:\n{obituary.stderr}" if obituary.stderr else ""
+        told = obituary.stderr and not obituary.asked
+        words = f"\nits last words:\n{obituary.stderr}" if told else ""
         message = f"{name} {end}{why}{_doubt(may_have_run)}{words}"
         return ActorDied(message, obituary.exit, may_have_run, obituary.stderr)
 

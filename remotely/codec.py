@@ -1,18 +1,34 @@
-"""Values to bytes and back.  The only place that unpickles; only admitted peers reach it.
+"""Values to bytes and back: pickle protocol 5, buffers out of band.
 
-Pickle protocol 5: the structure in one piece, large buffers beside it, so that an array is not
-copied into a pickle.  Plain pickle first, since it is the fastest; cloudpickle, for the whole value,
-where the value holds what plain pickle would only name: a function of the user's script, a lambda.
+`decode` is the only place of the code base that unpickles.  It runs whatever the pickle says, so
+it is reached by authenticated peers alone, and never in the master.
 
-A torch tensor on the CPU travels as its array, without torch being imported here.  Tensors that
-share storage arrive with a storage each.
+Three picklers are tried, each slower and more willing than the one before.
+
+    plain          pickle itself, in C; most calls need no more.  It gives up at the first class or
+                   function that must travel by value (see by_value.py)
+    by value       cloudpickle: lambdas, local classes, the script and the modules around it
+    by reference   the same, but of modules with a file the names alone.  For modules that hold
+                   what cannot be sent (a lock, a connection) and can be imported over there after
+                   all: on this machine, on a shared disk, or because `ship` sent them
+
+    value                          arrives
+    numpy array                    equal, with its dtype and order; writable, unless the buffers
+                                   that `decode` is given are read-only
+    torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
+                                   though the same tensor twice (tied weights) stays one
+    any other tensor               as torch itself pickles it
+    a module of the script         a copy, with its classes, functions and globals
+
+Neither numpy nor torch is imported here, but by the values themselves where they arrive.
 """
 
-import io
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
-from types import FunctionType
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from io import BytesIO
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -20,163 +36,392 @@ import cloudpickle
 from remotely.by_value import travels_by_value
 from remotely.errors import NotPicklable
 
-IN_BAND_BYTES = 4096  # a frame of its own costs more than copying so much
-SEARCH_STEPS = 2000  # how far to look for what does not pickle
-PROTOCOL = 5
+# A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds on its way
+# (its encryption, its system calls), and so do the copies of 16 KiB.
+SMALL_BUFFER_BYTES = 8192
 
-Buffer = bytes | memoryview
+# `find_unpicklable` looks no deeper, and shows no longer keys.
+_MAX_DEPTH = 40
+_MAX_KEY_LETTERS = 40
 
 
 class Encoded(NamedTuple):
-    """A value as bytes: the pickle, and its large buffers, flat."""
+    """A pickle, and the buffers that travel beside it, flat and contiguous.
+
+    The buffers are those of the value itself: whoever changes it before they are sent, changes
+    what is sent.
+    """
 
     payload: bytes
-    buffers: list[Buffer]
+    buffers: list[memoryview]
 
 
-def encode(value: object, what: str = "the value", *, in_band: bool = False) -> Encoded:
-    """Pickle a value.  Raises NotPicklable, which names the part of `what` that cannot be sent."""
-    buffers: list[Buffer] = []
+def encode(
+    value: object, what: str | tuple[str, ...] = "the value", *, in_band: bool = False
+) -> Encoded:
+    """Pickle a value.  Raises NotPicklable, which names the part that cannot be.
 
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        flat = buffer.raw()
-        if in_band or flat.nbytes < IN_BAND_BYTES:
-            return True
-        buffers.append(flat)
-        return False
-
-    for pickler in (_Plain, _ByValue):
-        file = io.BytesIO()
+    `what` names the value in that message; a tuple of names, the items of a tuple.  `in_band`
+    puts every buffer into the payload, for where only one piece can go.
+    """
+    for pickler in (_PlainPickler, _ByValuePickler):
         try:
-            pickler(file, PROTOCOL, buffer_callback=keep).dump(value)
-            return Encoded(file.getvalue(), buffers)
-        except RecursionError:
-            raise NotPicklable(f"{what} is nested too deeply to be sent") from None
-        except Exception as error:  # whatever a user's __reduce__ may raise
-            failure = error
-            buffers.clear()
-    path, culprit = find_unpicklable(value, what)
-    raise NotPicklable(
-        f"{path} cannot be sent: {type(culprit).__module__}.{type(culprit).__qualname__} does not "
-        f"pickle ({failure}); leave it out, or make it over there"
-    ) from None
+            return _encode(pickler, value, in_band)
+        except Exception:  # a user's __reduce__ may raise anything; the last pickler tells
+            continue
+    try:
+        return _encode(_ByReferencePickler, value, in_band)
+    except Exception as error:
+        raise NotPicklable(_why_not(value, what, error)) from error
 
 
-def decode(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """Unpickle a value that an admitted peer sent.  This may run any code of that peer's."""
-    return pickle.loads(payload, buffers=buffers)
+def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> object:
+    """Unpickle what `encode` made.  The buffers are not copied: arrays are views of them."""
+    return pickle.loads(payload, buffers=buffers)  # noqa: S301 - the one site; peers are authenticated
 
 
-def parts(encoded: Encoded) -> tuple[object, ...]:
-    """Return an encoded value as arguments of `decode_parts`, to travel within another value."""
-    return encoded.payload, *(pickle.PickleBuffer(buffer) for buffer in encoded.buffers)
+def parts(encoded: Encoded) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Return the arguments of `decode_parts`, for something that pickles as what it encoded."""
+    return encoded.payload, [pickle.PickleBuffer(buffer) for buffer in encoded.buffers]
 
 
-def decode_parts(payload: Buffer, *buffers: Buffer) -> Any:
-    """Return the value of `parts`; arrays in it may be read-only."""
+def decode_parts(payload: bytes, buffers: Sequence[object]) -> object:
+    """Unpickle a value that was pickled within another one."""
     return decode(payload, buffers)
 
 
-def find_unpicklable(value: object, path: str) -> tuple[str, object]:
-    """Return the path and the object deepest inside of `value` that does not pickle by itself."""
-    steps = SEARCH_STEPS
-    seen: set[int] = set()
-    descend = True
-    while descend:
-        descend = False
-        seen.add(id(value))
-        for name, inner in _inside(value):
-            steps -= 1
-            if steps > 0 and id(inner) not in seen and not _pickles(inner):
-                path, value, descend = path + name, inner, True
-                break
-    return path, value
+# --- the picklers --------------------------------------------------------------------------------
 
 
-class _Plain(pickle.Pickler):
-    """Fast; gives up at the first thing that has to travel by value."""
+class _ByValue(Exception):
+    """Plain pickle has met a class or function that must travel by value."""
 
+
+class _PlainPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type | FunctionType):
-            if travels_by_value(obj.__module__):
-                raise pickle.PicklingError("travels by value")
+        """Called by pickle for all but the plainest objects."""
+        reducer = _REDUCERS.get(type(obj))
+        if reducer is not None:
+            return reducer(obj)
+        if isinstance(obj, (type, FunctionType)):
+            module: object = obj.__module__
+            if not isinstance(module, str) or travels_by_value(module):
+                raise _ByValue
+        return NotImplemented
+
+
+class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
+    def reducer_override(self, obj: Any) -> Any:
+        reducer = _REDUCERS.get(type(obj))
+        if reducer is not None:
+            return reducer(obj)
+        if isinstance(obj, ModuleType):
+            if travels_by_value(obj.__name__):
+                return _reduce_module(obj)
+        elif isinstance(obj, (type, FunctionType)):
+            _register(obj.__module__)
+        return super().reducer_override(obj)
+
+
+class _ByReferencePickler(_ByValuePickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType):
+            if obj.__name__ != "__main__" and getattr(obj, "__file__", None):
+                return import_module, (obj.__name__,)
+        elif isinstance(obj, (type, FunctionType)) and _is_importable(obj):
             return NotImplemented
-        return _reduce_tensor(obj)
+        return super().reducer_override(obj)
 
 
-class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends functions and classes of the user's script with their code."""
+def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False) -> Encoded:
+    if len(_REDUCERS) < 3:
+        _learn_types()
+    buffers: list[memoryview] = []
 
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type | FunctionType):
-            module = sys.modules.get(obj.__module__)
-            if module is not None and obj.__module__ != "__main__":
-                if travels_by_value(obj.__module__):
-                    cloudpickle.register_pickle_by_value(module)
-        reduced = _reduce_tensor(obj)
-        return super().reducer_override(obj) if reduced is NotImplemented else reduced
-
-
-def _reduce_tensor(obj: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
-        return NotImplemented
-    if obj.device.type != "cpu" or obj.layout is not torch.strided or obj.is_quantized:
-        return NotImplemented
-    if obj._backward_hooks or (obj.grad_fn is not None):
-        return NotImplemented
-    flat = obj.detach().contiguous().view(-1).view(torch.uint8).numpy() if obj.numel() else None
-    is_parameter = type(obj) is torch.nn.Parameter
-    name = str(obj.dtype).removeprefix("torch.")
-    return _tensor, (flat, name, tuple(obj.shape), obj.requires_grad, is_parameter)
-
-
-def _tensor(flat: Any, dtype: str, shape: tuple[int, ...], grad: bool, is_parameter: bool) -> Any:
-    import torch  # noqa: PLC0415 - the value is a tensor, so whoever wants it has torch
-
-    kind = getattr(torch, dtype)
-    if flat is None:
-        tensor = torch.empty(shape, dtype=kind)
-    else:
-        if not flat.flags.writeable:
-            flat = flat.copy()  # torch knows no read-only tensors
-        tensor = torch.from_numpy(flat).view(kind).reshape(shape)
-    if is_parameter:
-        return torch.nn.Parameter(tensor, requires_grad=grad)
-    return tensor.requires_grad_(grad)
-
-
-def _pickles(value: object) -> bool:
-    try:
-        _ByValue(io.BytesIO(), PROTOCOL, buffer_callback=lambda _: False).dump(value)
-    except Exception:
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if in_band or view.nbytes < SMALL_BUFFER_BYTES:
+            return True
+        buffers.append(view)
         return False
-    return True
+
+    file = BytesIO()
+    pickler(file, protocol=5, buffer_callback=keep).dump(value)
+    return Encoded(file.getvalue(), buffers)
 
 
-def _inside(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what a value is made of, with what its name would look like in source."""
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", inner) for key, inner in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{i}]", inner) for i, inner in enumerate(value))
-    elif isinstance(value, set | frozenset):
-        yield from (("{...}", inner) for inner in value)
-    else:
-        if isinstance(value, FunctionType):
-            names = value.__code__.co_freevars
-            cells = value.__closure__ or ()
-            yield from zip((f".{name}" for name in names), map(_contents, cells), strict=False)
-            used = (n for n in value.__code__.co_names if n in value.__globals__)
-            yield from ((f".{name}", value.__globals__[name]) for name in used)
-        members = getattr(value, "__dict__", {})
-        yield from ((f".{name}", inner) for name, inner in list(members.items()))
+def _register(module_name: object) -> None:
+    """Tell cloudpickle of a module that travels by value, when it is first met."""
+    if isinstance(module_name, str) and module_name != "__main__":
+        module = sys.modules.get(module_name)
+        if isinstance(module, ModuleType) and travels_by_value(module_name):
+            cloudpickle.register_pickle_by_value(module)
 
 
-def _contents(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:
+def _is_importable(obj: type | FunctionType) -> bool:
+    """Return whether its module is a file, and has it under its name."""
+    found: Any = sys.modules.get(obj.__module__)
+    if obj.__module__ == "__main__" or not getattr(found, "__file__", None):
+        return False
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+# --- modules by value -----------------------------------------------------------------------------
+
+# How a module was found here means nothing over there.
+_MODULE_FINDING = ("__builtins__", "__cached__", "__loader__", "__spec__")
+
+
+def _reduce_module(module: ModuleType) -> tuple[Any, ...]:
+    """As cloudpickle does, but in two steps, so that a module may refer to itself."""
+    state = {k: v for k, v in vars(module).items() if k not in _MODULE_FINDING}
+    return ModuleType, (module.__name__,), state
+
+
+# --- arrays and tensors ---------------------------------------------------------------------------
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {}
+
+
+def _learn_types() -> None:
+    """Enter the exact types of arrays and tensors, once their modules are loaded."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if (array := getattr(numpy, "ndarray", None)) is not None:
+        _REDUCERS[array] = _reduce_array
+    # Another thread may be in the middle of importing torch.
+    if (parameter := getattr(getattr(torch, "nn", None), "Parameter", None)) is not None:
+        _REDUCERS[sys.modules["torch"].Tensor] = _REDUCERS[parameter] = _reduce_tensor
+
+
+class _Writable:
+    """The memory of a read-only array as if it were writable; nobody here writes to it.
+
+    Pickle marks a read-only buffer as such, and it would arrive as a read-only array.  What was
+    read-only here is no business of the copy over there.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array  # keeps the memory
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (array.nbytes,),
+            "data": (address, False),
+        }
+
+
+def _reduce_array(array: Any) -> Any:
+    """Leave most to numpy, which sends strided arrays in band and read-only ones as such."""
+    flags = array.flags
+    if (flags.forc and flags.writeable) or array.dtype.hasobject:
+        return NotImplemented
+    if not flags.forc or array.nbytes < SMALL_BUFFER_BYTES:
+        return array.copy().__reduce_ex__(5)
+    numpy = sys.modules["numpy"]
+    flat = numpy.asarray(_Writable(array)).view(array.dtype)
+    order = "C" if flags.c_contiguous else "F"
+    return flat.reshape(array.shape, order=order).__reduce_ex__(5)
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    torch = sys.modules["torch"]
+    if (
+        tensor.device.type != "cpu"
+        or tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or tensor.__dict__  # attributes of the user's
+        or tensor._backward_hooks
+    ):
+        return NotImplemented
+    values = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # As bytes, because numpy knows no bfloat16; flat, because a scalar has no bytes to view.
+    flat = values.reshape(-1).view(torch.uint8).numpy()
+    is_parameter = type(tensor) is torch.nn.Parameter
+    shape = tuple(tensor.shape)
+    arguments = (pickle.PickleBuffer(flat), tensor.dtype, shape, tensor.requires_grad, is_parameter)
+    return _tensor_from, arguments
+
+
+def _tensor_from(
+    buffer: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool, is_parameter: bool
+) -> Any:
+    """Rebuild a tensor on its buffer.
+
+    It is copied if the buffer is read-only, since torch knows no read-only tensors and a write
+    would reach every other reader; and if it starts between two elements, which torch's kernels
+    do not expect.
+    """
+    import numpy  # noqa: ICN001, PLC0415 - not needed by who never meets a tensor
+    import torch  # noqa: PLC0415 - `remotely` never imports torch unless a tensor arrives
+
+    array = numpy.frombuffer(buffer, numpy.uint8)
+    address, read_only = array.__array_interface__["data"]
+    if read_only or address % 8:
+        array = array.copy()
+    tensor = torch.from_numpy(array).view(dtype).reshape(shape)
+    if is_parameter:
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
+# --- which part cannot be pickled -----------------------------------------------------------------
+
+
+class Culprit(NamedTuple):
+    path: str
+    type_name: str
+    error: Exception
+
+
+def find_unpicklable(value: object, path: str) -> Culprit | None:
+    """Return the innermost part of a value that does not pickle; None if all of it does.
+
+    It pickles halves of halves to find the part, so its work is a few times that of pickling the
+    value once, a level.
+    """
+    error = _error_of(value)
+    if error is None:
         return None
+    for _ in range(_MAX_DEPTH):
+        found = _first_bad(_children(value, path))
+        if found is None:
+            break
+        path, value, error = found
+    return Culprit(path, _type_name(value), error)
 
 
+def _why_not(value: object, what: str | tuple[str, ...], error: Exception) -> str:
+    if isinstance(what, tuple) and isinstance(value, tuple) and len(what) == len(value):
+        root, named = "", list(zip(what, value, strict=True))
+    else:
+        root = what if isinstance(what, str) else ", ".join(what)
+        named = [("" if " " in root else root, value)]
+    culprit = Culprit("", _type_name(value), error)
+    for name, part in named:
+        if (found := find_unpicklable(part, name)) is not None:
+            culprit = found
+            break
+    reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"
+    if isinstance(culprit.error, RecursionError) or "recursion" in reason.lower():
+        reason = "it is nested too deeply, or without end"
+    if not culprit.path:
+        where = root or "the value"
+    elif root and " " in root:
+        where = f"{culprit.path} in {root}"
+    else:
+        where = culprit.path
+    return (
+        f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
+        "leave it out (`__getstate__`), or make it over there"
+    )
+
+
+def _error_of(value: object) -> Exception | None:
+    try:
+        _encode(_ByReferencePickler, value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _first_bad(children: list[tuple[str, Any]]) -> tuple[str, Any, Exception] | None:
+    """Return the first child that does not pickle by itself, by halving."""
+    low, high = 0, len(children)
+    if _error_of([child for _, child in children]) is None:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _error_of([child for _, child in children[low:middle]]) is not None:
+            high = middle
+        else:
+            low = middle
+    path, child = children[low]
+    error = _error_of(child)
+    return None if error is None else (path, child, error)
+
+
+def _children(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the parts of a value that pickle would go into, each with its path."""
+    if type(value) is dict:
+        items = [(f"{path}[{_key(k)}]", v) for k, v in value.items()]
+        return [*items, *((f"the key {_key(k)} of {path or 'it'}", k) for k in value)]
+    if type(value) in (list, tuple):
+        return [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+    if type(value) in (set, frozenset):
+        return [(f"an item of {path or 'it'}", item) for item in value]
+    if isinstance(value, FunctionType):
+        return _function_children(value, path)
+    if isinstance(value, type):
+        members = [(k, v) for k, v in vars(value).items() if k not in ("__dict__", "__weakref__")]
+        return [(f"{path}.{name}", member) for name, member in members]
+    if isinstance(value, (staticmethod, classmethod)):
+        return [(path, value.__func__)]
+    return _state_children(value, path)
+
+
+def _function_children(function: FunctionType, path: str) -> list[tuple[str, Any]]:
+    """Return what a function brings along: the variables that it closes over, and its globals."""
+    name = path or function.__name__
+    code = function.__code__
+    found: list[tuple[str, Any]] = []
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found.append((f"{variable!r} (used in {name})", cell.cell_contents))
+        except ValueError:  # not assigned yet
+            continue
+    names = [n for n in code.co_names if n in function.__globals__]
+    found += [(f"the global {n!r} (used in {name})", function.__globals__[n]) for n in names]
+    found += [(f"{path}.{n}", v) for n, v in vars(function).items()]
+    defaults = function.__defaults__ or ()
+    return found + [(f"a default of {name}", default) for default in defaults]
+
+
+def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the parts of an object as its own `__reduce_ex__` tells them."""
+    try:
+        reduced = value.__reduce_ex__(5)
+    except Exception:
+        return []
+    if not isinstance(reduced, tuple):
+        return []
+    parts_told: list[Any] = [*reduced, None, None, None, None]
+    arguments, state, items, pairs = parts_told[1:5]
+    found: list[tuple[str, Any]] = []
+    for attributes in state if isinstance(state, tuple) else (state,):
+        if isinstance(attributes, dict):
+            found += [(f"{path}.{name}", part) for name, part in attributes.items()]
+        elif attributes is not None:
+            found.append((f"the state of {path or 'it'}", attributes))
+    if items is not None:
+        found += [(f"{path}[{i}]", item) for i, item in enumerate(items)]
+    if pairs is not None:
+        found += [(f"{path}[{_key(k)}]", v) for k, v in pairs]
+    for i, argument in enumerate(arguments or ()):
+        if argument is not type(value):
+            found.append((f"{path}.__reduce_ex__(5)[1][{i}]", argument))
+    return found
+
+
+def _key(key: object) -> str:
+    """Return a dict's key as in its path.  Only plain keys: a repr may be anything."""
+    if type(key) in (str, int, bool, float, bytes):
+        text = repr(key)
+        return text if len(text) <= _MAX_KEY_LETTERS else f"{text[:_MAX_KEY_LETTERS]}…"
+    return f"<{_type_name(key)}>"
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return name.removeprefix("builtins.")
+
+
+def _shown(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        return "its message cannot be shown"
+    return text if len(text) <= 300 else f"{text[:300]}…"

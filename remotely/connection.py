@@ -1,8 +1,8 @@
 """Which cluster this process uses: the one it connected to, else one of its own.
 
-    REMOTELY_LOCAL=1   no cluster: every object lives in this process
-    REMOTELY_ADDRESS   what connect() without an address means
-    REMOTELY_KEY       the key file, where it is not ~/.remotely/keys/client.key
+REMOTELY_LOCAL=1   no cluster: every object lives in this process
+REMOTELY_ADDRESS   what connect() without an address means
+REMOTELY_KEY       the key file, where it is not ~/.remotely/keys/client.key
 """
 
 import atexit
@@ -49,9 +49,7 @@ def connect(
     global _engine, _forked
     with _lock:
         if _engine is not None and not _forked:
-            raise RemotelyError(
-                "this process is connected already; call remotely.shutdown() first"
-            )
+            raise RemotelyError("this process is connected already; call remotely.shutdown() first")
         address = address or os.environ.get("REMOTELY_ADDRESS")
         if os.environ.get("REMOTELY_LOCAL") == "1":
             from remotely.local import Local  # noqa: PLC0415 - the other engine need not load

@@ -93,7 +93,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 # --- from a client --------------------------------------------------------------------------------
 
 
-class Hello(_Struct):
+class Hello(_Struct, frozen=True):
     session: str
     python: str
     pid: int
@@ -103,20 +103,20 @@ class Hello(_Struct):
     modules: list[str] = []
 
 
-class Place(_Struct):
+class Place(_Struct, frozen=True):
     ticket: int
     request: Request
     patience_s: float
 
 
-class End(_Struct):
+class End(_Struct, frozen=True):
     """End an actor: asked politely first, made to after `grace_s`."""
 
     actor: str
     grace_s: float
 
 
-class Locate(_Struct):
+class Locate(_Struct, frozen=True):
     """Where is the actor of this id, or of this name?  The asker is told of its end from then on."""
 
     ticket: int
@@ -124,11 +124,11 @@ class Locate(_Struct):
     name: str = ""
 
 
-class AskStatus(_Struct):
+class AskStatus(_Struct, frozen=True):
     ticket: int
 
 
-class ReadLog(_Struct):
+class ReadLog(_Struct, frozen=True):
     """The next piece of an actor's output from `offset`; -1 means its last few kilobytes."""
 
     ticket: int
@@ -136,47 +136,47 @@ class ReadLog(_Struct):
     offset: int = -1
 
 
-class Goodbye(_Struct):
+class Goodbye(_Struct, frozen=True):
     pass
 
 
 # --- to a client ----------------------------------------------------------------------------------
 
 
-class Welcome(_Struct):
+class Welcome(_Struct, frozen=True):
     pythons: list[str]
     cpus: float  # of all workers together
 
 
-class Placed(_Struct):
+class Placed(_Struct, frozen=True):
     ticket: int
     location: Location
 
 
-class NotPlaced(_Struct):
+class NotPlaced(_Struct, frozen=True):
     ticket: int
     error: str  # the name of a class in errors.py
     why: str
 
 
-class Waiting(_Struct):
+class Waiting(_Struct, frozen=True):
     ticket: int
     why: str
 
 
-class Located(_Struct):
+class Located(_Struct, frozen=True):
     ticket: int
     location: Location | None = None
     obituary: Obituary | None = None
 
 
-class Status(_Struct):
+class Status(_Struct, frozen=True):
     ticket: int
     workers: list[WorkerStatus]
     waiting: int
 
 
-class LogPiece(_Struct):
+class LogPiece(_Struct, frozen=True):
     ticket: int
     text: str
     offset: int
@@ -184,7 +184,7 @@ class LogPiece(_Struct):
     ended: bool
 
 
-class Output(_Struct):
+class Output(_Struct, frozen=True):
     """Lines that an actor printed."""
 
     name: str
@@ -193,14 +193,14 @@ class Output(_Struct):
     text: str
 
 
-class Farewell(_Struct):
+class Farewell(_Struct, frozen=True):
     pass
 
 
 # --- from a worker --------------------------------------------------------------------------------
 
 
-class Register(_Struct):
+class Register(_Struct, frozen=True):
     """Sent at the start, and again whenever the master asks who this is: the worker is the truth."""
 
     worker: str
@@ -215,54 +215,54 @@ class Register(_Struct):
     actors: list[ActorStatus]
 
 
-class Spawned(_Struct):
+class Spawned(_Struct, frozen=True):
     location: Location
 
 
-class Died(_Struct):
+class Died(_Struct, frozen=True):
     obituary: Obituary
 
 
-class Report(_Struct):
+class Report(_Struct, frozen=True):
     actors: list[ActorStatus]
 
 
 # --- to a worker ----------------------------------------------------------------------------------
 
 
-class Registered(_Struct):
+class Registered(_Struct, frozen=True):
     client_keys: list[bytes]
 
 
-class Spawn(_Struct):
+class Spawn(_Struct, frozen=True):
     request: Request
     gpu_ids: list[int]
 
 
-class Preload(_Struct):
+class Preload(_Struct, frozen=True):
     modules: list[str]
 
 
-class Leave(_Struct):
+class Leave(_Struct, frozen=True):
     """The cluster is being stopped: end all actors, then yourself."""
 
 
 # --- to and from both -----------------------------------------------------------------------------
 
 
-class Beat(_Struct):
+class Beat(_Struct, frozen=True):
     pass
 
 
-class Tick(_Struct):
+class Tick(_Struct, frozen=True):
     """Proves a route; see lease.py."""
 
 
-class WhoAreYou(_Struct):
+class WhoAreYou(_Struct, frozen=True):
     """The master does not know this connection (it is new, or the master is): introduce yourself."""
 
 
-class Refused(_Struct):
+class Refused(_Struct, frozen=True):
     error: str
     why: str
 
@@ -270,7 +270,7 @@ class Refused(_Struct):
 # --- between a worker, its zygote and the processes of its actors ---------------------------------
 
 
-class Birth(_Struct):
+class Birth(_Struct, frozen=True):
     """All that a new process needs to become an actor; the first message on its own socket."""
 
     request: Request
@@ -287,7 +287,7 @@ class Birth(_Struct):
     client_keys: list[bytes]
 
 
-class Prepare(_Struct):
+class Prepare(_Struct, frozen=True):
     """From the client, before the class: PREPARE in wire.py.  It never passes the master."""
 
     job: str
@@ -299,28 +299,28 @@ class Prepare(_Struct):
     concurrency: int
 
 
-class Bound(_Struct):
+class Bound(_Struct, frozen=True):
     tcp: str
 
 
-class Count(_Struct):
+class Count(_Struct, frozen=True):
     calls: int
 
 
-class Ending(_Struct):
+class Ending(_Struct, frozen=True):
     why: str
 
 
-class Fork(_Struct):
+class Fork(_Struct, frozen=True):
     actor: str
 
 
-class Forked(_Struct):
+class Forked(_Struct, frozen=True):
     actor: str
     pid: int
 
 
-class Exited(_Struct):
+class Exited(_Struct, frozen=True):
     pid: int
     status: int
 
@@ -331,8 +331,19 @@ ToMaster = {
 }
 FromMaster = {
     "client": (
-        Welcome | Placed | NotPlaced | Waiting | Located | Died | Status | LogPiece | Output
-        | Farewell | Tick | WhoAreYou | Refused
+        Welcome
+        | Placed
+        | NotPlaced
+        | Waiting
+        | Located
+        | Died
+        | Status
+        | LogPiece
+        | Output
+        | Farewell
+        | Tick
+        | WhoAreYou
+        | Refused
     ),
     "worker": Registered | Spawn | End | Preload | ReadLog | Leave | Tick | WhoAreYou | Refused,
 }

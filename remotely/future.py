@@ -68,8 +68,6 @@ def failed(error: BaseException) -> CallFuture[Any]:
     return future
 
 
-def as_completed(
-    futures: Iterable[Future[R]], timeout: float | None = None
-) -> Iterator[Future[R]]:
+def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:
     """Yield futures as they complete, as `concurrent.futures.as_completed` does."""
     return _as_completed(futures, timeout)

@@ -15,10 +15,12 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 def identity() -> str:
     """Return a name that two processes share just when they see the same files, and may open them.
 
-    The kernel's boot, the mount namespace (a container has its own) and the user.
+    The kernel's boot, the mount namespace (a container has its own) and the user.  REMOTELY_HOST,
+    if set, is added: it lets parts of one machine pass for several, as in the tests.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{Path('/proc/self/ns/mnt').readlink()}:{os.getuid()}"
+    space = Path("/proc/self/ns/mnt").readlink()
+    return f"{boot}:{space}:{os.getuid()}:{os.environ.get('REMOTELY_HOST', '')}"
 
 
 def machine_name() -> str:
@@ -35,7 +37,9 @@ def gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
+    return sum(
+        1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name)
+    )
 
 
 def memory() -> int:

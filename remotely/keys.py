@@ -165,7 +165,7 @@ def load_master(path: Path) -> MasterKey:
 
 
 def load_member(path: Path, role: Role | None = None) -> MemberKey:
-    """Read client.key or worker.key.  Raises NotAllowed if it is missing, unsafe or not `role`'s."""
+    """Read client.key or worker.key.  Raises NotAllowed, also if it is not the key of `role`."""
     values = _read(path)
     if values.get("role") == "master":
         needed = f"{role or 'client'}.key, which lies beside it"

@@ -21,7 +21,7 @@ import psutil
 
 from remotely import host, keys
 from remotely.errors import RemotelyError
-from remotely.keys import MasterKey, MemberKey
+from remotely.keys import MemberKey
 from remotely.master import Config as MasterConfig
 from remotely.worker import Config as WorkerConfig
 

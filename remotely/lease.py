@@ -13,10 +13,7 @@ This file looks at no clock: `now` is handed in, and is time.monotonic() everywh
 wall's clock jumps.
 """
 
-from collections.abc import Hashable
-from typing import Generic, NamedTuple, TypeVar
-
-Holder = TypeVar("Holder", bound=Hashable)
+from typing import NamedTuple
 
 
 class Time(NamedTuple):
@@ -52,7 +49,7 @@ TERM_S = _SECONDS["TERM_S"]
 PLACE_S = _SECONDS["PLACE_S"]
 
 
-class Leases(Generic[Holder]):
+class Leases:
     """Who is thought alive, and until when.
 
     Every lease is as long as every other, so the order of renewal is the order of ending: a dict
@@ -61,7 +58,7 @@ class Leases(Generic[Holder]):
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self.lease_s = lease_s
-        self._deadlines: dict[Holder, float] = {}
+        self._deadlines: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -69,16 +66,16 @@ class Leases(Generic[Holder]):
     def __contains__(self, holder: object) -> bool:
         return holder in self._deadlines
 
-    def renew(self, holder: Holder, now: float) -> None:
+    def renew(self, holder: str, now: float) -> None:
         """Begin or prolong a lease.  `now` never goes back."""
         self._deadlines.pop(holder, None)
         self._deadlines[holder] = now + self.lease_s
 
-    def end(self, holder: Holder) -> None:
+    def end(self, holder: str) -> None:
         """End a lease before its time.  One that is not there is no error."""
         self._deadlines.pop(holder, None)
 
-    def expired(self, now: float) -> list[Holder]:
+    def expired(self, now: float) -> list[str]:
         """Remove and return whose lease has ended, the first to end first."""
         ended = []
         for holder, deadline in self._deadlines.items():

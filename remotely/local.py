@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-
 from remotely.engine import Options, Remote
 from remotely.errors import ActorDied, NameTaken
 from remotely.future import CallFuture, completed, failed

@@ -67,9 +67,7 @@ class Output:
 
     def _say(self, is_error: bool, data: bytes) -> None:
         now = time.monotonic()
-        self._budget = min(
-            BYTES_A_SECOND, self._budget + (now - self._filled_at) * BYTES_A_SECOND
-        )
+        self._budget = min(BYTES_A_SECOND, self._budget + (now - self._filled_at) * BYTES_A_SECOND)
         self._filled_at = now
         if len(data) <= self._budget:
             self._budget -= len(data)

@@ -39,7 +39,7 @@ _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASC
 
 
 def parse_memory(memory: int | str) -> int:
-    """Return bytes: 512, "512MB" (decimal), "2GiB" (binary).  Raises ValueError for anything else."""
+    """Return bytes, given 512, "512MB" (decimal) or "2GiB" (binary); else raise ValueError."""
     if isinstance(memory, int) and not isinstance(memory, bool) and memory >= 0:
         return memory
     if isinstance(memory, str):
