@@ -171,7 +171,7 @@ class Actor:
         while self._done:
             self._send(*self._done.popleft())
             busy = True
-        if not self._socket.get(zmq.EVENTS) & zmq.POLLIN:
+        if not sockets.readable(self._socket):
             return busy
         route, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         try:
@@ -379,7 +379,7 @@ def _returned(message: wire.Message, value: object) -> Frames:
 def _raised(message: wire.Message, error: BaseException) -> Frames:
     text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
     try:
-        payload = codec.encode(error).in_band()
+        payload = codec.encode(error, in_band=True).payload
     except RemotelyError:
         payload = b""
     return wire.encode(Kind.RAISED, message.call_id, "", payload, [text.encode(errors="replace")])

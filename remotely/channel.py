@@ -34,7 +34,7 @@ from remotely.errors import ActorRaised, RemoteTraceback, WireError
 from remotely.future import CallFuture
 from remotely.keys import KeyPair
 from remotely.loop import Loop
-from remotely.sockets import Reconnect, client
+from remotely.sockets import Reconnect, client, readable
 from remotely.wire import Kind
 
 BROKEN = (
@@ -167,7 +167,7 @@ class Channel:
         replies: list[Reply] = []
         if self._ended is not None:
             return replies
-        while self._socket.get(zmq.EVENTS) & zmq.POLLIN:
+        while readable(self._socket):
             frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             with suppress(WireError):
                 message = wire.decode([frame.buffer for frame in frames], "actor")
@@ -208,7 +208,7 @@ class Channel:
 
     def _hear_monitor(self) -> None:
         """On the loop's thread."""
-        while not self._monitor.closed and self._monitor.get(zmq.EVENTS) & zmq.POLLIN:
+        while not self._monitor.closed and readable(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.connected = True

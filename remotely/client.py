@@ -51,6 +51,9 @@ SAY_WAITING_AFTER_S = 1.0
 FAREWELL_S = 3.0
 MASTER_ANSWER_S = 30.0
 
+# Before the first word of the master; a master that is not up yet only closes and is tried again.
+REFUSED = BROKEN & ~zmq.EVENT_CLOSED
+
 _NOTHING = codec.Encoded(b"", [])
 
 
@@ -167,7 +170,7 @@ class Client:
         futures = [self._ask_for_place(actor) for actor in actors]
         try:
             for actor in actors:
-                actor.make = lambda actor=actor: self._remake(actor, encoded, options)  # type: ignore[misc]
+                actor.make = lambda actor=actor: self._remake(actor, encoded, options)
             made = [
                 self._init(actor, future, encoded, options)
                 for actor, future in zip(actors, futures, strict=True)
@@ -226,8 +229,7 @@ class Client:
         located = self._ask(lambda t: control.Locate(ticket=t, name=name)).result()
         if located.location is None:
             raise NameError(f"there is no actor named {name!r} on this cluster")
-        actor = self.borrow(located.location.actor, name)
-        return actor
+        return self.borrow(located.location.actor, name)
 
     def borrow(self, actor: str, name: str) -> Remote:
         found = self._actors.get(actor)
@@ -239,7 +241,7 @@ class Client:
         return found
 
     def forget(self) -> None:
-        """In a forked child: leave to the parent what is the parent's, the cluster's life above all."""
+        """In a forked child: leave to the parent what is its, the cluster's life above all."""
         self._on_forget()
 
     def shutdown(self) -> None:
@@ -463,7 +465,7 @@ class Client:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
         if self._welcome.done() or event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._loop.unwatch_socket(self._monitor)
-        elif event & (zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) or event & (zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
+        elif event & REFUSED:
             self._welcome.set_exception(NotAllowed(_wrong_key(self.address)))
 
     def _check_master(self) -> None:

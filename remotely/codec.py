@@ -75,7 +75,7 @@ def encode(
         raise NotPicklable(_why_not(value, what, error)) from error
 
 
-def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> object:
+def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> Any:
     """Unpickle what `encode` made.  The buffers are not copied: arrays are views of them."""
     return pickle.loads(payload, buffers=buffers)  # noqa: S301 - the one site; peers are authenticated
 

@@ -179,7 +179,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def _after_fork() -> None:
-    """The child shares no connection: ZeroMQ's threads are not here, its sockets are the parent's."""
+    """The child shares no connection: ZeroMQ's threads are not here, its sockets not ours."""
     global _forked, _lock
     _lock = threading.RLock()
     _forked = _engine is not None or _adopted is not None

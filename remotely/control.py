@@ -117,7 +117,7 @@ class End(_Struct, frozen=True):
 
 
 class Locate(_Struct, frozen=True):
-    """Where is the actor of this id, or of this name?  The asker is told of its end from then on."""
+    """Where is the actor of this id, or this name?  From then on the asker is told of its end."""
 
     ticket: int
     actor: str = ""
@@ -201,7 +201,7 @@ class Farewell(_Struct, frozen=True):
 
 
 class Register(_Struct, frozen=True):
-    """Sent at the start, and again whenever the master asks who this is: the worker is the truth."""
+    """Sent at the start, and whenever the master asks who this is: the worker is the truth."""
 
     worker: str
     python: str
@@ -259,7 +259,7 @@ class Tick(_Struct, frozen=True):
 
 
 class WhoAreYou(_Struct, frozen=True):
-    """The master does not know this connection (it is new, or the master is): introduce yourself."""
+    """The master does not know this connection (one of them is new): introduce yourself."""
 
 
 class Refused(_Struct, frozen=True):

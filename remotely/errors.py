@@ -26,7 +26,7 @@ class VersionMismatch(RemotelyError):
 
 
 class NotPicklable(RemotelyError, TypeError):
-    """An argument, result or class cannot be sent.  The message names the attribute to leave out."""
+    """An argument, result or class cannot be sent.  The message names what to leave out."""
 
 
 class NoResources(RemotelyError):
@@ -46,7 +46,7 @@ class NotConnected(RemotelyError):
 
 
 class CallTimeout(RemotelyError, FutureTimeout):
-    """The result did not come in time.  `still_running` says whether the call goes on over there."""
+    """The result did not come in time.  `still_running`: whether the call goes on over there."""
 
     def __init__(self, message: str, still_running: bool = True) -> None:
         super().__init__(message)

@@ -145,8 +145,9 @@ class Group(Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> "Group[T]": ...
     def __getitem__(self, index: int | slice) -> "T | Group[T]":
-        chosen = self._remotely_handles[index]
-        return Group(chosen) if isinstance(index, slice) else chosen
+        if isinstance(index, slice):
+            return Group(self._remotely_handles[index])
+        return self._remotely_handles[index]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return len(self._remotely_handles)
@@ -267,9 +268,9 @@ def _arrive(cls: type, actor: str, name: str, wait: bool) -> Any:
 
 def _member(cls: type, name: str) -> Any:
     member = inspect.getattr_static(cls, name, _MISSING)
-    if member is _MISSING:
-        if (name.startswith("__") and name.endswith("__")) or name.startswith(_NOT_OURS):
-            raise AttributeError(name)
+    special = (name.startswith("__") and name.endswith("__")) or name.startswith(_NOT_OURS)
+    if member is _MISSING and special:
+        raise AttributeError(name)
     return member
 
 

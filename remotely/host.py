@@ -33,7 +33,7 @@ def cores() -> int:
 
 
 def gpus() -> int:
-    """Return how many NVIDIA GPUs there are, without loading a driver; CUDA_VISIBLE_DEVICES counts."""
+    """Return how many NVIDIA GPUs may be used, without loading a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])

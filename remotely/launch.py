@@ -179,7 +179,7 @@ def worker_config(
 
 
 def _new_folder() -> Path:
-    """Return a folder of mode 0700 with a short path: that of an ipc socket is at most 107 bytes."""
+    """Return a folder of mode 0700 with a short path: an ipc socket's is at most 107 bytes."""
     return Path(tempfile.mkdtemp(prefix="remotely-"))
 
 

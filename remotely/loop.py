@@ -17,6 +17,7 @@ from collections.abc import Callable
 import zmq
 
 from remotely.errors import RemotelyError
+from remotely.sockets import readable
 
 log = logging.getLogger("remotely")
 
@@ -130,7 +131,7 @@ class Loop:
         busy = False
         for socket, on_message in list(self._sockets.items()):
             for _ in range(MESSAGES_A_TURN):
-                if socket.closed or not socket.get(zmq.EVENTS) & zmq.POLLIN:
+                if socket.closed or not readable(socket):
                     break
                 frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 self._guard(lambda: on_message(frames))  # noqa: B023 - called before the next turn

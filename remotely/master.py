@@ -121,7 +121,7 @@ class Master:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
-        self._loop.watch(wake_read, lambda: os.read(wake_read, 4096) and None)
+        self._loop.watch(wake_read, lambda: _swallow(wake_read))
         self._loop.run()
         self._socket.close(linger=500)
 
@@ -177,8 +177,8 @@ class Master:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        for who, peer in [*self._sessions.items(), *self._workers.items()]:
-            if self._send(peer.route, control.Tick()):
+        for route, who in list(self._routes.items()):
+            if self._send(route, control.Tick()):
                 self._leases.renew(who, now)
         for who in self._leases.expired(now):
             if who in self._workers:
@@ -490,6 +490,11 @@ class Master:
         for machine in self._workers.values():
             self._send(machine.route, control.Leave())
         self._loop.after(0.1, self._loop.stop)  # one more turn, for the messages to leave
+
+
+def _swallow(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(fd, 4096)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ existing class cannot be changed.  Rebuilding the class was refused: `super()` w
 
 import copyreg
 import difflib
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -136,7 +137,7 @@ def _decorate(cls: C, options: Options) -> C:
     cls.__remotely__ = options  # type: ignore[attr-defined]
     cls.__remotely_new__ = own  # type: ignore[attr-defined]
     cls.__new__ = staticmethod(_new)  # type: ignore[assignment]
-    if cls.__reduce_ex__ is object.__reduce_ex__:
+    if vars(object)["__reduce_ex__"] is inspect.getattr_static(cls, "__reduce_ex__"):
         cls.__reduce_ex__ = _reduce_ex  # type: ignore[assignment]
     return cls
 
@@ -164,7 +165,7 @@ def _plain_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     original = vars(owner)["__remotely_new__"]
     if original is not None:
         return original.__get__(None, cls)(cls, *args, **kwargs)
-    above = super(owner, cls).__new__
+    above = super(owner, cls).__new__  # type: ignore[arg-type]
     return above(cls) if above is object.__new__ else above(cls, *args, **kwargs)
 
 

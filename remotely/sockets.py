@@ -95,6 +95,11 @@ def _set(socket: "zmq.Socket[bytes]", options: list[tuple[int, int, str]]) -> No
         socket.set(option, value)
 
 
+def readable(socket: "zmq.Socket[bytes]") -> bool:
+    """Tell whether a message waits; this also settles the socket's edge-triggered descriptor."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
 class Door:
     """The ZAP handler of a context: decides who may come in, before a byte of theirs is read.
 

@@ -81,7 +81,7 @@ def encode(
     payload: bytes | memoryview = b"",
     buffers: Sequence[bytes | memoryview] = (),
 ) -> list[bytes | memoryview]:
-    """Return the frames of one message.  Raises WireError if the name or the frames are too many."""
+    """Return the frames of one message.  Raises WireError for too long a name, too many buffers."""
     name_bytes = name.encode()
     if len(name_bytes) > MAX_NAME_BYTES or len(buffers) > MAX_FRAMES:
         raise WireError(f"a name of {len(name_bytes)} bytes or {len(buffers)} buffers is too much")
