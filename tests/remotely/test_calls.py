@@ -1,0 +1,382 @@
+"""Calls on actors, in both settings: what arrives, in what order, on whose thread."""
+
+import asyncio
+import concurrent.futures
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import remotely
+
+
+@dataclass
+class Point:
+    x: float
+    y: Any
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@remotely.remote_class
+class Echo:
+    rate = 0.5
+
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+        self.seen: list[int] = []
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def add(self, number: int, *, times: int = 1) -> int:
+        self.value += number * times
+        return self.value
+
+    def note(self, number: int) -> list[int]:
+        self.seen.append(number)
+        return self.seen
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def sleep(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    def sum_of(self, array: Any) -> float:
+        return float(array.sum())
+
+    @property
+    def doubled(self) -> int:
+        return self.value * 2
+
+    @staticmethod
+    def static(number: int) -> int:
+        return number + 1
+
+    @classmethod
+    def name_of_class(cls) -> str:
+        return cls.__name__
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> int:
+        return index * 2
+
+    def __call__(self, word: str) -> str:
+        return word.upper()
+
+
+@remotely.remote_class
+class Clock:
+    """A class with asynchronous methods."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.most = 0
+
+    async def tick(self, seconds: float) -> int:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(seconds)
+        self.running -= 1
+        return self.most
+
+    def peak(self) -> int:
+        return self.most
+
+
+@remotely.remote_class(concurrency=4)
+class Meeting:
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(4)
+
+    def meet(self) -> int:
+        return self.barrier.wait(timeout=10)
+
+
+@remotely.remote_class(wait=False)
+class Eager:
+    def twice(self, number: int) -> int:
+        return 2 * number
+
+
+@remotely.remote_class
+class Boss:
+    """An actor that makes and calls other actors."""
+
+    def delegate(self, number: int) -> int:
+        helper = Echo(number)
+        return helper.add(1)
+
+    def call(self, other: Echo, number: int) -> int:
+        return other.add(number)
+
+    def call_all(self, group: "remotely.Group[Echo]", number: int) -> Any:
+        return group.add(number)
+
+
+def test_a_call_runs_in_another_process_and_keeps_its_object(cluster: str) -> None:
+    echo = Echo(5)
+
+    assert echo.add(2) == 7
+    assert echo.add(1, times=3) == 10
+    assert echo.pid() != os.getpid()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "text",
+        b"\0" * 100_000,
+        {"a": [1, 2.5, (3, {4})]},
+        Point(1.0, Pair("l", [Point(2, 3)])),
+        lambda: 3,
+    ],
+    ids=["none", "text", "bytes", "nested", "script-classes", "function"],
+)
+def test_values_arrive_equal(embedded: None, value: Any) -> None:
+    arrived = Echo().echo(value)
+
+    assert (arrived() == value()) if callable(value) else (arrived == value)
+
+
+def test_a_class_of_the_script_comes_back_as_the_same_class(embedded: None) -> None:
+    assert type(Echo().echo(Point(1, 2))) is Point
+
+
+@pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
+def test_arrays_arrive_equal_writable_and_private(cluster: str, size: int) -> None:
+    sent = np.arange(size, dtype=np.float32)
+
+    arrived = Echo().echo(sent)
+
+    assert np.array_equal(arrived, sent)
+    assert arrived.dtype == sent.dtype
+    arrived += 1
+    assert np.array_equal(sent, np.arange(size, dtype=np.float32))
+
+
+def test_a_ref_is_pickled_once_and_arrives_as_the_value(cluster: str) -> None:
+    echo = Echo()
+    ref = remotely.put(np.ones(50_000))
+
+    assert [echo.sum_of(ref) for _ in range(3)] == [50_000.0] * 3
+    assert echo.echo({"inside": ref})["inside"].shape == (50_000,)
+
+
+def test_submit_returns_at_once_and_its_future_carries_the_value(cluster: str) -> None:
+    echo = Echo()
+
+    first = echo.sleep.submit(0.2)
+    second = echo.add.submit(4)
+
+    assert not first.done()
+    assert isinstance(first, concurrent.futures.Future)
+    assert second.result() == 4
+    assert first.result() == 0.2
+
+
+def test_calls_of_one_client_run_in_the_order_made(cluster: str) -> None:
+    echo = Echo()
+
+    for number in range(200):
+        echo.note.submit(number)
+
+    assert echo.note(200) == list(range(201))
+
+
+def test_futures_work_with_wait_as_completed_and_await(embedded: None) -> None:
+    slow, fast = Echo(), Echo()
+    futures = [slow.sleep.submit(0.3), fast.sleep.submit(0.0)]
+
+    assert next(iter(remotely.as_completed(futures))) is futures[1]
+    done, pending = concurrent.futures.wait(futures, timeout=5)
+    assert done == set(futures)
+    assert not pending
+
+    async def gathered() -> list[Any]:
+        return await asyncio.gather(fast.echo.submit(1), slow.echo.submit(2))
+
+    assert asyncio.run(gathered()) == [1, 2]
+
+
+def test_remotely_submit_is_the_typed_form_of_submit(embedded: None) -> None:
+    echo = Echo(1)
+
+    assert remotely.submit(echo.add, 2).result() == 3
+    assert remotely.submit(max, 2, 5).result() == 5
+
+
+def test_a_done_callback_may_call_the_same_actor_and_wait(embedded: None) -> None:
+    echo = Echo()
+    answers: list[int] = []
+
+    future = echo.add.submit(1)
+    future.add_done_callback(lambda _: answers.append(echo.add(10)))
+    future.result()
+
+    remotely.submit(echo.echo, None).result()
+    assert answers == [11]
+
+
+def test_many_threads_share_one_handle(embedded: None) -> None:
+    echo = Echo()
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: echo.echo(n), range(400)))
+
+    assert answers == list(range(400))
+
+
+def test_blocking_and_submitted_calls_of_many_threads_do_not_lose_a_reply(embedded: None) -> None:
+    echo = Echo()
+
+    def both(number: int) -> tuple[int, int]:
+        future = echo.echo.submit(number)
+        return echo.echo(-number), future.result()
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(both, range(300)))
+
+    assert answers == [(-n, n) for n in range(300)]
+
+
+def test_attributes_are_read_and_written_over_there(cluster: str) -> None:
+    echo = Echo(3)
+
+    echo.value = 20
+    echo.note_of_mine = "kept"
+
+    assert echo.add(1) == 21
+    assert echo.value == 21
+    assert echo.doubled == 42
+    assert echo.rate == 0.5
+    assert echo.note_of_mine == "kept"
+
+
+def test_static_class_and_special_methods_work_on_a_handle(embedded: None) -> None:
+    echo = Echo()
+
+    assert echo.static(1) == 2
+    assert echo.name_of_class() == "Echo"
+    assert len(echo) == 7
+    assert echo[4] == 8
+    assert echo("loud") == "LOUD"
+
+
+def test_a_handle_passes_for_an_instance_and_shows_its_docs(embedded: None) -> None:
+    clock = Clock()
+
+    assert isinstance(clock, Clock)
+    assert "Clock" in repr(clock)
+    assert clock.__doc__ == Clock.__doc__
+    assert clock.tick.__name__ == "tick"
+
+
+def test_async_methods_interleave(cluster: str) -> None:
+    clock = Clock()
+
+    futures = [clock.tick.submit(0.1) for _ in range(5)]
+
+    for future in futures:
+        future.result()
+    assert clock.peak() == 5
+
+
+def test_concurrency_runs_so_many_calls_at_a_time(cluster: str) -> None:
+    meeting = Meeting()
+
+    arrived = [meeting.meet.submit() for _ in range(4)]
+
+    assert {future.result() for future in arrived} == {0, 1, 2, 3}
+
+
+def test_wait_false_makes_plain_calls_return_futures(embedded: None) -> None:
+    eager = Eager()
+
+    assert eager.twice(4).result() == 8  # type: ignore[attr-defined]
+
+
+def test_an_actor_makes_and_calls_others(cluster: str) -> None:
+    boss, echo = Boss(), Echo(1)
+
+    assert boss.delegate(5) == 6
+    assert boss.call(echo, 3) == 4
+    assert echo.value == 4
+
+
+def test_a_group_is_called_as_one(cluster: str) -> None:
+    echoes = remotely.group(Echo, 3, 10)
+
+    assert echoes.add(5) == [15, 15, 15]
+    assert echoes[1].add(1) == 16
+    assert echoes.value == [15, 16, 15]
+    echoes.value = 0
+    assert [echo.value for echo in echoes] == [0, 0, 0]
+    assert len(echoes) == 3
+    assert len(echoes[1:]) == 2
+    assert sorted(f.result() for f in remotely.as_completed(echoes.add.submit(1))) == [1, 1, 1]
+    assert len({echo.pid() for echo in echoes}) == 3
+
+
+def test_a_group_can_be_made_of_handles_and_travels(embedded: None) -> None:
+    echoes = remotely.Group([Echo(1), Echo(2)])
+
+    assert Boss().call_all(echoes, 10) == [11, 12]
+    with pytest.raises(TypeError, match="made of handles"):
+        remotely.Group([1])
+
+
+def test_one_failing_member_lets_the_others_finish_first(embedded: None) -> None:
+    echoes = remotely.group(Echo, 2)
+    echoes[0].value = "not a number"
+
+    with pytest.raises(TypeError):
+        echoes.add(1)
+    assert echoes[1].value == 1
+
+
+def test_an_interrupt_while_waiting_leaves_the_channel_usable(embedded: None) -> None:
+    echo = Echo()
+
+    def interrupt(future: Any) -> None:
+        raise KeyboardInterrupt
+
+    waiting = echo.sleep.submit(0.2)
+    real = waiting.block
+    waiting.block = interrupt
+    waiting.drive = None
+    with pytest.raises(KeyboardInterrupt):
+        waiting.result()
+
+    waiting.block = real
+    assert waiting.result() == 0.2
+    assert echo.echo(1) == 1
+
+
+def test_modules_beside_the_script_travel_by_value(cluster: str, tmp_path: Any) -> None:
+    (tmp_path / "beside_the_script.py").write_text("FACTOR = 3\ndef scale(n):\n    return n * FACTOR\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import beside_the_script  # noqa: PLC0415
+    finally:
+        sys.path.remove(str(tmp_path))
+
+    @remotely.remote_class
+    class Scaler:
+        def scale(self, number: int) -> int:
+            return int(beside_the_script.scale(number))
+
+    assert Scaler().scale(4) == 12

@@ -1,0 +1,298 @@
+"""Who ends when, and that nothing is left: each owner killed, and each end in good order."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import processes, wait_until
+
+import remotely
+
+
+@remotely.remote_class
+class Keeper:
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder
+        self.count = 0
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def fork_sleepers(self) -> list[int]:
+        """Leave children behind: one in our group, one that fled into a session of its own."""
+        near = subprocess.Popen(["sleep", "1000"])
+        far = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        return [near.pid, far.pid]
+
+    def close(self) -> None:
+        if self.folder:
+            (Path(self.folder) / "closed").write_text(str(self.count))
+
+
+@remotely.remote_class
+class Maker:
+    def make(self) -> int:
+        self.kept = Keeper()
+        return self.kept.pid()
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_close_ends_the_actor_after_the_calls_made_before(cluster: str, tmp_path: Path) -> None:
+    keeper = Keeper(str(tmp_path))
+    pid = keeper.pid()
+    futures = [keeper.add.submit() for _ in range(50)]
+
+    remotely.close(keeper)
+
+    assert [future.result() for future in futures] == list(range(1, 51))
+    assert (tmp_path / "closed").read_text() == "50"
+    wait_until(lambda: gone(pid), "the end of a closed actor")
+    with pytest.raises(remotely.ActorDied) as died:
+        keeper.add()
+    assert not died.value.may_have_run
+    remotely.close(keeper)
+
+
+def test_with_closes(embedded: None, tmp_path: Path) -> None:
+    with Keeper(str(tmp_path)) as keeper:
+        keeper.add()
+
+    assert (tmp_path / "closed").exists()
+
+
+def test_the_actor_ends_with_the_last_handle_of_its_owner(cluster: str, tmp_path: Path) -> None:
+    keeper = Keeper(str(tmp_path))
+    again = keeper
+    pid = keeper.pid()
+
+    del keeper
+    gc.collect()
+    assert again.pid() == pid
+    del again
+    gc.collect()
+
+    wait_until(lambda: gone(pid), "the end of an actor without a handle")
+    assert (tmp_path / "closed").exists()
+
+
+def test_a_call_under_way_keeps_its_actor(embedded: None) -> None:
+    assert Keeper().add.submit().result() == 1
+
+
+def test_an_actors_actors_end_with_it(cluster: str) -> None:
+    maker = Maker()
+    inner = maker.make()
+
+    remotely.close(maker)
+
+    wait_until(lambda: gone(inner), "the end of an actor whose owner was closed")
+
+
+def test_an_actors_actors_end_when_it_is_killed(embedded: None) -> None:
+    maker = Maker()
+    inner = maker.make()
+
+    with pytest.raises(remotely.ActorDied):
+        os.kill(maker.pid() if hasattr(type(maker), "pid") else _pid_of(maker), signal.SIGKILL)
+        maker.make()
+
+    wait_until(lambda: gone(inner), "the end of an actor whose owner was killed")
+
+
+def test_what_an_actor_started_ends_with_it(cluster: str) -> None:
+    keeper = Keeper()
+    near, far = keeper.fork_sleepers()
+
+    remotely.close(keeper)
+
+    wait_until(lambda: gone(near), "the end of a child in the actor's group")
+    wait_until(lambda: gone(far), "the end of a child in a session of its own")
+
+
+def test_a_detached_actor_outlives_its_client_until_it_is_closed(started: Any) -> None:
+    remotely.connect(started.address, key=started.key)
+    store = remotely.options(Keeper, name="store", detached=True)()
+    pid = store.pid()
+    store.add()
+    remotely.shutdown()
+
+    remotely.connect(started.address, key=started.key)
+    found = remotely.get_actor("store")
+
+    assert found.add() == 2
+    assert found.count == 2
+    remotely.close(found)
+    wait_until(lambda: gone(pid), "the end of a detached actor")
+    with pytest.raises(NameError, match="store"):
+        remotely.get_actor("store")
+    remotely.shutdown()
+
+
+def test_a_restarted_actor_is_made_anew_and_the_failed_call_is_told(cluster: str) -> None:
+    keeper = remotely.options(Keeper, max_restarts=1)()
+    first = keeper.pid()
+    keeper.add()
+
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: gone(first), "the death")
+
+    second = _survives(keeper)
+    assert second != first
+    assert keeper.add() == 1
+    os.kill(second, signal.SIGKILL)
+    with pytest.raises(remotely.ActorDied):
+        _survives(keeper)
+
+
+def test_two_embedded_clusters_of_two_scripts_do_not_meet(
+    nothing_left: None, tmp_path: Path
+) -> None:
+    scripts = [run_script(tmp_path, "print(Keeper().pid())") for _ in range(2)]
+
+    ends = [script.communicate(timeout=30) for script in scripts]
+
+    assert [script.returncode for script in scripts] == [0, 0], ends
+    assert len({out for out, _ in ends}) == 2
+
+
+@pytest.mark.parametrize("how", ["end", "raise", "exit", "SIGINT", "SIGTERM", "SIGKILL"])
+def test_nothing_is_left_however_a_script_ends(
+    nothing_left: None, tmp_path: Path, how: str
+) -> None:
+    ending = {"end": "", "raise": "raise RuntimeError('mine')", "exit": "sys.exit(5)"}
+    script = run_script(
+        tmp_path,
+        f"""
+        keepers = remotely.group(Keeper, 2)
+        keepers.fork_sleepers()
+        print("ready", flush=True)
+        {ending.get(how, "keepers[0].sleep(1000)")}
+        """,
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "ready\n"
+    if how.startswith("SIG"):
+        script.send_signal(signal.Signals[how])
+
+    _, errors = script.communicate(timeout=15)
+
+    codes = {"end": 0, "raise": 1, "exit": 5, "SIGINT": 1, "SIGTERM": -15, "SIGKILL": -9}
+    assert script.returncode in (codes[how], -signal.SIGINT if how == "SIGINT" else codes[how])
+    assert "remotely" not in errors.replace("/remotely/", "") or how in ("SIGINT",), errors
+    wait_until(lambda: not processes(str(tmp_path)), f"the end of all after {how}")
+
+
+@pytest.mark.parametrize("role", ["master", "worker", "zygote"])
+def test_nothing_is_left_when_a_daemon_is_killed(
+    nothing_left: None, tmp_path: Path, role: str
+) -> None:
+    script = run_script(
+        tmp_path,
+        """
+        keeper = Keeper()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            print(keeper.add(), flush=True)
+        except remotely.RemotelyError as error:
+            print(type(error).__name__, flush=True)
+        """,
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "ready\n"
+    (victim,) = [p for p in processes(str(tmp_path)) if f"remotely.{role}" in p.cmdline()]
+
+    victim.kill()
+    wait_until(lambda: gone(victim.pid), "the kill")
+    if role == "worker":
+        wait_until(
+            lambda: not [p for p in processes(str(tmp_path)) if "remotely.zygote" in p.cmdline()],
+            "the zygote's end after its worker's",
+        )
+    out, _ = script.communicate("go\n", timeout=30)
+
+    assert out.strip() == ("WorkerLost" if role == "worker" else "1")
+
+
+def test_an_actor_that_ignores_all_requests_is_made_to_end(embedded: None) -> None:
+    @remotely.remote_class
+    class Stubborn:
+        def __init__(self) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+        def pid(self) -> int:
+            return os.getpid()
+
+        def hang(self) -> None:
+            while True:
+                signal.pause()
+
+    stubborn = Stubborn()
+    pid = stubborn.pid()
+    stuck = stubborn.hang.submit()
+
+    remotely.close(stubborn, grace_s=0.2)
+
+    assert isinstance(stuck.exception(timeout=5), remotely.ActorDied)
+    wait_until(lambda: gone(pid), "the end of a stubborn actor")
+
+
+def run_script(folder: Path, body: str) -> "subprocess.Popen[str]":
+    """Run a script of a user's, with the classes above as its own."""
+    script = folder / "script.py"
+    head = """
+        import os, subprocess, sys, time
+        import remotely
+
+        @remotely.remote_class
+        class Keeper:
+            def __init__(self):
+                self.count = 0
+            def pid(self):
+                return os.getpid()
+            def add(self):
+                self.count += 1
+                return self.count
+            def sleep(self, seconds):
+                time.sleep(seconds)
+            def fork_sleepers(self):
+                subprocess.Popen(["sleep", "1000"])
+                subprocess.Popen(["sleep", "1000"], start_new_session=True)
+
+        remotely.connect(cpus=8)
+    """
+    script.write_text(textwrap.dedent(head) + textwrap.dedent(body))
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TEST_FOLDER": str(folder)},
+    )
+
+
+def _pid_of(handle: Any) -> int:
+    return int(handle._remotely_remote.location.pid)
+
+
+def _survives(keeper: Any) -> int:
+    """Return the pid of an actor that has just died; the death may still be on its way to us."""
+    try:
+        return int(keeper.pid())
+    except remotely.ActorDied:
+        return int(keeper.pid())
