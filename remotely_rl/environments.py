@@ -184,7 +184,7 @@ def make(source: Source, count: int, atari: Atari | None = None) -> Environments
     """
     if isinstance(source, str):
         return _make_from_id(source, count, atari or Atari())
-    if "num_envs" in inspect.signature(source).parameters:
+    if _takes_num_envs(source):
         vector = source(num_envs=count)
         if not isinstance(vector, VectorEnv):
             raise TrainingError(_is_not(source, vector, "gymnasium.vector.VectorEnv"))
@@ -221,7 +221,7 @@ def _make_from_id(env_id: str, count: int, atari: Atari) -> Environments:
         return Environments(vector, lives=atari.life_loss_is_terminal)
     try:
         return Environments(_side_by_side(lambda: gymnasium.make(env_id), count))
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         raise TrainingError(f"Gymnasium cannot make {env_id!r}: {error}") from error
 
 
@@ -233,6 +233,13 @@ def _side_by_side(make_one: Callable[[], Any], count: int) -> VectorEnv[Any, Any
         return env
 
     return SyncVectorEnv([make_checked] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def _takes_num_envs(source: Callable[..., Any]) -> bool:
+    try:
+        return "num_envs" in inspect.signature(source).parameters
+    except ValueError:  # some built-ins tell nothing of themselves
+        return False
 
 
 def _is_not(source: Callable[..., Any], made: object, wanted: str) -> str:

@@ -193,8 +193,12 @@ def state_of(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def load_state(model: nn.Module, state: dict[str, np.ndarray]) -> None:
-    """Writes what `state_of` read into a model of the same make."""
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    """Writes what `state_of` read, possibly read-only, into a model of the same make."""
+    own = model.state_dict()
+    if own.keys() != state.keys():
+        raise ValueError(f"parameters of another model: {sorted(own.keys() ^ state.keys())}")
+    for name, tensor in own.items():
+        np.copyto(tensor.numpy(), state[name])
 
 
 def _shapes(out: object) -> str:
