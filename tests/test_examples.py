@@ -1,0 +1,55 @@
+"""The examples and the README's first class run as they stand, on a cluster and without one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(script: Path, local: bool) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
+    if local:
+        environment["REMOTELY_LOCAL"] = "1"
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture(params=[False, True], ids=["embedded", "local"])
+def local(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_the_greeter_greets(local: bool) -> None:
+    *greetings, pids = run(ROOT / "examples" / "hello.py", local).splitlines()
+    assert greetings == ["Hello, world!", "Hello, again!", "Goodbye, world!"]
+    script, greeter = re.findall(r"\d+", pids)
+    assert (script == greeter) == local
+
+
+def test_the_darts_come_near_pi(local: bool) -> None:
+    last = run(ROOT / "examples" / "parallel_pi.py", local).splitlines()[-1]
+    # Seeded, so the same each time; the standard error of four million darts is 0.0008.
+    assert float(last.split()[-1]) == pytest.approx(3.14159, abs=0.003)
+
+
+def test_the_remote_class_of_the_readme_prints_what_it_says(local: bool, tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert first is not None
+    script = tmp_path / "readme.py"
+    script.write_text(first[1], encoding="utf-8")
+    assert run(script, local) == "11\n16 16\n"
