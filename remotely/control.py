@@ -372,7 +372,7 @@ class Reader:
             )
         try:
             return self._decoder.decode(memoryview(data)[1:])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"not a message of this direction: {error}") from None
 
 
