@@ -256,7 +256,7 @@ class Actor:
             sys.path.insert(0, str(root))
             connection.set_shipped_root(root)
         try:
-            cls, args, kwargs = codec.decode(message.payload, message.buffers)  # type: ignore[misc]
+            cls, args, kwargs = codec.decode(message.payload, message.buffers)
             self.object = construct(cls, args, kwargs)
         except BaseException:
             self._ended = "its constructor raised"
@@ -367,7 +367,7 @@ def vars_of_class(cls: type) -> dict[str, object]:
 
 
 def _arguments(message: wire.Message) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = codec.decode(message.payload, message.buffers)  # type: ignore[misc]
+    args, kwargs = codec.decode(message.payload, message.buffers)
     return args, kwargs
 
 

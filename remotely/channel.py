@@ -68,6 +68,7 @@ class Channel:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
+        self._unsent: set[int] = set()
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False
         self._ended: Ended | None = None
@@ -99,7 +100,10 @@ class Channel:
                 self._pending[call_id] = future
                 future.drive = self.wait
                 copy = all(len(frame) < TRACKED_BYTES for frame in frames)
-                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
+                try:
+                    self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
+                except zmq.Again:  # the connection is broken; why, we are about to hear
+                    self._unsent.add(call_id)
                 replies = self._drain()
                 if background:
                     self._arm()
@@ -158,7 +162,7 @@ class Channel:
             self._socket.close(linger=0)
         self._complete(replies)
         for future in pending.values():
-            future.set_exception(ended(self.connected))
+            future.set_exception(ended(self.connected and future.call_id not in self._unsent))
         if leader is not None:
             os.eventfd_write(leader, 1)
 

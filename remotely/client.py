@@ -21,17 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from remotely import codec, control, errors, host, sockets
-from remotely.channel import BROKEN, Channel, Ended
+from remotely.channel import Channel, Ended
 from remotely.control import Location, Obituary
 from remotely.engine import Options, Remote
 from remotely.errors import (
     ActorDied,
     MasterLost,
-    NotAllowed,
     NotConnected,
     RemotelyError,
     VersionMismatch,
@@ -50,9 +47,6 @@ OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its w
 SAY_WAITING_AFTER_S = 1.0
 FAREWELL_S = 3.0
 MASTER_ANSWER_S = 30.0
-
-# Before the first word of the master; a master that is not up yet only closes and is tried again.
-REFUSED = BROKEN & ~zmq.EVENT_CLOSED
 
 _NOTHING = codec.Encoded(b"", [])
 
@@ -121,20 +115,15 @@ class Client:
 
         self._loop = Loop()
         self._context = sockets.new_context()
-        reader = control.Reader(control.FromMaster["client"])
         self._link = Link(
             self._loop,
             self._context,
             address,
-            key.pair,
-            key.master_public,
-            reader,
+            key,
             self._hello,
             self._hear,
+            self._refused,
         )
-        events = BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED
-        self._monitor = self._link.socket.get_monitor_socket(events)
-        self._loop.watch_socket(self._monitor, self._see_handshake)
         self._loop.every(TICK_EVERY_S, self._check_master)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
         self._thread.start()
@@ -448,9 +437,6 @@ class Client:
                     self._welcome.set_result(message)
             case control.Farewell():
                 self._farewell.set()
-            case control.Refused(error=error, why=why):
-                if not self._welcome.done():
-                    self._welcome.set_exception(getattr(errors, error, RemotelyError)(why))
 
     def _answer(self, ticket: int, value: object) -> None:
         if future := self._tickets.pop(ticket, None):
@@ -461,12 +447,9 @@ class Client:
             text = f"waiting for room: {why} (giving up after {self._patience_s:g} s)"
             print(f"remotely: {text}", file=sys.stderr, flush=True)
 
-    def _see_handshake(self, frames: list[zmq.Frame]) -> None:
-        event = parse_monitor_message([frame.bytes for frame in frames])["event"]
-        if self._welcome.done() or event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._loop.unwatch_socket(self._monitor)
-        elif event & REFUSED:
-            self._welcome.set_exception(NotAllowed(_wrong_key(self.address)))
+    def _refused(self, error: RemotelyError) -> None:
+        if not self._welcome.done():
+            self._welcome.set_exception(error)
 
     def _check_master(self) -> None:
         if self._link.silent_s() > LEASE_S and self._tickets:
@@ -520,7 +503,6 @@ class Client:
         for future in list(self._tickets.values()):
             with contextlib.suppress(Exception):
                 future.set_exception(NotConnected("remotely was shut down here"))
-        self._monitor.close(linger=0)
         self._link.close()
         self._context.destroy(linger=0)
         self._loop.close()
@@ -570,12 +552,4 @@ def nobody(address: str, what: str) -> str:
         f"no master at {place}: {what}. Start one there with "
         f"'remotely start --host {host_name or '127.0.0.1'} --port {port or 8010}', "
         "or call remotely.connect() without an address for a cluster of your own"
-    )
-
-
-def _wrong_key(address: str) -> str:
-    return (
-        f"{address.removeprefix('tcp://')} refused this key, or is no remotely master: copy "
-        "client.key from ~/.remotely/keys of the master's machine, and name it by "
-        "remotely.connect(..., key=FILE) or REMOTELY_KEY"
     )

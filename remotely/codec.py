@@ -36,12 +36,14 @@ import cloudpickle
 from remotely.by_value import travels_by_value
 from remotely.errors import NotPicklable
 
-# A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds on its way
-# (its encryption, its system calls), and so do the copies of 16 KiB.
+# A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more on its
+# way (its encryption, its bookkeeping); the copies cost as much only from 16 KiB up.
 SMALL_BUFFER_BYTES = 8192
 
-# `find_unpicklable` looks no deeper, and shows no longer keys.
+# `find_unpicklable` looks no deeper (where something is nested without end, much less deep, since
+# nothing in there is the culprit), and shows no longer keys.
 _MAX_DEPTH = 40
+_MAX_DEPTH_OF_ENDLESS = 3
 _MAX_KEY_LETTERS = 40
 
 
@@ -285,8 +287,11 @@ def find_unpicklable(value: object, path: str) -> Culprit | None:
     error = _error_of(value)
     if error is None:
         return None
-    for _ in range(_MAX_DEPTH):
-        found = _first_bad(_children(value, path))
+    for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
+        try:
+            found = _first_bad(_children(value, path))
+        except Exception:  # a user's object may raise at the least touch
+            break
         if found is None:
             break
         path, value, error = found
@@ -305,7 +310,7 @@ def _why_not(value: object, what: str | tuple[str, ...], error: Exception) -> st
             culprit = found
             break
     reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"
-    if isinstance(culprit.error, RecursionError) or "recursion" in reason.lower():
+    if _is_endless(culprit.error):
         reason = "it is nested too deeply, or without end"
     if not culprit.path:
         where = root or "the value"
@@ -317,6 +322,10 @@ def _why_not(value: object, what: str | tuple[str, ...], error: Exception) -> st
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
         "leave it out (`__getstate__`), or make it over there"
     )
+
+
+def _is_endless(error: Exception) -> bool:
+    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
 
 
 def _error_of(value: object) -> Exception | None:

@@ -76,6 +76,15 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0  # wall clock, for people alone
 
 
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a session is; it is the owner of actors.  `actor`: the one in which it lives, if any."""
+
+    session: str
+    machine: str
+    pid: int
+    actor: str = ""
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     machine: str
@@ -129,7 +138,10 @@ class AskStatus(_Struct, frozen=True):
 
 
 class ReadLog(_Struct, frozen=True):
-    """The next piece of an actor's output from `offset`; -1 means its last few kilobytes."""
+    """The next piece of an actor's output from `offset`; -1 means its last few kilobytes.
+
+    `actor` is an id or a name; a name stays known when its actor has ended.
+    """
 
     ticket: int
     actor: str
@@ -137,7 +149,7 @@ class ReadLog(_Struct, frozen=True):
 
 
 class Goodbye(_Struct, frozen=True):
-    pass
+    """From a client: end my actors, then let me go.  From a worker: I have ended mine, and go."""
 
 
 # --- to a client ----------------------------------------------------------------------------------
@@ -173,6 +185,7 @@ class Located(_Struct, frozen=True):
 class Status(_Struct, frozen=True):
     ticket: int
     workers: list[WorkerStatus]
+    clients: list[ClientStatus]
     waiting: int
 
 
@@ -327,7 +340,7 @@ class Exited(_Struct, frozen=True):
 
 ToMaster = {
     "client": Hello | Place | End | Locate | AskStatus | ReadLog | Goodbye | Beat,
-    "worker": Register | Spawned | Died | Report | Output | LogPiece | Beat,
+    "worker": Register | Spawned | Died | Report | Output | LogPiece | Goodbye | Beat,
 }
 FromMaster = {
     "client": (

@@ -1,5 +1,6 @@
 """What this machine is: who sees the same files and processes, and what there is to give away."""
 
+import contextlib
 import os
 import re
 import resource
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+TAG = "REMOTELY_ACTOR"  # "worker:actor", in the environment of an actor and of all it starts
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -59,6 +61,14 @@ def is_alive(pid: int, started: float) -> bool:
         return abs(psutil.Process(pid).create_time() - started) < 1.0
     except psutil.Error:
         return False
+
+
+def kill_tagged(prefix: str) -> None:
+    """Kill what actors left behind in sessions of their own: it inherited the tag's variable."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(TAG, "").startswith(prefix):
+                process.kill()
 
 
 def raise_descriptor_limit() -> None:

@@ -128,8 +128,10 @@ def make_keys(folder: Path) -> None:
     master's list is written before the member's file: a crash in between leaves an admitted key
     whose secret nobody has, and the next start makes another.
     """
-    for made in (folder.parent, folder):
-        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for ours in (folder.parent, folder):
+        with contextlib.suppress(FileExistsError):
+            ours.mkdir(mode=0o700, parents=True)
+            ours.chmod(0o700)  # a umask may have taken our own rights away
     _check_folder(folder)
     with _locked(folder):
         master_file = folder / "master.key"
@@ -226,7 +228,7 @@ def _parsing(path: Path) -> Iterator[None]:
     """Turn what a damaged file raises into words, and drop its cause: that could show a secret."""
     try:
         yield
-    except (ValueError, KeyError, IndexError, TypeError):
+    except Exception:  # msgspec's, Z85's, libzmq's own: none of them is for the reader
         pass
     else:
         return
@@ -269,12 +271,14 @@ def _read(path: Path) -> dict[str, Any]:
         if error.errno == errno.ELOOP:
             raise NotAllowed(
                 f"the key file {path} is a symbolic link; put the file itself there: "
-                f"`cp --remove-destination {_quoted(path.resolve())} {_quoted(path)}`"
+                f"`cp --remove-destination {_quoted(Path(os.path.realpath(path)))} {_quoted(path)}`"
             ) from None
         raise NotAllowed(f"cannot read the key file {path}: {error.strerror}") from None
-    with open(fd, "rb") as file:
+    try:
         _check_file(path, os.fstat(fd))
-        content = file.read(_MAX_FILE_BYTES)
+        content = os.read(fd, _MAX_FILE_BYTES)
+    finally:
+        os.close(fd)
     with _parsing(path):
         return msgspec.json.decode(content, type=dict[str, Any])
 

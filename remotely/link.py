@@ -2,6 +2,10 @@
 
 It survives what the master need not: when the connection breaks or the master is started anew, it
 does not know us and asks (`WhoAreYou`), and we introduce ourselves again.
+
+A refusal is told, once, while nothing has been heard yet.  libzmq itself would try for ever and
+say nothing: a master that does not know our key cuts the handshake, and one whose key is another
+than we were told cannot even read it.  Its monitor is the one place where either shows.
 """
 
 import contextlib
@@ -10,12 +14,22 @@ from collections.abc import Callable
 
 import msgspec
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
-from remotely import control
-from remotely.keys import KeyPair
+from remotely import control, errors
+from remotely.errors import NotAllowed, RemotelyError, VersionMismatch
+from remotely.keys import MemberKey
 from remotely.lease import BEAT_EVERY_S
 from remotely.loop import Loop
 from remotely.sockets import Reconnect, client
+
+# A master that is not up yet does none of this: the connection is closed, and tried again.
+_REFUSED = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 class Link:
@@ -26,18 +40,22 @@ class Link:
         loop: Loop,
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
-        pair: KeyPair,
-        master_public: bytes,
-        reader: control.Reader,
+        key: MemberKey,
         introduce: Callable[[], msgspec.Struct],
         on_message: Callable[[object], None],
+        on_refused: Callable[[RemotelyError], None],
     ) -> None:
         self.heard = time.monotonic()
+        self._address = address
+        self._role = key.role
         self._loop = loop
-        self._reader = reader
+        self._reader = control.Reader(control.FromMaster[key.role])
         self._introduce = introduce
         self._on_message = on_message
-        self.socket = client(context, pair, master_public, Reconnect.BACKING_OFF)
+        self._on_refused = on_refused
+        self.socket = client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
+        self._monitor = self.socket.get_monitor_socket(_REFUSED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        loop.watch_socket(self._monitor, self._see_handshake)
         self.socket.connect(address)
         loop.watch_socket(self.socket, self._receive)
         self._beat = loop.every(BEAT_EVERY_S, lambda: self.send(control.Beat()))
@@ -53,13 +71,39 @@ class Link:
 
     def close(self, linger_ms: int = 0) -> None:
         self._beat.cancel()
+        self._loop.unwatch_socket(self._monitor)
         self._loop.unwatch_socket(self.socket)
+        self._monitor.close(linger=0)
         self.socket.close(linger=linger_ms)
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
         self.heard = time.monotonic()
-        message = self._reader.read(frames[0].buffer)
-        if isinstance(message, control.WhoAreYou):
-            self.send(self._introduce())
-        elif not isinstance(message, control.Tick):
-            self._on_message(message)
+        try:
+            message = self._reader.read(frames[0].buffer)
+        except VersionMismatch as error:
+            self._on_refused(error)
+            return
+        match message:
+            case control.Tick():
+                pass
+            case control.WhoAreYou():
+                self.send(self._introduce())
+            case control.Refused(error=kind, why=why):
+                self._on_refused(getattr(errors, kind, RemotelyError)(why))
+            case _:
+                self._on_message(message)
+
+    def _see_handshake(self, frames: list[zmq.Frame]) -> None:
+        event = parse_monitor_message([frame.bytes for frame in frames])["event"]
+        self._loop.unwatch_socket(self._monitor)
+        if event & _REFUSED:
+            self._on_refused(NotAllowed(_wrong_key(self._address, self._role)))
+
+
+def _wrong_key(address: str, role: str) -> str:
+    named = "--key FILE" if role == "worker" else "remotely.connect(..., key=FILE), --key FILE"
+    return (
+        f"{address.removeprefix('tcp://')} refused this key, or is no remotely master: copy "
+        f"{role}.key from ~/.remotely/keys of the master's machine, and name it by {named} or "
+        "REMOTELY_KEY"
+    )

@@ -14,6 +14,7 @@ client that holds the GIL for a minute is not taken for dead.
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ import sys
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,6 +40,7 @@ log = logging.getLogger("remotely.master")
 OWNER_GRACE_S = 1.0  # for the actors of an owner that has ended: nobody waits for their results
 REMEMBERED_DEATHS = 10_000
 REFUSAL_LOG_EVERY_S = 60.0
+LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     key: dict[str, Any]
     lifeline: bool
+    pid_file: str = ""  # written by the launcher, removed by us
 
 
 @dataclass
@@ -80,6 +84,15 @@ class Record:
 
 
 @dataclass
+class LogAsk:
+    """A client that wants an actor's output; `unheard`: the workers that have not answered."""
+
+    session: str
+    ticket: int
+    unheard: set[str]
+
+
+@dataclass
 class Waiter:
     """A request for which there is no room yet."""
 
@@ -99,7 +112,9 @@ class Master:
         self._names: dict[str, str] = {}
         self._waiting: list[Waiter] = []
         self._deaths: OrderedDict[str, control.Obituary] = OrderedDict()
-        self._log_asks: dict[int, tuple[str, int]] = {}
+        self._log_asks: dict[int, LogAsk] = {}
+        self._log_ids = itertools.count(1)
+        self._leave_by = 0.0  # not zero: the cluster is being stopped
         self._ledger = Ledger()
         self._leases = Leases(LEASE_S)
         self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
@@ -120,10 +135,10 @@ class Master:
         """Serve until stopped."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._stop))
         self._loop.watch(wake_read, lambda: _swallow(wake_read))
         self._loop.run()
-        self._socket.close(linger=500)
+        self._context.destroy(linger=500)
 
     # --- coming in --------------------------------------------------------------------------------
 
@@ -271,17 +286,32 @@ class Master:
 
     def _read_log(self, who: str, ticket: int, actor: str, offset: int) -> None:
         actor = self._names.get(actor, actor)
-        ask = len(self._log_asks) and max(self._log_asks) + 1
-        self._log_asks[ask] = (who, ticket)
+        record = self._actors.get(actor)  # an ended actor's file lies where it lived: ask them all
+        workers = {record.worker} if record else set(self._workers)
+        ask = next(self._log_ids)
+        self._log_asks[ask] = LogAsk(who, ticket, workers)
         message = control.ReadLog(ticket=ask, actor=actor, offset=offset)
-        for worker in self._workers.values():  # an ended actor's file lies where it lived
-            self._send(worker.route, message)
-        if not self._workers:
-            self._pass_log(control.LogPiece(ticket=ask, text="", offset=0, known=False, ended=True))
+        for worker in workers:
+            self._tell_worker(worker, message)
+        self._check_log_asks()
 
-    def _pass_log(self, piece: control.LogPiece) -> None:
-        if ask := self._log_asks.pop(piece.ticket, None):
-            self._tell(ask[0], msgspec.structs.replace(piece, ticket=ask[1]))
+    def _pass_log(self, worker: str, piece: control.LogPiece) -> None:
+        if ask := self._log_asks.get(piece.ticket):
+            ask.unheard.discard(worker)
+            if piece.known:
+                del self._log_asks[piece.ticket]
+                self._tell(ask.session, msgspec.structs.replace(piece, ticket=ask.ticket))
+        self._check_log_asks()
+
+    def _check_log_asks(self) -> None:
+        """Answer those for whom no worker is left that could know."""
+        for number, ask in list(self._log_asks.items()):
+            if ask.unheard.isdisjoint(self._workers):
+                del self._log_asks[number]
+                piece = control.LogPiece(
+                    ticket=ask.ticket, text="", offset=0, known=False, ended=True
+                )
+                self._tell(ask.session, piece)
 
     def _status(self, ticket: int) -> control.Status:
         workers = []
@@ -302,7 +332,15 @@ class Master:
                     actors=list(machine.reports.values()),
                 )
             )
-        return control.Status(ticket=ticket, workers=workers, waiting=len(self._waiting))
+        clients = [
+            control.ClientStatus(
+                session=session, machine=s.hello.machine, pid=s.hello.pid, actor=s.hello.actor
+            )
+            for session, s in self._sessions.items()
+        ]
+        return control.Status(
+            ticket=ticket, workers=workers, clients=clients, waiting=len(self._waiting)
+        )
 
     # --- placing ----------------------------------------------------------------------------------
 
@@ -322,7 +360,7 @@ class Master:
     def _try(self, who: str, place: control.Place) -> bool:
         """Place it or refuse it; false if it has to wait."""
         request = place.request
-        if not self._workers:
+        if not self._workers or self._leave_by:
             return False
         asked = Resources(request.cpus, request.gpus, request.memory)
         match self._ledger.place(asked, request.python):
@@ -389,6 +427,7 @@ class Master:
             self._ledger.add_worker(name, size, register.python)
             for status in register.actors:
                 self._relearn(name, status)
+                machine.reports[status.location.actor] = status
         self._routes.pop(machine.route, None)
         machine.route = route
         self._routes[route] = name
@@ -423,6 +462,12 @@ class Master:
             case control.Spawned(location=location):
                 if record := self._actors.get(location.actor):
                     record.location = location
+                    self._workers[who].reports[location.actor] = control.ActorStatus(
+                        location=location,
+                        request=record.request,
+                        gpu_ids=record.gpu_ids,
+                        since=time.time(),
+                    )
                     if record.asker:
                         session, ticket = record.asker
                         record.asker = None
@@ -435,21 +480,26 @@ class Master:
                 self._workers[who].reports = {a.location.actor: a for a in actors}
             case control.Output(job=job):
                 self._tell(job, message)
-            case control.LogPiece(known=known):
-                if known or len(self._workers) == 1:
-                    self._pass_log(message)
+            case control.LogPiece():
+                self._pass_log(who, message)
+            case control.Goodbye():
+                self._remove_worker(who, "its worker was stopped")
 
     def _lose_worker(self, name: str) -> None:
+        machine = self._workers[name].register.machine
+        log.warning("lost the worker on %s", machine)
+        self._remove_worker(name, f"{machine} was last heard {LEASE_S:.0f} s ago")
+
+    def _remove_worker(self, name: str, why: str) -> None:
         machine = self._workers.pop(name)
-        log.warning("lost the worker on %s", machine.register.machine)
         self._routes.pop(machine.route, None)
         self._leases.end(name)
         for actor, record in list(self._actors.items()):
             if record.worker == name:
-                why = f"{machine.register.machine} was last heard {LEASE_S:.0f} s ago"
                 life = record.request.life
                 self._forget(control.Obituary(actor=actor, life=life, lost=True, why=why))
         self._ledger.remove_worker(name)
+        self._check_log_asks()
 
     def _forget(self, obituary: control.Obituary) -> None:
         """An actor has ended: free what it held, tell who watched, end what it owned."""
@@ -486,10 +536,20 @@ class Master:
             self._loop.stop()
 
     def _stop(self) -> None:
-        """End the cluster: every worker ends its actors and itself."""
+        """End the cluster: every worker ends its actors and itself, and then so do we."""
+        if self._leave_by:
+            return
+        self._leave_by = time.monotonic() + LEAVE_S
         for machine in self._workers.values():
             self._send(machine.route, control.Leave())
-        self._loop.after(0.1, self._loop.stop)  # one more turn, for the messages to leave
+        self._loop.every(0.02, self._see_off)
+
+    def _see_off(self) -> None:
+        for name, machine in list(self._workers.items()):
+            if not self._send(machine.route, control.Tick()):
+                self._remove_worker(name, "the cluster was stopped")
+        if not self._workers or time.monotonic() > self._leave_by:
+            self._loop.stop()
 
 
 def _swallow(fd: int) -> None:
@@ -508,9 +568,11 @@ def main() -> None:
     except zmq.ZMQError as error:
         print(f"cannot take {config.address}: {error}", flush=True)
         sys.exit(1)
-    print("READY", flush=True)
-    with contextlib.suppress(BrokenPipeError):
-        master.run()
+    with contextlib.suppress(BrokenPipeError):  # whoever started us need not wait
+        os.write(1, b"READY\n")
+    master.run()
+    if config.pid_file:
+        Path(config.pid_file).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

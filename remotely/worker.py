@@ -28,6 +28,7 @@ import msgspec
 import psutil
 
 from remotely import control, host, sockets
+from remotely.errors import RemotelyError
 from remotely.keys import MemberKey, fresh_pair
 from remotely.lease import BEAT_EVERY_S, TERM_S
 from remotely.link import Link
@@ -40,7 +41,6 @@ log = logging.getLogger("remotely.worker")
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
 MEMORY_CHECK_S = 1.0
-TAG = "REMOTELY_ACTOR"  # in the environment of an actor and of all that it starts
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -55,6 +55,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float
     gpus: int
     lifeline: bool
+    pid_file: str = ""  # written by the launcher, removed by us
 
 
 @dataclass
@@ -93,6 +94,8 @@ class Worker:
         self._children: dict[str, Child] = {}
         self._statuses: dict[int, int] = {}
         self._log_files: dict[str, Path] = {}
+        self._log_names: dict[str, str] = {}  # to the last actor of that name
+        self._announced = False
         self._preloaded: set[str] = set()
         self._leaving = False
         self._loop = Loop()
@@ -102,11 +105,10 @@ class Worker:
             self._loop,
             self._context,
             config.master,
-            self._key.pair,
-            self._key.master_public,
-            control.Reader(control.FromMaster["worker"]),
+            self._key,
             self._register,
             self._hear_master,
+            self._refused,
         )
         self._loop.every(BEAT_EVERY_S, self._report)
         self._loop.every(MEMORY_CHECK_S, self._check_memory)
@@ -117,15 +119,21 @@ class Worker:
         """Serve until told to leave, then leave nothing behind."""
         self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: self._leave())
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._leave))
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch(self._wake[0], self._reap)
         self._loop.run()
         for child in self._children.values():
             _kill_group(child.pid)
-        self._link.close(linger_ms=500)
+        host.kill_tagged(self._config.worker)
         self._zygote.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._zygote_process.wait(TERM_S)
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._config.pid_file:
+            Path(self._config.pid_file).unlink(missing_ok=True)
+        self._link.send(control.Goodbye())  # the last word: nothing of us is left
+        self._context.destroy(linger=500)
 
     # --- the master -------------------------------------------------------------------------------
 
@@ -147,8 +155,10 @@ class Worker:
         match message:
             case control.Registered(client_keys=keys):
                 self._client_keys = keys
+                self._announce("REGISTERED")
             case control.Spawn(request=request, gpu_ids=gpu_ids):
-                self._spawn(request, gpu_ids)
+                if not self._leaving:
+                    self._spawn(request, gpu_ids)
             case control.End(actor=actor, grace_s=grace_s):
                 if child := self._children.get(actor):
                     self._end(child, grace_s)
@@ -158,9 +168,20 @@ class Worker:
                 self._read_log(ticket, actor, offset)
             case control.Leave():
                 self._leave()
-            case control.Refused(why=why):
-                log.error("the master refused this worker: %s", why)
-                self._leave()
+
+    def _refused(self, error: RemotelyError) -> None:
+        log.error("the master refused this worker: %s", error)
+        if self._config.lifeline:  # its master has the same keys: it is slow, and tried again
+            return
+        self._announce(f"{type(error).__name__} {error}")
+        self._leave()
+
+    def _announce(self, line: str) -> None:
+        """Tell whoever started us, once, whether the master took us; they need not listen."""
+        if not self._announced:
+            self._announced = True
+            with contextlib.suppress(OSError):
+                os.write(1, f"{line}\n".encode())
 
     def _report(self) -> None:
         if self._children:
@@ -183,6 +204,7 @@ class Worker:
         )
 
     def _read_log(self, ticket: int, actor: str, offset: int) -> None:
+        actor = self._log_names.get(actor, actor)
         file = self._log_files.get(actor)
         text, end = read_piece(file, offset) if file else ("", 0)
         self._link.send(
@@ -204,7 +226,7 @@ class Worker:
             # The zygote removes the folder if we cannot; it is a child of ours, so that actors
             # that lose it fall to us.
             self._zygote_process = subprocess.Popen(
-                [*command, str(self._folder)],
+                [*command, str(self._folder), self._config.worker],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -230,7 +252,7 @@ class Worker:
         for fd in (out_read, error_read):
             os.set_blocking(fd, False)
         ipc = f"ipc://{self._folder}/s/{request.actor[:12]}.{request.life}"
-        env = {**request.env, TAG: request.actor}
+        env = {**request.env, host.TAG: f"{self._config.worker}:{request.actor}"}
         birth = control.Birth(
             request=msgspec.structs.replace(request, env=env),
             master=self._config.master,
@@ -248,6 +270,7 @@ class Worker:
         ours.send(control.write(birth))
         file = self._logs / f"{request.name}-{request.actor[:8]}.log"
         self._log_files[request.actor] = file
+        self._log_names[request.name] = request.actor
         child = Child(
             request=request,
             gpu_ids=gpu_ids,
@@ -423,7 +446,7 @@ class Worker:
         self._children.pop(request.actor, None)
         if child.pid:
             _kill_group(child.pid)
-            self._kill_strays(request.actor)
+            host.kill_tagged(f"{self._config.worker}:{request.actor}")
         for timer in child.timers:
             timer.cancel()
         for fd, is_error in child.pipes.items():
@@ -448,16 +471,6 @@ class Worker:
         )
         if self._leaving and not self._children:
             self._loop.stop()
-
-    def _kill_strays(self, actor: str) -> None:
-        """End what an actor left outside of its group; it fell to us, or to the zygote."""
-        living = {child.pid for child in self._children.values()}
-        for process in psutil.Process().children(recursive=True):
-            if process.pid in living or process.pid == self._zygote_process.pid:
-                continue
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(TAG) == actor:
-                    process.kill()
 
     def _feel_lifeline(self) -> None:
         if not os.read(0, 4096):

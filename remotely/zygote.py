@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 
+from remotely import host
 from remotely.control import Exited, Fork, Forked, Preload, Reader, ToZygote, write
 
 # Modules worth importing before the fork; a client names those of them that it has loaded.
@@ -31,19 +32,20 @@ DESCRIPTORS_OF_AN_ACTOR = 3  # its control socket, stdout, stderr
 
 
 def main() -> None:
-    """Serve the worker at the other end of the socket whose number is the first argument."""
-    folder = sys.argv[2]
+    """Serve a worker.  Arguments: the number of the socket to it, its folder, its id."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An OpenBLAS that starts threads at import would make this process unfit to fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import remotely.actor  # noqa: F401, PLC0415 - what every actor needs, once
 
-    Zygote(socket.socket(fileno=int(sys.argv[1])), folder).serve()
+    fd, folder, worker = sys.argv[1:]
+    Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
 
 
 class Zygote:
-    def __init__(self, worker: socket.socket, folder: str) -> None:
+    def __init__(self, worker: socket.socket, folder: str, worker_id: str) -> None:
         self._worker = worker
+        self._worker_id = worker_id
         self._folder = folder
         self._reader = Reader(ToZygote)
         self._children: set[int] = set()
@@ -129,6 +131,7 @@ class Zygote:
         for pid in self._children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
+        host.kill_tagged(self._worker_id)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import processes, wait_until
 
 import remotely
+from tests.clusters import processes, wait_until
 
 
 @remotely.remote_class
@@ -106,9 +106,7 @@ def test_an_actors_actors_end_when_it_is_killed(embedded: None) -> None:
     maker = Maker()
     inner = maker.make()
 
-    with pytest.raises(remotely.ActorDied):
-        os.kill(maker.pid() if hasattr(type(maker), "pid") else _pid_of(maker), signal.SIGKILL)
-        maker.make()
+    os.kill(_pid_of(maker), signal.SIGKILL)
 
     wait_until(lambda: gone(inner), "the end of an actor whose owner was killed")
 
@@ -214,7 +212,8 @@ def test_nothing_is_left_when_a_daemon_is_killed(
     )
     assert script.stdout is not None
     assert script.stdout.readline() == "ready\n"
-    (victim,) = [p for p in processes(str(tmp_path)) if f"remotely.{role}" in p.cmdline()]
+    found = [p for p in processes(str(tmp_path)) if f"remotely.{role}" in p.cmdline()]
+    victim = min(found, key=lambda process: process.create_time())  # actors look like the zygote
 
     victim.kill()
     wait_until(lambda: gone(victim.pid), "the kill")
@@ -223,9 +222,9 @@ def test_nothing_is_left_when_a_daemon_is_killed(
             lambda: not [p for p in processes(str(tmp_path)) if "remotely.zygote" in p.cmdline()],
             "the zygote's end after its worker's",
         )
-    out, _ = script.communicate("go\n", timeout=30)
+    out, errors = script.communicate("go\n", timeout=30)
 
-    assert out.strip() == ("WorkerLost" if role == "worker" else "1")
+    assert out.strip() == ("WorkerLost" if role == "worker" else "1"), errors
 
 
 def test_an_actor_that_ignores_all_requests_is_made_to_end(embedded: None) -> None:
