@@ -12,12 +12,15 @@ import socket
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remotely import control
 from remotely.engine import Engine
 from remotely.errors import MasterLost, NotConnected, RemotelyError
 from remotely.lease import CONNECT_S, PLACE_S
+
+if TYPE_CHECKING:
+    from remotely.client import Client
 
 DEFAULT_PORT = 8010
 
@@ -61,7 +64,7 @@ def connect(
                     "cpus and gpus are for a cluster of your own; the one at "
                     f"{address} was given its own by 'remotely start'"
                 )
-            engine = _connect_to(address, key, ship, patience_s)
+            engine = client_of(address, key, ship, patience_s)
         else:
             engine = _embed(cpus, gpus, ship, patience_s)
         _engine, _forked = engine, False
@@ -115,9 +118,13 @@ def set_shipped_root(root: Path) -> None:
     _shipped_root = root
 
 
-def _connect_to(
-    address: str, key: str | Path | None, ship: Iterable[str | Path], patience_s: float
-) -> Engine:
+def client_of(
+    address: str,
+    key: str | Path | None = None,
+    ship: Iterable[str | Path] = (),
+    patience_s: float = PLACE_S,
+) -> "Client":
+    """Return a client of the cluster at `address`, beside the one that this process may use."""
     from remotely import keys  # noqa: PLC0415 - what Local does not need
     from remotely.client import Client, nobody  # noqa: PLC0415
     from remotely.shipping import Shipment  # noqa: PLC0415
@@ -127,7 +134,7 @@ def _connect_to(
     file = key or os.environ.get("REMOTELY_KEY") or keys.default_folder() / "client.key"
     try:
         socket.create_connection((host, port), CONNECT_S).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
     member = keys.load_member(Path(file), "client")
     return Client(f"tcp://{host}:{port}", member, shipment, patience_s)
@@ -173,7 +180,7 @@ def parse_address(address: str) -> tuple[str, int]:
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     if not colon:
         return port, DEFAULT_PORT
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is no address; write it as host:{DEFAULT_PORT}")
     return host, int(port)
 

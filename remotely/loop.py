@@ -131,12 +131,12 @@ class Loop:
         busy = False
         for socket, on_message in list(self._sockets.items()):
             for _ in range(MESSAGES_A_TURN):
-                if socket.closed or not readable(socket):
+                watched = self._sockets.get(socket) is on_message  # a handler may have let go
+                if not watched or socket.closed or not readable(socket):
                     break
+                busy = True  # look at all again: the handler may have swallowed another's edge
                 frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 self._guard(lambda: on_message(frames))  # noqa: B023 - called before the next turn
-            else:
-                busy = True
         return busy
 
     def _guard(self, handler: Handler) -> None:

@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ class Machine:
 
     register: control.Register
     route: bytes
+    pidfd: int = -1
     reports: dict[str, control.ActorStatus] = field(default_factory=dict)
 
 
@@ -215,7 +217,7 @@ class Master:
         if session is None:
             session = self._sessions[hello.session] = Session(hello, route)
             if hello.host == self._host:
-                self._watch_process(session)
+                session.pidfd = self._watch(hello.pid, lambda: self._end_session(hello.session))
         self._routes.pop(session.route, None)
         session.route = route
         self._routes[route] = hello.session
@@ -227,13 +229,20 @@ class Master:
         pythons = sorted({register.python for register in workers})
         self._send(route, control.Welcome(pythons=pythons, cpus=sum(r.cpus for r in workers)))
 
-    def _watch_process(self, session: Session) -> None:
-        """See a client of this host end at once, however it ends."""
+    def _watch(self, pid: int, on_end: Callable[[], None]) -> int:
+        """See a process of this host end at once, however it ends; return what to unwatch."""
         try:
-            session.pidfd = os.pidfd_open(session.hello.pid)
+            pidfd = os.pidfd_open(pid)
         except OSError:
-            return
-        self._loop.watch(session.pidfd, lambda: self._end_session(session.hello.session))
+            self._loop.call(on_end)
+            return -1
+        self._loop.watch(pidfd, on_end)
+        return pidfd
+
+    def _unwatch(self, pidfd: int) -> None:
+        if pidfd >= 0:
+            self._loop.unwatch(pidfd)
+            os.close(pidfd)
 
     def _hear_client(self, who: str, message: object) -> None:
         match message:
@@ -258,9 +267,7 @@ class Master:
             return
         self._routes.pop(session.route, None)
         self._leases.end(who)
-        if session.pidfd >= 0:
-            self._loop.unwatch(session.pidfd)
-            os.close(session.pidfd)
+        self._unwatch(session.pidfd)
         self._waiting = [w for w in self._waiting if w.session != who]
         for record in self._actors.values():
             record.watchers.discard(who)
@@ -425,6 +432,10 @@ class Master:
             machine = self._workers[name] = Machine(register, route)
             size = Resources(register.cpus, register.gpus, register.memory)
             self._ledger.add_worker(name, size, register.python)
+            if register.host == self._host:
+                machine.pidfd = self._watch(
+                    register.pid, lambda: self._remove_worker(name, "its worker's process ended")
+                )
             for status in register.actors:
                 self._relearn(name, status)
                 machine.reports[status.location.actor] = status
@@ -491,7 +502,10 @@ class Master:
         self._remove_worker(name, f"{machine} was last heard {LEASE_S:.0f} s ago")
 
     def _remove_worker(self, name: str, why: str) -> None:
-        machine = self._workers.pop(name)
+        machine = self._workers.pop(name, None)
+        if machine is None:
+            return
+        self._unwatch(machine.pidfd)
         self._routes.pop(machine.route, None)
         self._leases.end(name)
         for actor, record in list(self._actors.items()):

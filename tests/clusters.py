@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class Traces:
             child.pid for child in me.children(recursive=True) if child.status() != "zombie"
         }
         self.threads = {t.name for t in threading.enumerate() if t.name.startswith("remotely")}
-        self.folders = set(Path("/tmp").glob("remotely-*"))
+        self.folders = set(Path(tempfile.gettempdir()).glob("remotely-*"))
         self.segments = set(Path("/dev/shm").glob("*")) if Path("/dev/shm").exists() else set()
 
     def left_since(self, before: "Traces") -> dict[str, object]:

@@ -6,12 +6,22 @@ joined     a started master, and two workers that joined it over TCP from two lo
            machines of their own: their calls go over TCP too
 """
 
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 import remotely
 from tests.clusters import Started, Traces, wait_until
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder_of_its_own() -> Iterator[None]:
+    """Let folders that are left be those of this run; the path is short, for ipc sockets."""
+    with tempfile.TemporaryDirectory(prefix="rt-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture
