@@ -28,6 +28,7 @@ PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 # The wall's clock jumps.  Where it is read for people, who compare it with a watch:
 WALL_CLOCK_FOR_PEOPLE = {
     ("worker", "time.time"),  # since when an actor lives, in `remotely status`
+    ("master", "time.time"),  # the same, until its worker has reported
 }
 WALL_CLOCKS = {
     "time.time",
