@@ -4,6 +4,7 @@ The terminal gets at most BYTES_A_SECOND of each actor; the file gets everything
 went to stderr is kept for the obituary.
 """
 
+import codecs
 import contextlib
 import os
 import time
@@ -95,6 +96,9 @@ def read_piece(file: Path, offset: int) -> tuple[str, int]:
             start = max(0, size - 16_384) if offset < 0 or offset > size else offset
             handle.seek(start)
             data = handle.read(READ_BYTES)
-            return data.decode(errors="replace"), start + len(data)
+            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            text = decoder.decode(data)
+            cut, _ = decoder.getstate()  # the first half of a letter, left for the next piece
+            return text, start + len(data) - len(cut)
     except OSError:
         return "", 0
