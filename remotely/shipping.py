@@ -27,7 +27,7 @@ class Shipment:
         self._paths: dict[str, Path] = {}
         for given in paths:
             for path in _files_of(Path(given)):
-                name = _name_of(path, self.root)
+                name = _name_of(path, Path(given), self.root)
                 digest = _digest(path)
                 self.files[name] = digest
                 self._paths[digest] = path
@@ -61,6 +61,7 @@ def store(folder: Path, digest: str, content: bytes | memoryview) -> None:
     handle, temporary = tempfile.mkstemp(dir=target.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
+    os.chmod(temporary, 0o400)  # the trees link to it: who changed one file would change all
     os.replace(temporary, target)
 
 
@@ -70,7 +71,7 @@ def lay_out(folder: Path, files: dict[str, str]) -> Path:
     root = folder / "trees" / hashlib.sha256(listing.encode()).hexdigest()[:16]
     for name, digest in files.items():
         target = (root / name).resolve()
-        if not target.is_relative_to(root.resolve()):
+        if root.resolve() not in target.parents:
             raise RemotelyError(f"the shipped name {name!r} leads out of its folder")
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -91,11 +92,16 @@ def _files_of(path: Path) -> list[Path]:
     raise RemotelyError(f"cannot ship {str(path)!r}: there is no such file or folder")
 
 
-def _name_of(path: Path, root: Path) -> str:
-    full = path.resolve()
-    if full.is_relative_to(root):
-        return full.relative_to(root).as_posix()
-    return path.name
+def _name_of(path: Path, given: Path, root: Path) -> str:
+    """Return a file's name below the client's folder, or below that of what was given.
+
+    Links keep their names: only the folders that lead here are followed, to see where we are.
+    """
+    full = Path(os.path.abspath(path))
+    for candidate in (full, full.parent.resolve() / full.name):
+        if candidate.is_relative_to(root):
+            return candidate.relative_to(root).as_posix()
+    return full.relative_to(Path(os.path.abspath(given)).parent).as_posix()
 
 
 def _digest(path: Path) -> str:
