@@ -230,7 +230,8 @@ class Actor:
 
     def _send(self, route: bytes, frames: Frames) -> None:
         try:
-            self._socket.send_multipart([route, *frames], zmq.NOBLOCK, copy=_small(frames))
+            # Copied, since the next call may change an array that the object keeps.
+            self._socket.send_multipart([route, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:  # the caller has gone: there is nobody to tell
                 raise
@@ -394,11 +395,6 @@ def _users_part(error: BaseException) -> Any:
 
 
 _OURS = {__file__, codec.__file__}
-
-
-def _small(frames: Frames) -> bool:
-    """Copying is dearer than tracking a buffer only from 64 KiB up (see COPY_THRESHOLD)."""
-    return all(len(frame) < 65_536 for frame in frames)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-TRACKED_BYTES = 65_536  # below, libzmq copies a frame anyway
 
 Reply = tuple[CallFuture[Any], wire.Message]
 Ended = Callable[[bool], BaseException]  # may_have_run -> what to raise
@@ -99,9 +98,9 @@ class Channel:
                 frames = wire.encode(kind, call_id, name, encoded.payload, encoded.buffers)
                 self._pending[call_id] = future
                 future.drive = self.wait
-                copy = all(len(frame) < TRACKED_BYTES for frame in frames)
+                # Who submits may change its arrays at once; who waits for the reply leaves them.
                 try:
-                    self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
+                    self._socket.send_multipart(frames, zmq.NOBLOCK, copy=background)
                 except zmq.Again:  # the connection is broken; why, we are about to hear
                     self._unsent.add(call_id)
                 replies = self._drain()

@@ -1,6 +1,7 @@
 """What tests of real processes need: to wait for facts, to find processes, to start a cluster."""
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -60,6 +61,10 @@ class Traces:
         return {name: value for name, value in left.items() if value}
 
 
+def _ended(home: Path) -> bool:
+    return not processes(str(home))
+
+
 class Started:
     """A master with two joined workers."""
 
@@ -94,4 +99,4 @@ class Started:
     def stop(self) -> None:
         self.run(self.home, "stop", "--port", str(self.port))
         for home in (self.home, *self.homes):
-            wait_until(lambda home=home: not processes(str(home)), f"the end of {home.name}")
+            wait_until(functools.partial(_ended, home), f"the end of {home.name}")

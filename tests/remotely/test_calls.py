@@ -31,7 +31,7 @@ class Echo:
     rate = 0.5
 
     def __init__(self, start: int = 0) -> None:
-        self.value = start
+        self.value: Any = start
         self.seen: list[int] = []
 
     def echo(self, value: Any) -> Any:
@@ -39,7 +39,7 @@ class Echo:
 
     def add(self, number: int, *, times: int = 1) -> int:
         self.value += number * times
-        return self.value
+        return int(self.value)
 
     def note(self, number: int) -> list[int]:
         self.seen.append(number)
@@ -52,12 +52,19 @@ class Echo:
         time.sleep(seconds)
         return seconds
 
+    def bump(self) -> Any:
+        """Return the array that is kept, and let the next call change it."""
+        if self.seen:
+            self.value += 1
+        self.seen.append(1)
+        return self.value
+
     def sum_of(self, array: Any) -> float:
         return float(array.sum())
 
     @property
     def doubled(self) -> int:
-        return self.value * 2
+        return int(self.value * 2)
 
     @staticmethod
     def static(number: int) -> int:
@@ -168,6 +175,19 @@ def test_arrays_arrive_equal_writable_and_private(cluster: str, size: int) -> No
     assert np.array_equal(sent, np.arange(size, dtype=np.float32))
 
 
+def test_an_array_may_be_changed_as_soon_as_it_is_submitted_or_returned(embedded: None) -> None:
+    echo = Echo()
+    array = np.zeros(4_000_000)
+
+    future = echo.sum_of.submit(array)
+    array += 1
+    assert future.result() == 0.0
+
+    echo.value = np.zeros(4_000_000)
+    futures = [echo.bump.submit() for _ in range(4)]
+    assert [float(f.result()[-1]) for f in futures] == [0.0, 1.0, 2.0, 3.0]
+
+
 def test_a_ref_is_pickled_once_and_arrives_as_the_value(cluster: str) -> None:
     echo = Echo()
     ref = remotely.put(np.ones(50_000))
@@ -207,7 +227,7 @@ def test_futures_work_with_wait_as_completed_and_await(embedded: None) -> None:
     assert not pending
 
     async def gathered() -> list[Any]:
-        return await asyncio.gather(fast.echo.submit(1), slow.echo.submit(2))
+        return [*await asyncio.gather(fast.echo.submit(1), slow.echo.submit(2))]
 
     assert asyncio.run(gathered()) == [1, 2]
 
@@ -306,7 +326,7 @@ def test_concurrency_runs_so_many_calls_at_a_time(cluster: str) -> None:
 def test_wait_false_makes_plain_calls_return_futures(embedded: None) -> None:
     eager = Eager()
 
-    assert eager.twice(4).result() == 8  # type: ignore[attr-defined]
+    assert eager.twice(4).result() == 8
 
 
 def test_an_actor_makes_and_calls_others(cluster: str) -> None:
@@ -367,10 +387,12 @@ def test_an_interrupt_while_waiting_leaves_the_channel_usable(embedded: None) ->
 
 
 def test_modules_beside_the_script_travel_by_value(cluster: str, tmp_path: Any) -> None:
-    (tmp_path / "beside_the_script.py").write_text("FACTOR = 3\ndef scale(n):\n    return n * FACTOR\n")
+    (tmp_path / "beside_the_script.py").write_text(
+        "FACTOR = 3\ndef scale(n):\n    return n * FACTOR\n"
+    )
     sys.path.insert(0, str(tmp_path))
     try:
-        import beside_the_script  # noqa: PLC0415
+        import beside_the_script  # type: ignore[import-not-found]
     finally:
         sys.path.remove(str(tmp_path))
 

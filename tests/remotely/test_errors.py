@@ -1,0 +1,401 @@
+"""What a user does wrong, and what the world does: a clear error, at once, and nothing is lost."""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import remotely
+from tests.clusters import free_port, wait_until
+
+
+class Odd(Exception):
+    """An error that does not take its own arguments, and so does not unpickle."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class Locked(Exception):
+    """An error that does not pickle."""
+
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+class DiesWhenUnpickled:
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
+
+
+class RaisesWhenUnpickled:
+    def __reduce__(self) -> Any:
+        return int, ("not a number",)
+
+
+class RaisesWhenPickled:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not me")
+
+
+@remotely.remote_class
+class Worker:
+    def __init__(self, how: str = "") -> None:
+        self.tool = "hammer"
+        if how == "raise":
+            raise ValueError("no such tool")
+        if how == "exit":
+            os._exit(3)
+
+    def work(self, value: Any = 1) -> Any:
+        return value
+
+    def fail(self, kind: str) -> None:
+        if kind == "value":
+            raise ValueError("a bad value")
+        if kind == "odd":
+            raise Odd(1, 2)
+        raise Locked
+
+    def lock(self) -> Any:
+        return {"inner": [threading.Lock()]}
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def end(self, how: str) -> None:
+        print(f"ending by {how}", file=sys.stderr)
+        if how == "exit":
+            os._exit(7)
+        if how == "sys.exit":
+            sys.exit(8)
+        if how == "segfault":
+            ctypes.string_at(0)
+        os.kill(os.getpid(), signal.Signals[how])
+
+    def eat_without_end(self, megabytes: int) -> None:
+        while self.eat(megabytes):
+            time.sleep(0.01)
+
+    def eat(self, megabytes: int) -> int:
+        self.food = bytearray(megabytes << 20)
+        return len(self.food)
+
+
+def test_what_a_method_raises_arrives_as_itself_with_its_remote_traceback(cluster: str) -> None:
+    worker = Worker()
+
+    with pytest.raises(ValueError, match="a bad value") as raised:
+        worker.fail("value")
+
+    assert "in fail" in str(raised.value.__cause__)
+    assert "remotely/actor.py" not in str(raised.value.__cause__)
+    assert worker.work() == 1
+
+
+@pytest.mark.parametrize("kind", ["odd", "locked"])
+def test_an_error_that_cannot_travel_arrives_as_text(embedded: None, kind: str) -> None:
+    worker = Worker()
+
+    with pytest.raises(remotely.ActorRaised, match=kind.title()):
+        worker.fail(kind)
+    assert worker.work() == 1
+
+
+def test_a_constructor_that_raises_tells_where_the_object_is_made(cluster: str) -> None:
+    with pytest.raises(ValueError, match="no such tool") as raised:
+        Worker("raise")
+
+    assert "__init__" in str(raised.value.__cause__)
+
+
+def test_a_process_that_ends_in_the_constructor_is_told(embedded: None) -> None:
+    with pytest.raises(remotely.ActorDied) as died:
+        Worker("exit")
+
+    assert died.value.exit == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_"),
+    [("exit", 7), ("sys.exit", 8), ("segfault", "SIGSEGV"), ("SIGKILL", "SIGKILL")],
+)
+def test_a_death_names_its_exit_and_the_last_words(cluster: str, how: str, exit_: Any) -> None:
+    worker = Worker()
+    waiting = worker.work.submit()
+    waiting.result()
+
+    with pytest.raises(remotely.ActorDied) as died:
+        worker.end(how)
+
+    assert died.value.exit == exit_
+    assert died.value.may_have_run
+    assert f"ending by {how}" in died.value.stderr
+    assert "pid" in str(died.value)
+    with pytest.raises(remotely.ActorDied) as again:
+        worker.work()
+    assert not again.value.may_have_run
+
+
+def test_all_calls_in_flight_end_when_their_actor_dies(cluster: str) -> None:
+    worker = Worker()
+    pid = worker.pid()
+    futures = [worker.sleep.submit(60) for _ in range(5)]
+
+    os.kill(pid, signal.SIGKILL)
+
+    assert all(isinstance(f.exception(timeout=5), remotely.ActorDied) for f in futures)
+
+
+def test_an_unknown_method_is_told_before_the_call_leaves(embedded: None) -> None:
+    worker = Worker()
+
+    with pytest.raises(AttributeError, match="did you mean 'work'"):
+        worker.wrok(1)
+    with pytest.raises(AttributeError, match="did you mean 'tool'"):
+        print(worker.tol)
+
+
+def test_unknown_options_and_bad_values_are_told_at_the_decorator() -> None:
+    with pytest.raises(TypeError, match="did you mean 'cpus'"):
+        remotely.options(Worker, cpu=2)
+    with pytest.raises(ValueError, match="gpus"):
+        remotely.options(Worker, gpus=-1)
+    with pytest.raises(ValueError, match="memory"):
+        remotely.options(Worker, memory="much")
+    with pytest.raises(TypeError, match="not a remote class"):
+        remotely.options(int)
+
+
+def test_an_argument_that_does_not_pickle_is_named_and_nothing_leaves(embedded: None) -> None:
+    worker = Worker()
+
+    with pytest.raises(remotely.NotPicklable, match=r"args\[0\]\['key'\]\[1\].*lock"):
+        worker.work({"key": [1, threading.Lock()]})
+    with pytest.raises(remotely.NotPicklable, match="not me"):
+        worker.work(RaisesWhenPickled())
+    assert worker.work(2) == 2
+
+
+def test_a_result_that_does_not_pickle_is_named_and_the_actor_lives(embedded: None) -> None:
+    worker = Worker()
+
+    with pytest.raises(remotely.NotPicklable, match=r"the result of lock.*lock"):
+        worker.lock()
+    assert worker.work(2) == 2
+
+
+def test_a_hostile_argument_harms_only_its_own_call(embedded: None) -> None:
+    worker, other = Worker(), Worker()
+
+    with pytest.raises(ValueError, match="not a number"):
+        worker.work(RaisesWhenUnpickled())
+    assert worker.work(1) == 1
+    with pytest.raises(remotely.ActorDied) as died:
+        worker.work(DiesWhenUnpickled())
+    assert died.value.exit == 9
+    assert other.work(3) == 3
+
+
+def test_a_call_that_takes_too_long_times_out_and_still_runs(embedded: None) -> None:
+    worker = Worker()
+
+    slow = worker.sleep.submit(0.4)
+    with pytest.raises(remotely.CallTimeout) as timeout:
+        slow.result(timeout=0.05)
+
+    assert timeout.value.still_running
+    assert isinstance(timeout.value, TimeoutError | remotely.RemotelyError)
+    assert slow.result() is None
+
+
+def test_more_than_there_will_ever_be_is_refused_at_once(cluster: str) -> None:
+    with pytest.raises(remotely.NoResources, match="999 CPUs"):
+        remotely.options(Worker, cpus=999)()
+    with pytest.raises(remotely.NoResources, match="GPU"):
+        remotely.options(Worker, gpus=3)()
+    with pytest.raises(remotely.NoResources, match="TiB"):
+        remotely.options(Worker, memory="900TiB")()
+
+
+def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
+    nothing_left: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    remotely.connect(cpus=1, patience_s=3)
+    first = Worker()
+
+    with pytest.raises(remotely.NoResources, match="most that a machine has free"):
+        Worker()
+
+    assert "waiting for room" in capfd.readouterr().err
+    assert first.work() == 1
+
+
+def test_room_that_comes_free_goes_to_who_waits(nothing_left: None) -> None:
+    remotely.connect(cpus=1)
+    first = Worker()
+    threading.Timer(0.3, remotely.close, [first]).start()
+
+    assert Worker().work(5) == 5
+
+
+def test_a_taken_name_is_told(embedded: None) -> None:
+    held = remotely.options(Worker, name="unique")()
+
+    with pytest.raises(remotely.NameTaken, match="unique"):
+        remotely.options(Worker, name="unique")()
+    assert held.work() == 1
+
+
+def test_memory_beyond_the_limit_ends_that_actor_alone(embedded: None) -> None:
+    worker, other = remotely.options(Worker, memory="400MiB")(), Worker()
+    assert worker.eat(1) == 1 << 20
+
+    with pytest.raises(remotely.ActorDied, match="out of memory"):
+        worker.eat_without_end(800)
+
+    assert other.work() == 1
+
+
+def test_an_address_with_nothing_behind_it_says_how_to_start_one(nothing_left: None) -> None:
+    port = free_port()
+
+    with pytest.raises(remotely.MasterLost, match=f"remotely start .*--port {port}"):
+        remotely.connect(f"127.0.0.1:{port}")
+
+
+def test_something_else_at_the_address_is_told(nothing_left: None, started: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=_answer_as_http, args=[other], daemon=True).start()
+        port = other.getsockname()[1]
+        with pytest.raises(remotely.RemotelyError, match="refused this key, or is no remotely"):
+            remotely.connect(f"127.0.0.1:{port}", key=started.key)
+
+
+def test_a_missing_or_wrong_key_is_refused_in_words(
+    nothing_left: None, started: Any, tmp_path: Any
+) -> None:
+    with pytest.raises(remotely.NotAllowed, match="no key"):
+        remotely.connect(started.address, key=tmp_path / "none.key")
+    with pytest.raises(remotely.NotAllowed, match="worker"):
+        remotely.connect(started.address, key=started.homes[0] / "worker.key")
+
+    from remotely import keys
+
+    keys.make_keys(tmp_path / "keys")
+    with pytest.raises(remotely.NotAllowed, match="refused this key"):
+        remotely.connect(started.address, key=tmp_path / "keys" / "client.key")
+
+
+def test_connecting_twice_is_told(embedded: None) -> None:
+    with pytest.raises(remotely.RemotelyError, match="connected already"):
+        remotely.connect()
+
+
+def test_a_forked_child_is_told_and_does_not_hang(embedded: None) -> None:
+    worker = Worker()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            worker.work()
+        except remotely.NotConnected as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+
+    assert b"forked" in os.read(read, 4096)
+    os.close(read)
+    assert worker.work(1) == 1
+
+
+def test_what_actors_print_reaches_the_terminal_with_their_names(
+    cluster: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @remotely.remote_class
+    class Printer:
+        def say(self) -> None:
+            print("to stdout")
+            print("to stderr", file=sys.stderr)
+
+    printer = remotely.options(Printer, name="printer")()
+    printer.say()
+    remotely.close(printer)
+
+    seen = ["", ""]
+
+    def both() -> bool:
+        captured = capfd.readouterr()
+        seen[0] += captured.out
+        seen[1] += captured.err
+        return "[printer] to stdout\n" in seen[0] and "[printer] to stderr\n" in seen[1]
+
+    wait_until(both, "both lines on the terminal")
+
+
+def test_options_reach_the_process_before_its_imports(cluster: str) -> None:
+    @remotely.remote_class(cpus=2)
+    class Look:
+        def env(self, name: str) -> str | None:
+            return os.environ.get(name)
+
+    look = remotely.options(Look, env={"MY_SETTING": "on"})()
+
+    assert look.env("MY_SETTING") == "on"
+    assert look.env("CUDA_VISIBLE_DEVICES") == ""
+    assert Look().env("OMP_NUM_THREADS") == "2"
+
+
+def test_shipped_files_are_there(nothing_left: None, tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "words.txt").write_text("one two")
+    (tmp_path / "shipped_module.py").write_text("ANSWER = 42\n")
+    monkeypatch.chdir(tmp_path)
+
+    @remotely.remote_class
+    class Reader:
+        def read(self) -> str:
+            return remotely.shipped("data/words.txt").read_text()
+
+        def answer(self) -> int:
+            import shipped_module  # type: ignore[import-not-found]
+
+            return int(shipped_module.ANSWER)
+
+        def folder(self) -> str:
+            return os.getcwd()
+
+    before = os.getcwd()
+    remotely.connect(cpus=4, ship=["data", "shipped_module.py"])
+    reader = Reader()
+
+    assert reader.read() == "one two"
+    assert reader.answer() == 42
+    assert remotely.shipped("data/words.txt").read_text() == "one two"
+    assert os.getcwd() == before
+    remotely.shutdown()
+    with pytest.raises(remotely.RemotelyError, match="no such file"):
+        remotely.connect(ship=["nowhere"])
+
+
+def _answer_as_http(server: socket.socket) -> None:
+    for _ in range(2):
+        try:
+            peer, _ = server.accept()
+        except OSError:
+            return
+        with peer:
+            peer.recv(1024)
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
