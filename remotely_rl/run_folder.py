@@ -25,6 +25,10 @@ class RunFolder:
     path: Path
 
     @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.pt"
 
@@ -58,8 +62,9 @@ def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
         raise TrainingError(f"{path} cannot be made: {error.strerror}") from error
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
     text = json.dumps({"algorithm": algorithm, "config": fields}, indent=2)
-    (path / "config.json").write_text(text + "\n", encoding="utf-8")
-    return RunFolder(path)
+    folder = RunFolder(path)
+    folder.config.write_text(text + "\n", encoding="utf-8")
+    return folder
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
@@ -69,16 +74,17 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
     """
     if not path.is_dir():
         raise TrainingError(f"there is no run folder {path} to resume")
+    folder = RunFolder(path)
     try:
-        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        content = json.loads(folder.config.read_text(encoding="utf-8"))
         ran, config = content["algorithm"], content["config"]
     except FileNotFoundError:
         raise TrainingError(f"{path} is no run folder: it has no config.json") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{path / 'config.json'} cannot be read: {error!r}") from error
+        raise TrainingError(f"{folder.config} cannot be read: {error!r}") from error
     if ran != algorithm:
         raise TrainingError(f"{path} is a run of {ran}; resume it with that, not {algorithm}")
-    return RunFolder(path), config
+    return folder, config
 
 
 def _default_name(algorithm: str, env: Any) -> str:

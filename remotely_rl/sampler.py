@@ -132,16 +132,9 @@ class Sampler:
         self._start()
 
 
-def connect(actors: int, address: str | None = None) -> None:
-    """Uses the cluster at `address`; without one, and if this process has none yet, starts
-    an embedded one with room for `actors`."""
-    if address is not None:
-        remotely.connect(address)
-    elif not _is_connected() and not os.environ.get("REMOTELY_ADDRESS"):
+def connect(actors: int) -> None:
+    """Starts an embedded cluster with room for `actors`, unless this process has a cluster."""
+    from remotely import connection  # noqa: PLC0415 - no public name tells yet
+
+    if connection.engine_or_none() is None and not os.environ.get("REMOTELY_ADDRESS"):
         remotely.connect(cpus=max(actors, os.cpu_count() or 1))
-
-
-def _is_connected() -> bool:
-    from remotely import connection  # noqa: PLC0415 - no public name for it yet
-
-    return connection.engine_or_none() is not None

@@ -213,6 +213,7 @@ class Session:
 
     def _finish(self, ended: str) -> None:
         counters = self.tally.counters
+        counters.seconds = self.seconds()
         try:
             if self._learner is not None:
                 self._write_row(self.seconds())

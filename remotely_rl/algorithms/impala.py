@@ -223,7 +223,8 @@ class Learner:
         """Goes back to what `state` gave."""
         self.version = state["version"]
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        # Torch would keep the tensors that it is given, and Adam writes into them.
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
 
 
 @remotely.remote_class

@@ -18,7 +18,7 @@ def play(envs: Environments, steps: int) -> list[environments.Step]:
 
 
 @pytest.mark.parametrize("truncates", [False, True])
-def test_the_row_that_resets_is_no_experience_and_belongs_to_no_episode(truncates):
+def test_the_row_that_resets_is_no_experience_and_belongs_to_no_episode(truncates: bool) -> None:
     envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP, truncates=truncates))
     assert envs.reset(1).tolist() == [[0.0]]
     rows = play(envs, 8)
@@ -32,7 +32,9 @@ def test_the_row_that_resets_is_no_experience_and_belongs_to_no_episode(truncate
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("truncates", [False, True])
-def test_where_the_last_observation_is_lost_only_a_truncated_row_is_given_up(mode, truncates):
+def test_where_the_last_observation_is_lost_only_a_truncated_row_is_given_up(
+    mode: AutoresetMode, truncates: bool
+) -> None:
     envs = Environments(toys.vector(toys.Counting, 1, mode, truncates=truncates))
     envs.reset(1)
     rows = play(envs, 6)
@@ -41,19 +43,19 @@ def test_where_the_last_observation_is_lost_only_a_truncated_row_is_given_up(mod
     assert envs.pop_episodes() == [Episode(60.0, 3)] * 2
 
 
-def test_rewards_are_raw():
+def test_rewards_are_raw() -> None:
     envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP))
     envs.reset(1)
     assert [row.reward.item() for row in play(envs, 3)] == [10.0, 20.0, 30.0]
 
 
-def test_actions_count_from_zero_whatever_the_environment_calls_them():
+def test_actions_count_from_zero_whatever_the_environment_calls_them() -> None:
     envs = environments.make(toys.FromFive, 2)
     envs.reset(1)
     envs.step(np.array([0, 1]))  # the toy asserts that it got 5 and 6
 
 
-def test_images_come_with_their_channels_first_and_as_bytes():
+def test_images_come_with_their_channels_first_and_as_bytes() -> None:
     envs = environments.make(toys.Picture, 2)
     assert envs.observation_shape == (3, 8, 9)
     envs.reset(1)
@@ -67,7 +69,7 @@ def test_images_come_with_their_channels_first_and_as_bytes():
 @pytest.mark.parametrize(
     ("env_id", "shape"), [("CartPole-v1", (4,)), ("FrozenLake-v1", (16,)), ("Blackjack-v1", (45,))]
 )
-def test_any_space_of_observations_becomes_one_array(env_id, shape):
+def test_any_space_of_observations_becomes_one_array(env_id: str, shape: tuple[int, ...]) -> None:
     envs = environments.make(env_id, 2)
     assert envs.observation_shape == shape
     assert envs.reset(1).shape == (2, *shape)
@@ -75,13 +77,13 @@ def test_any_space_of_observations_becomes_one_array(env_id, shape):
     envs.close()
 
 
-def test_the_users_own_vector_environment_is_taken_as_it_is():
+def test_the_users_own_vector_environment_is_taken_as_it_is() -> None:
     envs = environments.make(toys.counting_vector, 3)
     assert envs.num_envs == 3
     assert envs.reset(1).shape == (3, 1)
 
 
-def test_the_same_seed_and_actions_give_the_same_observations():
+def test_the_same_seed_and_actions_give_the_same_observations() -> None:
     def run() -> list[np.ndarray]:
         envs = environments.make("ALE/Pong-v5", 2, Atari(image_size=42))
         obs = [envs.reset(7)]
@@ -93,7 +95,7 @@ def test_the_same_seed_and_actions_give_the_same_observations():
         assert (one == other).all()
 
 
-def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row():
+def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row() -> None:
     envs = environments.make("ALE/Breakout-v5", 1, Atari(image_size=42))
     assert envs.observation_shape == (4, 42, 42)
     envs.reset(3)
@@ -108,7 +110,7 @@ def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row():
     envs.close()
 
 
-def test_a_lost_life_ends_nothing_but_the_learners_episode():
+def test_a_lost_life_ends_nothing_but_the_learners_episode() -> None:
     envs = environments.make("ALE/Breakout-v5", 1, Atari(42, life_loss_is_terminal=True))
     envs.reset(3)
     rng = np.random.default_rng(3)
@@ -130,24 +132,24 @@ def test_a_lost_life_ends_nothing_but_the_learners_episode():
     [("pong", "ALE/Pong-v5"), ("ALE/Ponk-v5", "ALE/Pong-v5"), ("CartPole-v2", "CartPole-v1"),
      ("cartpole", "CartPole-v1")],
 )  # fmt: skip
-def test_an_unknown_id_is_answered_with_the_nearest_known(wrong, right):
+def test_an_unknown_id_is_answered_with_the_nearest_known(wrong: str, right: str) -> None:
     with pytest.raises(TrainingError, match=f"no environment is called '{wrong}', did you mean"):
         environments.make(wrong, 1)
     with pytest.raises(TrainingError, match=right):
         environments.make(wrong, 1)
 
 
-def test_actions_that_cannot_be_driven_are_refused_by_what_would_fit():
+def test_actions_that_cannot_be_driven_are_refused_by_what_would_fit() -> None:
     with pytest.raises(TrainingError, match=r"are Box\(.*only Discrete actions"):
         environments.make(toys.Continuous, 1)
 
 
-def test_an_environment_that_lacks_a_package_says_which():
+def test_an_environment_that_lacks_a_package_says_which() -> None:
     with pytest.raises(TrainingError, match="cannot make 'no_such_module:Env-v0'"):
         environments.make("no_such_module:Env-v0", 1)
 
 
-def test_a_callable_that_makes_no_environment_is_told_so():
+def test_a_callable_that_makes_no_environment_is_told_so() -> None:
     with pytest.raises(TrainingError, match=r"dict returned a dict where a gymnasium\.Env"):
         environments.make(dict, 1)
     with pytest.raises(TrainingError, match=r"VectorEnv is wanted"):

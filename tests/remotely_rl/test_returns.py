@@ -22,7 +22,15 @@ def discount(ended_at: int | None = None) -> Tensor:
     return column([0.0 if t == ended_at else GAMMA for t in range(3)])
 
 
-def slow_v_trace(log_rho, reward, discount, value, rho_bar, c_bar, trace_decay):  # type: ignore[no-untyped-def]
+def slow_v_trace(
+    log_rho: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    rho_bar: float,
+    c_bar: float,
+    trace_decay: float,
+) -> Tensor:
     """Equation 1 as it is written: a sum for every s, a product for every term."""
     steps, width = reward.shape
     result = value[:-1].clone()
@@ -47,7 +55,9 @@ def slow_v_trace(log_rho, reward, discount, value, rho_bar, c_bar, trace_decay):
         (0.95, 1, [0.545, -1.0, 2.3], [1.045, 0.0, 3.8]),
     ],
 )
-def test_gae_gives_the_numbers_worked_by_hand(trace_decay, ended_at, advantage, target):
+def test_gae_gives_the_numbers_worked_by_hand(
+    trace_decay: float, ended_at: int | None, advantage: list[float], target: list[float]
+) -> None:
     out = returns.gae(column(REWARD), discount(ended_at), column(VALUE), trace_decay=trace_decay)
     torch.testing.assert_close(out.advantage, column(advantage))
     torch.testing.assert_close(out.value, column(target))
@@ -61,14 +71,16 @@ def test_gae_gives_the_numbers_worked_by_hand(trace_decay, ended_at, advantage, 
         ([0.5, 2.0, 1.5], 1, [0.75, 0.0, 3.8], [0.25, -1.0, 2.3]),
     ],
 )
-def test_v_trace_gives_the_numbers_worked_by_hand(ratio, ended_at, target, advantage):
+def test_v_trace_gives_the_numbers_worked_by_hand(
+    ratio: list[float], ended_at: int | None, target: list[float], advantage: list[float]
+) -> None:
     log_rho = column(ratio).log()
     out = returns.v_trace(log_rho, column(REWARD), discount(ended_at), column(VALUE))
     torch.testing.assert_close(out.value, column(target))
     torch.testing.assert_close(out.advantage, column(advantage))
 
 
-def test_v_trace_gives_the_numbers_that_deepmind_and_parl_test_theirs_with():
+def test_v_trace_gives_the_numbers_that_deepmind_and_parl_test_theirs_with() -> None:
     log_rho = column([-2.5, -1.5, -0.5, 0.5, 1.5])
     numbers = column([0.0, 1.0, 2.0, 3.0, 4.0])
     out = returns.v_trace(
@@ -87,7 +99,9 @@ def test_v_trace_gives_the_numbers_that_deepmind_and_parl_test_theirs_with():
 
 @pytest.mark.parametrize("clips", [(1.0, 1.0), (3.7, 1.0), (2.0, 1.5), (math.inf, math.inf)])
 @pytest.mark.parametrize("trace_decay", [1.0, 0.7])
-def test_v_trace_equals_the_sum_of_products_it_abbreviates(clips, trace_decay):
+def test_v_trace_equals_the_sum_of_products_it_abbreviates(
+    clips: tuple[float, float], trace_decay: float
+) -> None:
     torch.manual_seed(0)
     shape = (7, 3)
     log_rho = torch.randn(shape, dtype=torch.float64)
@@ -103,7 +117,7 @@ def test_v_trace_equals_the_sum_of_products_it_abbreviates(clips, trace_decay):
 
 
 @pytest.mark.parametrize("trace_decay", [1.0, 0.95, 0.0])
-def test_on_its_own_policy_v_trace_is_gae(trace_decay):
+def test_on_its_own_policy_v_trace_is_gae(trace_decay: float) -> None:
     torch.manual_seed(1)
     reward, value = torch.randn(9, 4), torch.randn(10, 4)
     gamma = GAMMA * (torch.rand(9, 4) > 0.2)
@@ -116,7 +130,7 @@ def test_on_its_own_policy_v_trace_is_gae(trace_decay):
     torch.testing.assert_close(ours.unweighted[valid], ours.advantage[valid])
 
 
-def test_without_clips_and_with_certain_rewards_v_trace_is_the_importance_sampled_return():
+def test_without_clips_and_with_certain_rewards_v_trace_is_the_importance_sampled_return() -> None:
     # One path, V = 0: v_0 = rho_0 (r_0 + g rho_1 (r_1 + g rho_2 r_2)).
     ratio, reward = [0.5, 3.0, 2.0], [1.0, -1.0, 4.0]
     out = returns.v_trace(
@@ -131,28 +145,26 @@ def test_without_clips_and_with_certain_rewards_v_trace_is_the_importance_sample
     assert out.value[0, 0].item() == pytest.approx(by_hand)
 
 
-def test_an_action_that_the_policy_would_never_take_teaches_nothing():
+def test_an_action_that_the_policy_would_never_take_teaches_nothing() -> None:
     log_rho = column([0.0, -math.inf, 0.0])
     out = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE))
     assert out.value[1].item() == VALUE[1]
     assert out.advantage[1].item() == 0.0
 
 
-def test_one_step_bootstraps_from_the_observation_after_it():
+def test_one_step_bootstraps_from_the_observation_after_it() -> None:
     # The off-by-one test: with one step there is one right answer.
     out = returns.v_trace(column([0.0]), column([1.0]), column([0.5]), column([10.0, 4.0]))
     assert out.value.item() == 1.0 + 0.5 * 4.0
     assert out.advantage.item() == 1.0 + 0.5 * 4.0 - 10.0
 
 
-def test_a_terminated_step_does_not_bootstrap_and_a_truncated_one_does():
+def test_a_terminated_step_does_not_bootstrap_and_a_truncated_one_does() -> None:
     # Step 0 ends its episode; row 1 is the reset, whose reward and value must not matter.
     log_rho, reward = column([0.0, 0.0, 0.0]), column([1.0, 77.0, 2.0])
     value = column([0.5, 3.0, 1.5, 2.0])
     valid = torch.tensor([[True], [False], [True]])
-    terminated = returns.v_trace(
-        log_rho, reward, column([0.0, 0.9, 0.9]), value, valid=valid
-    )
+    terminated = returns.v_trace(log_rho, reward, column([0.0, 0.9, 0.9]), value, valid=valid)
     truncated = returns.v_trace(log_rho, reward, column([0.9, 0.9, 0.9]), value, valid=valid)
     assert terminated.value[0].item() == pytest.approx(1.0)
     assert truncated.value[0].item() == pytest.approx(1.0 + 0.9 * 3.0)  # V of the last observation
@@ -160,7 +172,7 @@ def test_a_terminated_step_does_not_bootstrap_and_a_truncated_one_does():
     assert truncated.advantage[1].item() == 0.0
 
 
-def test_what_a_row_that_is_no_experience_holds_changes_nothing():
+def test_what_a_row_that_is_no_experience_holds_changes_nothing() -> None:
     torch.manual_seed(2)
     log_rho, reward = torch.randn(6, 2), torch.randn(6, 2)
     value, valid = torch.randn(7, 2), torch.ones(6, 2, dtype=torch.bool)
@@ -173,14 +185,14 @@ def test_what_a_row_that_is_no_experience_holds_changes_nothing():
     torch.testing.assert_close(one.advantage, other.advantage, atol=0, rtol=0)
 
 
-def test_no_gradient_goes_through_targets():
+def test_no_gradient_goes_through_targets() -> None:
     value = torch.ones(4, 1, requires_grad=True)
     log_rho = torch.zeros(3, 1, requires_grad=True)
     out = returns.v_trace(log_rho, torch.ones(3, 1), torch.ones(3, 1), value)
     assert not any(part.requires_grad for part in out)
 
 
-def test_a_rho_clip_below_the_c_clip_is_refused():
+def test_a_rho_clip_below_the_c_clip_is_refused() -> None:
     with pytest.raises(ValueError, match="at least c_bar"):
         returns.v_trace(
             column([0.0]), column([0.0]), column([0.9]), column([0.0, 0.0]), rho_bar=0.5

@@ -20,7 +20,7 @@ def trajectory(steps: int, width: int, fill: int = 0) -> Trajectory:
     )
 
 
-def test_stacking_puts_environments_side_by_side_and_leaves_time_alone():
+def test_stacking_puts_environments_side_by_side_and_leaves_time_alone() -> None:
     both = stack([trajectory(5, 2, fill=1), trajectory(5, 3, fill=2)])
     assert (both.steps, both.width) == (5, 5)
     assert both.obs.shape == (6, 5, 3)
@@ -28,17 +28,17 @@ def test_stacking_puts_environments_side_by_side_and_leaves_time_alone():
     assert both.version.tolist() == [1, 1, 2, 2, 2]
 
 
-def test_one_trajectory_is_its_own_stack():
+def test_one_trajectory_is_its_own_stack() -> None:
     one = trajectory(4, 2)
     assert stack([one]) is one
 
 
-def test_trajectories_of_different_lengths_do_not_stack():
+def test_trajectories_of_different_lengths_do_not_stack() -> None:
     with pytest.raises(ValueError, match=r"one length can be stacked, got \[4, 5\]"):
         stack([trajectory(4, 2), trajectory(5, 2)])
 
 
-def test_there_is_one_observation_more_than_there_are_steps():
+def test_there_is_one_observation_more_than_there_are_steps() -> None:
     good = trajectory(4, 2)
     with pytest.raises(ValueError, match="obs has shape"):
         Trajectory(**{**vars(good), "obs": good.obs[:-1]})

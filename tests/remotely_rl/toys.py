@@ -7,14 +7,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 
-class Counting(gymnasium.Env[np.ndarray, int]):
+class Counting(gymnasium.Env[np.ndarray, Any]):
     """Observes how many steps its episode has; ends after `length`, terminated or truncated.
 
     The reward is the step's number, times 10 to tell it from a clipped one.
     """
 
-    observation_space = gymnasium.spaces.Box(-100, 100, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+    observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(-100, 100, (1,), np.float32)
+    action_space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(2)
 
     def __init__(self, length: int = 3, truncates: bool = False):
         self.length = length
@@ -40,7 +40,7 @@ class Counting(gymnasium.Env[np.ndarray, int]):
 
 
 class Continuous(Counting):
-    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)  # type: ignore[assignment]
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
 
 class FromFive(Counting):
@@ -60,7 +60,7 @@ class Picture(Counting):
         return image
 
 
-class Guess(gymnasium.Env[np.ndarray, int]):
+class Guess(gymnasium.Env[np.ndarray, Any]):
     """One step an episode: the reward is 1 for the action that the observation names."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
@@ -77,7 +77,7 @@ class Guess(gymnasium.Env[np.ndarray, int]):
         return self._obs(), float(action == self.right), True, False, {}
 
     def _obs(self) -> np.ndarray:
-        return np.eye(2, dtype=np.float32)[self.right]
+        return np.array([1 - self.right, self.right], np.float32)
 
 
 def counting_vector(num_envs: int) -> SyncVectorEnv:
