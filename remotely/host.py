@@ -55,12 +55,26 @@ def address_towards(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
+def birth(pid: int) -> float | None:
+    """Return when a process started; None if it has ended, reaped or not.
+
+    On Linux in ticks since the boot: the time of day may be set while the process lives.
+    """
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if words[0] in "ZX" else float(words[19])
+    except OSError:
+        pass
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
 def is_alive(pid: int, started: float) -> bool:
     """Tell whether the process of this pid is still the one that started then."""
-    try:
-        return abs(psutil.Process(pid).create_time() - started) < 1.0
-    except psutil.Error:
-        return False
+    return birth(pid) == started
 
 
 def kill_tagged(prefix: str) -> None:

@@ -3,32 +3,48 @@
 A daemon is told what it is by one line on its standard input, so that no key is ever in an
 argument list, where every user of the machine could read it.  An embedded cluster's daemons keep
 that input open: its end is the end of the script, however the script ended.
+
+A daemon that stays answers with one line on its standard output: the master that it takes calls,
+the worker that the master has taken it, or why not.  So `remotely start` returns when there is a
+cluster, and `remotely join` when there is a larger one; if either fails, nothing is left of it.
 """
 
 import contextlib
+import errno
 import os
 import secrets
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 import psutil
 
-from remotely import host, keys
-from remotely.errors import RemotelyError
-from remotely.keys import MemberKey
+from remotely import errors, host, keys, pid_file
+from remotely.errors import MasterLost, RemotelyError
+from remotely.keys import MasterKey, MemberKey
+from remotely.lease import CONNECT_S
+from remotely.master import LEAVE_S
 from remotely.master import Config as MasterConfig
+from remotely.pid_file import Running
 from remotely.worker import Config as WorkerConfig
 
-START_S = 10.0
+START_S = 10.0  # for the first word of a daemon; a slow disk's first import takes seconds
 END_S = 3.0
+EVERYWHERE = "0.0.0.0"
 
 Daemon = subprocess.Popen[bytes]
+
+
+# --- a cluster inside of a script's life ----------------------------------------------------------
 
 
 class Embedded:
@@ -41,12 +57,15 @@ class Embedded:
         self._daemons: list[Daemon] = []
         try:
             config = MasterConfig(address=self.address, key=master_key.to_dict(), lifeline=True)
-            master = _start("remotely.master", config, sys.stderr.fileno(), lifeline=True)
+            master = _launch("remotely.master", subprocess.PIPE, sys.stderr.fileno())
             self._daemons.append(master)
-            worker = worker_config(self.address, worker_key, "", self.folder, cpus, gpus, True)
             # Beside the master, not after it: its socket retries until the master is there.
-            self._daemons.append(_start("remotely.worker", worker, None, lifeline=True))
-            _await_ready(master)
+            worker = _launch("remotely.worker", subprocess.DEVNULL, None)
+            self._daemons.append(worker)
+            _tell(master, config)
+            _tell(worker, _worker_config(self.address, worker_key, "", self.folder, cpus, gpus))
+            if (word := _first_word(master)) != "READY":
+                raise RemotelyError(word or "the master of an embedded cluster did not start")
         except BaseException:
             self.close()
             raise
@@ -73,98 +92,298 @@ class Embedded:
             daemon.returncode = 0  # not a child of this process
 
 
-class Running(msgspec.Struct, kw_only=True):
-    """The pid file of a daemon that stays."""
-
-    role: str
-    address: str
-    pid: int
-    started: float
-    log: str
+# --- a cluster that stays -------------------------------------------------------------------------
 
 
-def home() -> Path:
-    return keys.default_folder().parent
+def start(bind_host: str, port: int, cpus: int | None, gpus: int | None) -> list[Running]:
+    """Start a master and a worker here; return both when the cluster takes calls.
 
-
-def run_folder(port: int) -> Path:
-    """Return where the pid files and logs of the cluster at this port are, on this machine."""
-    return home() / "run" / str(port)
-
-
-def running(port: int) -> list[Running]:
-    """Return the daemons of the cluster at this port that live on this machine."""
-    found = []
-    for file in sorted(run_folder(port).glob("*.json")):
-        with contextlib.suppress(msgspec.DecodeError, OSError):
-            daemon = msgspec.json.decode(file.read_bytes(), type=Running)
-            if host.is_alive(daemon.pid, daemon.started):
-                found.append(daemon)
+    A worker whose master was killed is taken over with its actors by the new master, if that has
+    the same keys.  Raises RemotelyError if a cluster or somebody else has the port.
+    """
+    ip = _ip_of(bind_host)
+    with pid_file.starting(port):
+        left = pid_file.running(port)
+        for daemon in left:
+            if daemon.role == "master":
+                raise RemotelyError(
+                    f"a cluster runs at {daemon.address} already (its master has pid "
+                    f"{daemon.pid}); 'remotely stop --port {port}' ends it, --port starts another"
+                )
+        _check_port(bind_host, ip, port)
+        folder = keys.default_folder()
+        keys.make_keys(folder)
+        key = keys.load_master(folder / "master.key")
+        orphans = [daemon for daemon in left if daemon.role == "worker"]
+        near = f"{'127.0.0.1' if ip == EVERYWHERE else ip}:{port}"
+        with contextlib.ExitStack() as stack:
+            master = stack.enter_context(_Staying("master", port))
+            if orphans:
+                _check_orphan(orphans[0], key, port)
+                master.begin_master(f"tcp://{ip}:{port}", near, key)
+                _await_return(near, folder, orphans[0], port)
             else:
-                file.unlink()
-    return found
+                worker = stack.enter_context(_Staying("worker", port))
+                master.begin_master(f"tcp://{ip}:{port}", near, key)
+                member = keys.load_member(folder / "worker.key", "worker")
+                tcp_host = own_address() if ip == EVERYWHERE else ip
+                worker.begin_worker("worker", near, member, tcp_host, cpus, gpus)
+    return pid_file.running(port)
 
 
-def start_master(bind_host: str, port: int) -> MemberKey:
-    """Start a master that stays; return the client's key.  Raises RemotelyError if it cannot."""
-    folder = keys.default_folder()
-    keys.make_keys(folder)
-    master_key = keys.load_master(folder / "master.key")
-    address = f"tcp://{bind_host}:{port}"
-    config = MasterConfig(address=address, key=master_key.to_dict(), lifeline=False)
-    log = _log_file(port, "master")
-    with log.open("ab") as file:
-        daemon = _start("remotely.master", config, file.fileno(), lifeline=False)
-    try:
-        _await_ready(daemon)
-    finally:
-        if daemon.stdout:
-            daemon.stdout.close()
-    _remember("master", address, daemon.pid, port, log)
-    return keys.load_member(folder / "client.key", "client")
-
-
-def start_worker(
-    master_host: str,
+def join(
+    host_name: str,
     port: int,
     key: MemberKey,
-    tcp_host: str,
-    cpus: float | None,
-    gpus: int | None,
+    tcp_host: str | None = None,
+    cpus: int | None = None,
+    gpus: int | None = None,
 ) -> Running:
-    """Start a worker that stays, and joins the master at `master_host`."""
-    address = f"tcp://{master_host}:{port}"
-    config = worker_config(address, key, tcp_host, _new_folder(), cpus, gpus, False)
-    log = _log_file(port, f"worker-{config.worker[:8]}")
-    with log.open("ab") as file:
-        daemon = _start("remotely.worker", config, file.fileno(), lifeline=False)
-    return _remember(f"worker-{config.worker[:8]}", address, daemon.pid, port, log)
+    """Start a worker here that joins the master there; return when the master has taken it.
+
+    Its actors are reached at `tcp_host`, by default this machine's address on the way to there.
+    """
+    try:
+        socket.create_connection((host_name, port), CONNECT_S).close()
+    except (OSError, UnicodeError) as error:
+        raise MasterLost(
+            f"no master at {host_name}:{port}: {error}. Start one there with "
+            f"'remotely start --host {host_name} --port {port}'; if it runs, a firewall may be "
+            f"in the way, or it was started with a --host of its own machine alone"
+        ) from None
+    ip = host.address_towards(host_name, port) if tcp_host is None else _ip_of(tcp_host)
+    _check_port(tcp_host or ip, ip, 0)
+    pid_file.make_folder(port)
+    with _Staying(f"joined-{secrets.token_hex(4)}", port) as worker:
+        return worker.begin_worker("joined", f"{host_name}:{port}", key, ip, cpus, gpus)
 
 
 def stop(port: int) -> list[Running]:
-    """End the cluster at this port: its daemons here, and by the master all workers elsewhere."""
-    daemons = sorted(running(port), key=lambda daemon: daemon.role)
-    for daemon in daemons:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(daemon.pid, signal.SIGTERM)
-    deadline = time.monotonic() + 2 * END_S
-    while time.monotonic() < deadline and running(port):
-        psutil.wait_procs([psutil.Process(d.pid) for d in running(port)], timeout=0.1)
-    for daemon in running(port):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(daemon.pid, signal.SIGKILL)
-    running(port)
+    """End the cluster of this port; return its daemons on this machine that were ended.
+
+    Workers elsewhere are told by the master.  On a machine that has only joined, its workers
+    leave, and the cluster goes on.
+    """
+    daemons = pid_file.running(port)
+    own = [daemon for daemon in daemons if daemon.role != "joined"]
+    if own:  # a worker here may have joined another machine's cluster of the same port
+        daemons = [daemon for daemon in daemons if daemon.cluster == own[0].cluster]
+    masters = [daemon for daemon in daemons if daemon.role == "master"]
+    workers = [daemon for daemon in daemons if daemon.role != "master"]
+    _end(masters, signal.SIGTERM, LEAVE_S + 1.0)  # sees its workers off
+    _end(workers, signal.SIGTERM, 2 * END_S)
+    for worker in _end(workers + masters, signal.SIGKILL, END_S):
+        host.kill_tagged(worker.worker or "nobody")
+        _await(lambda worker=worker: not Path(worker.folder).exists(), END_S)  # type: ignore[misc]
+    pid_file.tidy(port)
     return daemons
 
 
-def worker_config(
+def own_address() -> str:
+    """Return an address by which other machines may know this one; loopback if there is none."""
+    with contextlib.suppress(OSError):
+        return host.address_towards("192.0.2.1", 9)  # of no machine: the default route
+    return next((a for a in _addresses() if not a.startswith("127.")), "127.0.0.1")
+
+
+# --- how a daemon that stays is started -----------------------------------------------------------
+
+
+class _Staying:
+    """A daemon that outlives us if the block of this context ends well, and else does not.
+
+    It is started before it is told what it is: what it needs is imported meanwhile.
+    """
+
+    def __init__(self, stem: str, port: int) -> None:
+        self._port = port
+        folder = pid_file.make_folder(port)
+        self._file = folder / f"{stem}.json"
+        self._log = folder / ("master.log" if stem == "master" else "worker.log")
+        self._folder: Path | None = None
+
+    def __enter__(self) -> "_Staying":
+        module = "remotely.master" if self._log.stem == "master" else "remotely.worker"
+        with self._log.open("ab") as log:
+            self._daemon = _launch(module, subprocess.PIPE, log.fileno())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        daemon = self._daemon
+        if kind is not None:
+            daemon.terminate()
+            try:
+                daemon.wait(END_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+            self._file.unlink(missing_ok=True)
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            pid_file.tidy(self._port)
+        daemon.returncode = 0  # no child of ours any more
+        _let_go(daemon)
+        assert daemon.stdout is not None
+        daemon.stdout.close()
+
+    def begin_master(self, bind: str, address: str, key: MasterKey) -> None:
+        """Make it the master.  Raises RemotelyError if it does not take calls."""
+        self._write("master", address, key.pair.public)
+        self._hear_of(
+            MasterConfig(address=bind, key=key.to_dict(), lifeline=False, pid_file=str(self._file)),
+            "READY",
+        )
+
+    def begin_worker(
+        self,
+        role: str,
+        address: str,
+        key: MemberKey,
+        tcp_host: str,
+        cpus: int | None,
+        gpus: int | None,
+    ) -> Running:
+        """Make it a worker of the master there.  Raises what the master has against it."""
+        self._folder = _new_folder()
+        config = _worker_config(
+            f"tcp://{address}", key, tcp_host, self._folder, cpus, gpus, str(self._file)
+        )
+        written = self._write(role, address, key.master_public, config.worker)
+        self._hear_of(config, "REGISTERED")
+        return written
+
+    def _write(self, role: str, address: str, cluster: bytes, worker: str = "") -> Running:
+        daemon = msgspec.convert(
+            {
+                "role": role,
+                "address": address,
+                "cluster": cluster.decode(),
+                "pid": self._daemon.pid,
+                "started": host.birth(self._daemon.pid) or 0.0,
+                "log": str(self._log),
+                "worker": worker,
+                "folder": str(self._folder or ""),
+            },
+            Running,
+        )
+        pid_file.write(self._file, daemon)
+        return daemon
+
+    def _hear_of(self, config: msgspec.Struct, expected: str) -> None:
+        _tell(self._daemon, config)
+        _let_go(self._daemon)
+        word = _first_word(self._daemon)
+        if word == expected:
+            return
+        if not word:
+            what = "ended at once" if self._daemon.poll() is not None else "does not answer"
+            raise RemotelyError(f"the {self._log.stem} {what}; its log is {self._log}")
+        kind, _, why = word.partition(" ")
+        error = getattr(errors, kind, None)
+        raise error(why) if error else RemotelyError(word)
+
+
+def _check_orphan(worker: Running, key: MasterKey, port: int) -> None:
+    if worker.cluster != key.pair.public.decode():
+        raise RemotelyError(
+            f"a worker (pid {worker.pid}) of another cluster at port {port} has lost its master; "
+            f"'remotely stop --port {port}' ends it"
+        )
+
+
+def _await_return(address: str, folder: Path, worker: Running, port: int) -> None:
+    """Wait until a worker has found its new master."""
+    from remotely.connection import client_of  # noqa: PLC0415 - rarely needed
+
+    client = client_of(address, folder / "client.key")
+    try:
+        there = lambda: worker.worker in {w.worker for w in client.status().workers}
+        if not _await(there, START_S):
+            raise RemotelyError(
+                f"the worker (pid {worker.pid}) of the master that was killed does not come back; "
+                f"'remotely stop --port {port}' ends it"
+            )
+    finally:
+        client.shutdown()
+
+
+# --- how a daemon is ended ------------------------------------------------------------------------
+
+
+def _end(daemons: list[Running], number: signal.Signals, within_s: float) -> list[Running]:
+    """Send a signal to those that live, and wait for them; return whom it was sent to."""
+    living = [daemon for daemon in daemons if daemon.alive]
+    for daemon in living:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(daemon.pid, number)
+    _await(lambda: not any(daemon.alive for daemon in living), within_s)
+    return living
+
+
+def _await(fact: Callable[[], bool], within_s: float) -> bool:
+    """Wait for something that nobody will tell us of."""
+    deadline = time.monotonic() + within_s
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def _launch(module: str, stdout: int, stderr: int | None) -> Daemon:
+    """Start a daemon in a session of its own, where the terminal's Ctrl-C does not reach it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def _tell(daemon: Daemon, config: msgspec.Struct) -> None:
+    assert daemon.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it ended: its first word, which is none, shows it
+        daemon.stdin.write(msgspec.json.encode(config) + b"\n")
+        daemon.stdin.flush()
+
+
+def _let_go(daemon: Daemon) -> None:
+    if daemon.stdin:
+        with contextlib.suppress(OSError):
+            daemon.stdin.close()
+
+
+def _first_word(daemon: Daemon) -> str:
+    """Return the line by which a daemon says that it is ready; nothing if it says none in time."""
+    assert daemon.stdout is not None
+    fd, line = daemon.stdout.fileno(), b""
+    deadline = time.monotonic() + START_S
+    while not line.endswith(b"\n"):
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            break
+        if not (data := os.read(fd, 4096)):
+            break
+        line += data
+    return line.decode(errors="replace").strip()
+
+
+def _worker_config(
     address: str,
     key: MemberKey,
     tcp_host: str,
     folder: Path,
     cpus: float | None,
     gpus: int | None,
-    lifeline: bool,
+    file: str = "",
 ) -> WorkerConfig:
     return WorkerConfig(
         worker=secrets.token_hex(8),
@@ -174,7 +393,8 @@ def worker_config(
         folder=str(folder),
         cpus=host.cores() if cpus is None else cpus,
         gpus=host.gpus() if gpus is None else gpus,
-        lifeline=lifeline,
+        lifeline=not file,
+        pid_file=file,
     )
 
 
@@ -183,44 +403,56 @@ def _new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="remotely-"))
 
 
-def _log_file(port: int, role: str) -> Path:
-    folder = run_folder(port)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder / f"{role}.log"
+# --- addresses ------------------------------------------------------------------------------------
 
 
-def _start(module: str, config: msgspec.Struct, stderr: int | None, lifeline: bool) -> Daemon:
-    """Start a daemon in a session of its own, where the terminal's Ctrl-C does not reach it."""
-    daemon = subprocess.Popen(
-        [sys.executable, "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE if module == "remotely.master" else subprocess.DEVNULL,
-        stderr=stderr,
-        start_new_session=True,
+def _ip_of(name: str) -> str:
+    try:
+        return str(socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0])
+    except (OSError, UnicodeError):
+        raise ValueError(
+            f"{name!r} is no address of this machine; it has {', '.join(_addresses())}"
+        ) from None
+
+
+def _check_port(name: str, ip: str, port: int) -> None:
+    """Raise in words what binding there would raise."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ip, port))
+            return
+        except OSError as error:
+            code = error.errno
+    if code == errno.EADDRINUSE:
+        raise RemotelyError(
+            f"port {port} is in use by {_holder_of(port)}; choose another: "
+            f"'remotely start --port {port + 1 if port < 65535 else port - 1}'"
+        )
+    if code == errno.EACCES:
+        raise RemotelyError(f"port {port} is for root alone; choose one from 1024 up")
+    raise ValueError(
+        f"{name} is no address of this machine; it has {', '.join(_addresses())}, "
+        f"and {EVERYWHERE} stands for all of them"
     )
-    assert daemon.stdin is not None
-    daemon.stdin.write(msgspec.json.encode(config) + b"\n")
-    daemon.stdin.flush()
-    if not lifeline:
-        daemon.stdin.close()
-    return daemon
 
 
-def _let_go(daemon: Daemon) -> None:
-    if daemon.stdin:
-        with contextlib.suppress(OSError):
-            daemon.stdin.close()
+def _holder_of(port: int) -> str:
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN
+            if listens and connection.pid and tuple(connection.laddr)[1:] == (port,):
+                command = " ".join(psutil.Process(connection.pid).cmdline())
+                return f"pid {connection.pid} ({command[:60]})"
+    return "another program"
 
 
-def _await_ready(master: Daemon) -> None:
-    assert master.stdout is not None
-    line = master.stdout.readline().decode().strip()
-    if line != "READY":
-        raise RemotelyError(line or "the master ended before it was ready; see its log")
-
-
-def _remember(role: str, address: str, pid: int, port: int, log: Path) -> Running:
-    started = psutil.Process(pid).create_time()
-    daemon = Running(role=role, address=address, pid=pid, started=started, log=str(log))
-    (run_folder(port) / f"{role}.json").write_bytes(msgspec.json.encode(daemon))
-    return daemon
+def _addresses() -> list[str]:
+    """Return the IPv4 addresses of this machine, its own loopback last."""
+    found = {
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET
+    }
+    return sorted(found, key=lambda a: (a.startswith("127."), a))

@@ -229,15 +229,13 @@ class Worker:
                 [*command, str(self._folder), self._config.worker],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # ours goes to whoever started us
                 start_new_session=True,
             )
         self._zygote = ours
         self._zygote_reader = control.Reader(control.FromZygote)
         self._loop.watch(ours.fileno(), self._hear_zygote)
-        if self._preloaded:
-            modules = sorted(self._preloaded)
-            self._preloaded.clear()
-            self._preload(modules)
+        self._preloaded.clear()  # asked for again by who needs them: one may be what ended the last
 
     def _preload(self, modules: list[str]) -> None:
         if new := set(modules) - self._preloaded:

@@ -1,0 +1,455 @@
+"""The command `remotely`: start, join, watch and stop a cluster.
+
+Whatever a user does wrong ends in one sentence on stderr and exit code 1 (2 where the command
+itself was written wrongly).  Modules that take time to import are imported by the command that
+needs them, so that --help is there at once.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import remotely
+from remotely import control
+from remotely.connection import DEFAULT_PORT, client_of, parse_address
+from remotely.errors import MasterLost, RemotelyError
+
+if TYPE_CHECKING:
+    from remotely.client import Client
+
+FOLLOW_EVERY_S = 0.25
+_MACHINE_COLUMNS = (
+    "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
+)  # fmt: skip
+_ACTOR_COLUMNS = (
+    "ACTOR", "CLASS", "MACHINE", "PID", "CPU", "MEMORY", "CALLS", "SINCE", "WHOSE",
+)  # fmt: skip
+JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
+
+
+class _Commands(click.Group):
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise  # `remotely logs | head`: click ends quietly
+        except (RemotelyError, ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(remotely.__version__, message="remotely %(version)s")
+def main() -> None:
+    """Start, join, watch and stop a cluster of remote objects.
+
+    \b
+    remotely start                                  a cluster of this machine
+    remotely start --host 192.168.0.10              one that others may join
+    remotely join 192.168.0.10:8010 --key worker.key
+    remotely status                                 who is there, what is free
+    remotely logs Counter-1 --follow                what an actor prints
+    remotely stop
+
+    REMOTELY_ADDRESS is the cluster to use, REMOTELY_KEY the key file, REMOTELY_HOME where keys and
+    pid files are (~/.remotely).
+    """
+
+
+_cpus = click.option(
+    "--cpus", type=click.IntRange(min=0), help="CPUs to give away; by default all cores."
+)
+_gpus = click.option(
+    "--gpus", type=click.IntRange(min=0), help="GPUs to give away; by default all there are."
+)
+_port = click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="The port of the cluster on this machine.",
+)
+_key = click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    envvar="REMOTELY_KEY",
+    help="The key file; by default client.key in ~/.remotely/keys.  [REMOTELY_KEY]",
+)
+
+
+# --- start, join, stop ----------------------------------------------------------------------------
+
+
+@main.command()
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen at; 0.0.0.0 is every address of this machine.",
+)
+@_port
+@_cpus
+@_gpus
+def start(host: str, port: int, cpus: int | None, gpus: int | None) -> None:
+    """Start a cluster on this machine; return when it takes calls.
+
+    \b
+    remotely start                        for scripts on this machine
+    remotely start --host 192.168.0.10    for other machines too
+    remotely start --port 8011            a second one, beside the first
+    """
+    from remotely import launch  # noqa: PLC0415 - as said at the top
+
+    daemons = launch.start(host, port, cpus, gpus)
+    name = launch.own_address() if host == launch.EVERYWHERE else host
+    pids = ", ".join(f"{daemon.role} pid {daemon.pid}" for daemon in daemons)
+    click.echo(f"The cluster takes calls at {name}:{port} ({pids}).\n")
+    click.echo(_how_to_go_on(name, port))
+
+
+def _how_to_go_on(name: str, port: int) -> str:
+    from remotely import keys  # noqa: PLC0415 - as said at the top
+
+    folder = keys.default_folder()
+    at_port = "" if port == DEFAULT_PORT else f" --port {port}"
+    alone = name.startswith("127.") or name == "localhost"
+    note = (
+        "\n  (This one listens to this machine alone. For others: 'remotely stop"
+        f"{at_port}', then\n  'remotely start --host ADDRESS{at_port}' with an address of this "
+        "machine, or 0.0.0.0.)"
+    )
+    return (
+        f'In a script:      remotely.connect("{name}:{port}"), or REMOTELY_ADDRESS={name}:{port}\n'
+        f"To see it:        remotely status{at_port}\n"
+        f"To end it:        remotely stop{at_port}\n"
+        f"To add a machine: copy {folder / 'worker.key'} to it, and there:\n"
+        f"  remotely join {name}:{port} --key worker.key{note if alone else ''}\n"
+        f"To call from another machine: copy {folder / 'client.key'} into its ~/.remotely/keys."
+    )
+
+
+@main.command()
+@click.argument("address", metavar="HOST:PORT")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    envvar="REMOTELY_KEY",
+    help="The cluster's worker.key, copied from its master's machine; by default the one in "
+    "~/.remotely/keys.  [REMOTELY_KEY]",
+)
+@_cpus
+@_gpus
+@click.option(
+    "--host",
+    help="The address at which this machine's actors are reached; by default the one on the way "
+    "to HOST.",
+)
+def join(
+    address: str, key: Path | None, cpus: int | None, gpus: int | None, host: str | None
+) -> None:
+    """Add this machine to a cluster; return when the master has taken it.
+
+    \b
+    remotely join 192.168.0.10:8010 --key worker.key
+    remotely join 192.168.0.10:8010 --key worker.key --cpus 4 --gpus 0
+    """
+    from remotely import keys, launch  # noqa: PLC0415 - as said at the top
+
+    master, port = parse_address(address)
+    member = keys.load_member(key or keys.default_folder() / "worker.key", "worker")
+    worker = launch.join(master, port, member, host, cpus, gpus)
+    click.echo(
+        f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
+        f"To leave it: remotely stop{'' if port == DEFAULT_PORT else f' --port {port}'}"
+    )
+
+
+@main.command()
+@_port
+def stop(port: int) -> None:
+    """End the cluster of this machine at a port, its workers elsewhere too; and no other.
+
+    On a machine that has only joined, its worker leaves, and the cluster goes on.
+    """
+    from remotely import launch, pid_file  # noqa: PLC0415 - as said at the top
+
+    ended = launch.stop(port)
+    if not ended:
+        raise RemotelyError(f"no cluster runs at port {port} on this machine{_others(port)}")
+    if stayed := [daemon for daemon in ended if daemon.alive]:
+        pids = ", ".join(str(daemon.pid) for daemon in stayed)
+        raise RemotelyError(f"pid {pids} did not end, not even by SIGKILL")
+    if ended[0].role == "joined":
+        click.echo(f"This machine has left {ended[0].address}; the cluster there goes on.")
+        return
+    click.echo(f"The cluster at {ended[0].address} has ended.")
+    if pid_file.running(port):
+        click.echo(
+            "This machine has also joined another cluster of that port: "
+            f"'remotely stop --port {port}' once more leaves it."
+        )
+
+
+def _others(port: int) -> str:
+    from remotely import pid_file  # noqa: PLC0415 - as said at the top
+
+    ports = [str(other) for other in pid_file.ports() if other != port]
+    return f"; there is one at --port {', '.join(ports)}" if ports else ""
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.option("--json", "as_json", is_flag=True, help="For programs; see above.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Of a cluster on this machine.  [8010]")
+@_key
+def status(address: str | None, as_json: bool, port: int | None, key: Path | None) -> None:
+    """Show machines, actors, and what is free.
+
+    \b
+    remotely status                     the cluster of this machine, or of REMOTELY_ADDRESS
+    remotely status 192.168.0.10:8010
+    remotely status --json | jq '.actors[] | {name, calls}'
+
+    The JSON is one object. Names are only ever added to it while "format" is 1:
+
+    \b
+    format      1
+    address     of the master
+    waiting     how many requests wait for room
+    machines    a list: worker (its id), machine, address, python, cpus, gpus, memory,
+                free_cpus, free_gpus, free_memory (memory in bytes)
+    actors      a list: name, class, actor (its id), machine, worker (an id), pid,
+                cpus, gpu_ids, memory_limit (bytes, 0 is none)  what it was given
+                cpu_percent, rss (bytes), calls                 what it uses and has done
+                since                                           seconds since 1970
+                owner   {pid, machine, actor} of the client whose end is its end, actor being
+                        the name if that is one; null if it is detached
+    """
+    where = _where(address, port)
+    with _client(where, key) as client:
+        found = client.status()
+    facts = _facts(found, where)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        click.echo(_tables(facts, time.time()))
+
+
+def _facts(found: control.Status, address: str) -> dict[str, Any]:
+    """Return what `status --json` prints, as documented there."""
+    actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
+    names = {actor.location.actor: actor.location.name for _, actor in actors}
+    owners = {
+        client.session: {
+            "pid": client.pid,
+            "machine": client.machine,
+            "actor": names.get(client.actor, client.actor),
+        }
+        for client in found.clients
+    }
+    unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
+    machine = ("worker", "machine", "address", "python", "cpus", "gpus", "memory")
+    free = ("free_cpus", "free_gpus", "free_memory")
+    return {
+        "format": JSON_FORMAT,
+        "address": address,
+        "waiting": found.waiting,
+        "machines": [
+            {name: getattr(worker, name) for name in machine + free} for worker in found.workers
+        ],
+        "actors": [
+            {
+                "name": actor.location.name,
+                "class": actor.location.class_name,
+                "actor": actor.location.actor,
+                "machine": worker.machine,
+                "worker": worker.worker,
+                "pid": actor.location.pid,
+                "cpus": actor.request.cpus,
+                "gpu_ids": actor.gpu_ids,
+                "memory_limit": actor.request.memory,
+                "cpu_percent": actor.cpu_percent,
+                "rss": actor.rss,
+                "calls": actor.calls,
+                "since": actor.since,
+                "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,
+            }
+            for worker, actor in actors
+        ],
+    }
+
+
+def _tables(facts: dict[str, Any], now: float) -> str:
+    machines, actors = facts["machines"], facts["actors"]
+    total = {name: sum(m[name] for m in machines) for name in ("cpus", "gpus", "memory")}
+    free = {name: sum(m[f"free_{name}"] for m in machines) for name in total}
+    head = (
+        f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
+        f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']} of {total['gpus']} "
+        f"GPUs, {_bytes(free['memory'])} of {_bytes(total['memory'])}"
+    )
+    if facts["waiting"]:
+        head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
+    rows: list[tuple[str, ...]] = [
+        (
+            m["machine"],
+            m["address"],
+            m["python"],
+            f"{m['free_cpus']:g} of {m['cpus']:g}",
+            f"{m['free_gpus']} of {m['gpus']}",
+            f"{_bytes(m['free_memory'])} of {_bytes(m['memory'])}",
+            str(sum(1 for actor in actors if actor["worker"] == m["worker"])),
+        )
+        for m in machines
+    ]
+    parts = [head, _table(_MACHINE_COLUMNS, rows)]
+    if actors:
+        rows = [
+            (
+                a["name"],
+                a["class"],
+                a["machine"],
+                str(a["pid"]),
+                f"{a['cpu_percent']:.0f}%",
+                _bytes(a["rss"]),
+                str(a["calls"]),
+                _duration(now - a["since"]),
+                _whose(a["owner"]),
+            )
+            for a in actors
+        ]
+        parts.append(_table(_ACTOR_COLUMNS, rows))
+    return "\n\n".join(parts)
+
+
+def _whose(owner: dict[str, Any] | None) -> str:
+    if owner is None:
+        return "detached"
+    if owner["actor"]:
+        return f"actor {owner['actor']}"
+    return f"pid {owner['pid']} on {owner['machine']}" if owner["pid"] else "a client that is away"
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (names, *rows)
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("actor", required=False)
+@click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C, or the actor has ended.")
+@click.option("--address", metavar="HOST:PORT", help="Of the master.  [REMOTELY_ADDRESS]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Of a cluster on this machine.  [8010]")
+@_key
+def logs(
+    actor: str | None, follow: bool, address: str | None, port: int | None, key: Path | None
+) -> None:
+    """Show the last output of an actor, or of all, with their names in front.
+
+    ACTOR is a name that `remotely status` shows, or that of an actor that has ended.
+
+    \b
+    remotely logs
+    remotely logs Counter-1 --follow
+    """
+    with contextlib.suppress(KeyboardInterrupt), _client(_where(address, port), key) as client:
+        if actor is None:
+            _show_all(client, follow)
+        else:
+            _show_one(client, actor, follow)
+
+
+def _show_one(client: "Client", name: str, follow: bool) -> None:
+    ids = {a.location.name: a.location.actor for a in _actors(client)}
+    piece = client.read_log(ids.get(name, name), -1)
+    if not piece.known:
+        there = f"there are {', '.join(sorted(ids))}" if ids else "there are none now"
+        raise RemotelyError(f"no actor of this cluster is or was named {name!r}; {there}")
+    click.echo(piece.text, nl=False)
+    while follow and not (piece.ended and not piece.text):
+        if not piece.text:
+            time.sleep(FOLLOW_EVERY_S)
+        piece = client.read_log(ids.get(name, name), piece.offset)
+        click.echo(piece.text, nl=False)
+
+
+def _show_all(client: "Client", follow: bool) -> None:
+    offsets: dict[str, int] = {}
+    unfinished: dict[str, str] = {}
+    while True:
+        for actor in _actors(client):
+            known, name = actor.location.actor, actor.location.name
+            piece = client.read_log(known, offsets.get(known, -1))
+            offsets[known] = piece.offset
+            *lines, unfinished[known] = (unfinished.get(known, "") + piece.text).split("\n")
+            if not follow and unfinished[known]:
+                lines.append(unfinished[known])
+            for line in lines:
+                click.echo(f"[{name}] {line}")
+        if not follow:
+            return
+        time.sleep(FOLLOW_EVERY_S)
+
+
+def _actors(client: "Client") -> Iterable[control.ActorStatus]:
+    return [actor for worker in client.status().workers for actor in worker.actors]
+
+
+# --- which cluster --------------------------------------------------------------------------------
+
+
+def _where(address: str | None, port: int | None) -> str:
+    """Return the address of the cluster that is meant: named, of a port here, or of the shell."""
+    if address is None and port is None:
+        address = os.environ.get("REMOTELY_ADDRESS") or None
+    if address is not None:
+        name, number = parse_address(address)
+        return f"{name}:{number}"
+    from remotely import pid_file  # noqa: PLC0415 - as said at the top
+
+    daemons = pid_file.running(port or DEFAULT_PORT)
+    if not daemons:
+        raise MasterLost(
+            f"no cluster runs at port {port or DEFAULT_PORT} on this machine"
+            f"{_others(port or DEFAULT_PORT)}; 'remotely start' starts one, HOST:PORT or "
+            "REMOTELY_ADDRESS names one elsewhere"
+        )
+    return daemons[0].address
+
+
+@contextlib.contextmanager
+def _client(address: str, key: Path | None) -> Iterator["Client"]:
+    client = client_of(address, key)
+    try:
+        yield client
+    finally:
+        client.shutdown()
