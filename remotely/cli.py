@@ -375,7 +375,7 @@ def logs(
 ) -> None:
     """Show the last output of an actor, or of all, with their names in front.
 
-    ACTOR is a name that `remotely status` shows, or that of an actor that has ended.
+    ACTOR is a name that `remotely status` shows, or that of an actor that has ended, or an id.
 
     \b
     remotely logs
@@ -389,16 +389,23 @@ def logs(
 
 
 def _show_one(client: "Client", name: str, follow: bool) -> None:
-    ids = {a.location.name: a.location.actor for a in _actors(client)}
-    piece = client.read_log(ids.get(name, name), -1)
+    living = [actor.location for actor in _actors(client)]
+    named = [location for location in living if location.name == name]
+    if len(named) > 1:  # of several scripts
+        ids = ", ".join(f"{where.actor} (pid {where.pid})" for where in named)
+        raise RemotelyError(f"{len(named)} actors are named {name}; name one by its id: {ids}")
+    actor = named[0].actor if named else name
+    piece = client.read_log(actor, -1)
     if not piece.known:
-        there = f"there are {', '.join(sorted(ids))}" if ids else "there are none now"
-        raise RemotelyError(f"no actor of this cluster is or was named {name!r}; {there}")
+        names = ", ".join(sorted({location.name for location in living})) or "none now"
+        raise RemotelyError(
+            f"no actor of this cluster is or was named {name!r}; there are: {names}"
+        )
     click.echo(piece.text, nl=False)
     while follow and not (piece.ended and not piece.text):
         if not piece.text:
             time.sleep(FOLLOW_EVERY_S)
-        piece = client.read_log(ids.get(name, name), piece.offset)
+        piece = client.read_log(actor, piece.offset)
         click.echo(piece.text, nl=False)
 
 

@@ -287,6 +287,7 @@ class Client:
         request = control.Request(
             actor=secrets.token_hex(16),
             name=options.name or f"{prefix}{cls.__name__}-{next(number)}",
+            named=bool(options.name),
             class_name=cls.__name__,
             owner="" if options.detached else self.session,
             job=self.job,

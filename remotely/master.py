@@ -353,8 +353,9 @@ class Master:
 
     def _place(self, who: str, place: control.Place) -> None:
         request = place.request
-        holder = self._names.get(request.name)
-        if holder is not None and holder != request.actor:
+        holder = self._actors.get(self._names.get(request.name, ""))
+        both_named = request.named and holder is not None and holder.request.named
+        if both_named and self._names[request.name] != request.actor:
             why = f"an actor named {request.name!r} is on this cluster already"
             self._refuse(who, place.ticket, "NameTaken", why)
             return
@@ -376,7 +377,7 @@ class Master:
                 self._actors[request.actor] = Record(
                     request, worker, gpus, asker=(who, place.ticket), watchers={who}
                 )
-                self._names[request.name] = request.actor
+                self._name(request)
                 self._deaths.pop(request.actor, None)
                 self._tell_worker(worker, control.Spawn(request=request, gpu_ids=gpus))
             case Never(reason=why):
@@ -386,6 +387,11 @@ class Master:
             case Wait():
                 return False
         return True
+
+    def _name(self, request: control.Request) -> None:
+        """Two scripts may each have a Counter-1; the name then means that of the first."""
+        if request.named or request.name not in self._names:
+            self._names[request.name] = request.actor
 
     def _refuse(self, who: str, ticket: int, error: str, why: str) -> None:
         self._tell(who, control.NotPlaced(ticket=ticket, error=error, why=why))
@@ -464,7 +470,7 @@ class Master:
         asked = Resources(request.cpus, request.gpus, request.memory)
         self._ledger.reserve(worker, asked, tuple(status.gpu_ids))
         self._actors[request.actor] = Record(request, worker, status.gpu_ids, status.location)
-        self._names[request.name] = request.actor
+        self._name(request)
         if request.owner and request.owner not in self._sessions:
             self._leases.renew(request.owner, time.monotonic())
 
