@@ -155,9 +155,8 @@ class Channel:
             pending, self._pending = self._pending, {}
             leader = self._leader
             self._disarm()
-            self._loop.unwatch(self._monitor.FD)
             self._socket.disable_monitor()
-            self._monitor.close(linger=0)
+            self._loop.call(self._close_monitor)  # whose thread it belongs to
             self._socket.close(linger=0)
         self._complete(replies)
         for future in pending.values():
@@ -208,6 +207,11 @@ class Channel:
                 return
             replies = self._drain()
         self._complete(replies)
+
+    def _close_monitor(self) -> None:
+        if not self._monitor.closed:
+            self._loop.unwatch(self._monitor.FD)
+            self._monitor.close(linger=0)
 
     def _hear_monitor(self) -> None:
         """On the loop's thread."""

@@ -7,6 +7,7 @@ the done-callbacks of futures, and never waits for anything.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import secrets
@@ -44,6 +45,7 @@ from remotely.wire import Kind
 from remotely.zygote import HEAVY
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
+GONE_WAIT_S = 1.0  # after an actor said that it ends, for the master to know it too
 SAY_WAITING_AFTER_S = 1.0
 FAREWELL_S = 3.0
 MASTER_ANSWER_S = 30.0
@@ -61,8 +63,9 @@ class ClusterActor(Remote):
         self.location: Location | None = None
         self.channel: Channel | None = None
         self.ended: Ended | None = None
+        self.gone = threading.Event()  # its death was told
         self.restarts_left = 0
-        self.make: Callable[[], None] | None = None  # places it and runs its constructor
+        self.remade_from: tuple[codec.Encoded, Options] | None = None
 
 
 class Ref:
@@ -158,8 +161,10 @@ class Client:
         actors = [self._new_actor(cls, options) for _ in range(count)]
         futures = [self._ask_for_place(actor) for actor in actors]
         try:
-            for actor in actors:
-                actor.make = lambda actor=actor: self._remake(actor, encoded, options)
+            if options.max_restarts:
+                for actor in actors:
+                    actor.restarts_left = options.max_restarts
+                    actor.remade_from = encoded, options
             made = [
                 self._init(actor, future, encoded, options)
                 for actor, future in zip(actors, futures, strict=True)
@@ -167,8 +172,7 @@ class Client:
             for future in made:
                 future.result()
         except BaseException:
-            for actor in actors:
-                self.release(actor.actor)
+            self._loop.call(lambda: self._withdraw([actor.actor for actor in actors]))
             raise
         return list(actors)
 
@@ -204,15 +208,21 @@ class Client:
             try:
                 future.result(max(0.0, deadline - time.monotonic()))
             except (ActorDied, WorkerLost):
-                continue
+                pass
             except errors.CallTimeout:
                 self._tell(control.End(actor=actor.actor, grace_s=0.0))
             finally:
+                actor.gone.wait(GONE_WAIT_S)
                 self._mark_closed(actor)
 
-    def release(self, actor: str) -> None:
-        if not self._closed and self._pid == os.getpid():
-            self._tell(control.End(actor=actor, grace_s=PLACE_S))
+    def release(self, remote: Remote) -> None:
+        if self._closed or self._pid != os.getpid():
+            return
+        assert isinstance(remote, ClusterActor)
+        if remote.owned and remote.ended is None:
+            self._tell(control.End(actor=remote.actor, grace_s=PLACE_S))
+        if (channel := remote.channel) is not None:  # no call is in flight: it would hold a handle
+            self._loop.call(lambda: self._drop(channel))
 
     def find(self, name: str) -> Remote:
         located = self._ask(lambda t: control.Locate(ticket=t, name=name)).result()
@@ -299,7 +309,6 @@ class Client:
             modules=_heavy_modules(),
         )
         actor = ClusterActor(self, request, owned=not options.detached)
-        actor.restarts_left = options.max_restarts
         self._actors[actor.actor] = actor
         return actor
 
@@ -476,14 +485,25 @@ class Client:
             return
         how = _how_it_ended(actor, obituary)
         channel = actor.channel
-        if obituary.asked or actor.restarts_left < 1 or actor.make is None:
+        if obituary.asked or actor.restarts_left < 1 or actor.remade_from is None:
             actor.ended = how
+            actor.gone.set()
         else:
             actor.restarts_left -= 1
-            threading.Thread(target=actor.make, name="remotely-restart", daemon=True).start()
+            remake = functools.partial(self._remake, actor, *actor.remade_from)
+            threading.Thread(target=remake, name="remotely-restart", daemon=True).start()
         if channel is not None and channel.location.life <= obituary.life:
             channel.end(how)
             self._channels.discard(channel)
+
+    def _drop(self, channel: Channel) -> None:
+        channel.end(lambda may: NotConnected("the last handle is gone"))
+        self._channels.discard(channel)
+
+    def _withdraw(self, actors: list[str]) -> None:
+        """Take back requests that failed, or of which a sibling did."""
+        for actor in actors:
+            self._link.send(control.End(actor=actor, grace_s=0.0))
 
     def _mark_closed(self, actor: ClusterActor) -> None:
         if actor.ended is None:

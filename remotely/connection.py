@@ -42,7 +42,8 @@ def connect(
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
 
-    cpus, gpus   what an own cluster gives away; by default what this machine has
+    cpus, gpus   what an own cluster gives away; by default what this machine has.  Where
+                 REMOTELY_ADDRESS names a started one, that one's own numbers hold
     key          the client's key file; see keys.py
     ship         files and folders that the actors are to have: see `shipped`
     patience_s   how long making an actor waits for room before NoResources
@@ -53,17 +54,17 @@ def connect(
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
+        if address and (cpus is not None or gpus is not None):
+            raise RemotelyError(
+                "cpus and gpus are for a cluster of your own; the one at "
+                f"{address} was given its own by 'remotely start'"
+            )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         if os.environ.get("REMOTELY_LOCAL") == "1":
             from remotely.local import Local  # noqa: PLC0415 - the other engine need not load
 
             engine: Engine = Local()
         elif address:
-            if cpus is not None or gpus is not None:
-                raise RemotelyError(
-                    "cpus and gpus are for a cluster of your own; the one at "
-                    f"{address} was given its own by 'remotely start'"
-                )
             engine = client_of(address, key, ship, patience_s)
         else:
             engine = _embed(cpus, gpus, ship, patience_s)

@@ -47,8 +47,7 @@ class Remote:
         self.owned = owned
 
     def __del__(self) -> None:
-        if self.owned:
-            self.engine.release(self.actor)
+        self.engine.release(self)
 
 
 class Engine(Protocol):
@@ -84,8 +83,8 @@ class Engine(Protocol):
     def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
         """End each after the calls made before, and return when they have ended."""
 
-    def release(self, actor: str) -> None:
-        """The last handle of its owner is gone; never blocks."""
+    def release(self, remote: Remote) -> None:
+        """The last handle in this process is gone: if owned, so is the actor.  Never blocks."""
 
     def find(self, name: str) -> Remote:
         """Return the actor of this name, borrowed."""

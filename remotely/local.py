@@ -59,13 +59,11 @@ class Local:
 
     def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
         for remote in remotes:
-            self.release(remote.actor)
+            self._end(remote.actor)
 
-    def release(self, actor: str) -> None:
-        target = self._objects.pop(actor, None)
-        self._names = {name: held for name, held in self._names.items() if held != actor}
-        if callable(close := getattr(target, "close", None)):
-            close()
+    def release(self, remote: Remote) -> None:
+        if remote.owned:
+            self._end(remote.actor)
 
     def find(self, name: str) -> Remote:
         if name not in self._names:
@@ -77,7 +75,13 @@ class Local:
 
     def shutdown(self) -> None:
         for actor in list(self._objects):
-            self.release(actor)
+            self._end(actor)
+
+    def _end(self, actor: str) -> None:
+        target = self._objects.pop(actor, None)
+        self._names = {name: held for name, held in self._names.items() if held != actor}
+        if callable(close := getattr(target, "close", None)):
+            close()
 
     def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> Remote:
         actor = uuid.uuid4().hex
