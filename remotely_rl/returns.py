@@ -26,15 +26,10 @@ from torch import Tensor
 
 
 class Targets(NamedTuple):
-    """What to move towards: `value` for the baseline, `advantage` for the policy.  [T, B] each.
-
-    `unweighted` is the advantage before V-trace's weight rho, for losses that weigh by the
-    ratio themselves; on-policy they are the same.
-    """
+    """What to move towards: `value` for the baseline, `advantage` for the policy.  [T, B] each."""
 
     value: Tensor
     advantage: Tensor
-    unweighted: Tensor
 
 
 @torch.no_grad()
@@ -73,8 +68,8 @@ def v_trace(
     corrected = value + _backwards(delta, discount * trace)
     # lambda-weighted, as in the TD(lambda) view: on-policy it makes this GAE(lambda).
     onward = trace_decay * corrected[1:] + (1 - trace_decay) * value[1:]
-    unweighted = reward + discount * onward - value[:-1]
-    return Targets(corrected[:-1], rho_pg * unweighted, unweighted)
+    advantage = rho_pg * (reward + discount * onward - value[:-1])
+    return Targets(corrected[:-1], advantage)
 
 
 @torch.no_grad()
@@ -98,7 +93,7 @@ def gae(
     if valid is not None:
         delta, trace = delta * valid, trace * valid
     advantage = _backwards(delta, discount * trace)[:-1]
-    return Targets(value[:-1] + advantage, advantage, advantage)
+    return Targets(value[:-1] + advantage, advantage)
 
 
 def _backwards(delta: Tensor, weight: Tensor) -> Tensor:

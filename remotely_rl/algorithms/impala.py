@@ -1,19 +1,24 @@
 """IMPALA: actors that run free, and a learner that corrects for their being behind.
 
 Espeholt et al. 2018, https://arxiv.org/abs/1802.01561; equation and section numbers are
-theirs.  Tensors are [T, B] unless a comment says otherwise.
+theirs.  Tensors are [T, B] or, once the order of time no longer matters, [rows].
 
-The paper's learner makes one pass over each batch with summed losses, and for the first
-million steps of Pong its policy hardly moves.  By default this one makes several passes in
-minibatches, which is what learns Pong in minutes on two cores.  For that the losses are
-means, advantages are standardised, and the policy is held near the one that sampled
-(`clip`; with V-trace's advantages that is APPO).  `passes=1, minibatches=1, clip=0,
-standardise=False, trace_decay=1` is the paper's learner.
+An update has two halves.  `targets` asks the newest parameters about the whole batch and
+lets V-trace tell what each observation was worth and how much better each action was than
+that (section 4).  `compute_losses` then moves the network, in one or several passes.
+
+The paper makes one pass and one step, with summed losses; in that way the policy hardly
+moves in the first million steps of Pong.  By default this learner makes several passes in
+minibatches over standardised advantages, and holds the policy near the one that the update
+began with: V-trace corrects for the actors' policy being older, `clip` for the learner's
+own becoming newer.  `passes=1, minibatches=1, standardise=False, trace_decay=1` is the
+paper's learner, but for means where it has sums: with one step a clip has no effect.
 """
 
 import copy
 import dataclasses
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -42,23 +47,24 @@ class Config:
     target: Annotated[float | None, "stop when the mean return reaches this"] = None
     seed: Annotated[int, "where all random streams begin"] = 1
 
-    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory"] = 20
+    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory"] = 64
     batch_trajectories: Annotated[int, "trajectories that an update learns from"] = 2
     ahead: Annotated[int, "trajectories that an actor may sample before one is learnt"] = 1
     passes: Annotated[int, "times that an update goes over its batch"] = 3
-    minibatches: Annotated[int, "parts of the batch, by environment, with a step each"] = 4
+    minibatches: Annotated[int, "parts of the batch, with a step each"] = 8
 
     gamma: Annotated[float, "discount of a reward one step later"] = 0.98
     trace_decay: Annotated[float, "lambda of V-trace; 1 is the paper's"] = 0.95
     rho_bar: Annotated[float, "clip of V-trace's rho, for values"] = 1.0
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar"] = 1.0
-    rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy; unused with clip"] = 1.0
-    clip: Annotated[float, "bound of pi/mu - 1 for the policy's loss; 0: unbounded"] = 0.2
+    rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy"] = 1.0
+    clip: Annotated[float, "how far an update may change an action's probability, in parts"] = 0.2
     standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
     reward_clip: Annotated[float, "clip of rewards in the learner; 0: none"] = 1.0
 
     learning_rate: Annotated[float, "Adam's, at the start"] = 1e-3
-    learning_rate_end: Annotated[float, "Adam's, after decay_steps"] = 2e-4
+    learning_rate_end: Annotated[float, "Adam's, after decay_steps, without kl_target"] = 1e-4
+    kl_target: Annotated[float, "steer the rate so that an update moves so far; 0: decay"] = 0.01
     entropy: Annotated[float, "weight of the policy's entropy, at the start"] = 0.01
     entropy_end: Annotated[float, "weight of the policy's entropy, after decay_steps"] = 0.001
     decay_steps: Annotated[int, "environment steps over which both change, linearly"] = 1_000_000
@@ -78,36 +84,32 @@ class Config:
                      "ahead", "passes", "minibatches", "decay_steps"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.clip <= 0:
+            raise TrainingError(f"clip must be above 0, not {self.clip}")
         if self.rho_bar < self.c_bar:
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
-        width = self.envs_per_actor * self.batch_trajectories
-        if width % self.minibatches:
-            raise TrainingError(
-                f"a batch of {width} environments cannot be cut into {self.minibatches} minibatches"
-            )
 
     @property
     def atari(self) -> Atari:
         return Atari(self.image_size, self.sticky_actions, self.life_loss_is_terminal)
 
 
-class Batch(NamedTuple):
-    """A Trajectory as tensors: obs [T + 1, B, ...], the rest [T, B]; rewards clipped."""
+class Rows(NamedTuple):
+    """Experience in no particular order, with what V-trace made of it.  [rows, ...] each."""
 
     obs: Tensor
     action: Tensor
-    log_prob: Tensor
-    reward: Tensor
-    terminated: Tensor
-    valid: Tensor
+    log_prob: Tensor  # of the action, by the policy that the update began with
+    advantage: Tensor
+    target: Tensor
 
-    def columns(self, which: Tensor) -> "Batch":
-        """Some of the environments, with all of their time."""
-        return Batch(*(part[:, which] for part in self))
+    def of(self, which: Tensor) -> "Rows":
+        """Some of the rows."""
+        return Rows(*(part[which] for part in self))
 
 
 class Losses(NamedTuple):
-    """What is minimised, and how far the policy is from the one that sampled."""
+    """What is minimised, and how far the policy is from the one that the update began with."""
 
     total: Tensor
     policy: Tensor
@@ -116,50 +118,60 @@ class Losses(NamedTuple):
     kl: Tensor
 
 
-def prepare(trajectory: Trajectory, reward_clip: float) -> Batch:
-    """Tensors of a trajectory; they share its memory, but for clipped rewards."""
+@torch.no_grad()
+def targets(model: nn.Module, trajectory: Trajectory, config: Config) -> Rows:
+    """V-trace by the newest parameters (equation 1, section 4.2).  Keeps the valid rows."""
+    obs = torch.from_numpy(trajectory.obs)
+    action = torch.from_numpy(trajectory.action)
     reward = torch.from_numpy(trajectory.reward)
-    return Batch(
-        obs=torch.from_numpy(trajectory.obs),
-        action=torch.from_numpy(trajectory.action),
-        log_prob=torch.from_numpy(trajectory.log_prob),
-        reward=reward.clamp(-reward_clip, reward_clip) if reward_clip else reward,
-        terminated=torch.from_numpy(trajectory.terminated),
-        valid=torch.from_numpy(trajectory.valid),
-    )
-
-
-def compute_losses(model: nn.Module, batch: Batch, config: Config, entropy_weight: float) -> Losses:
-    """Section 4.2: policy gradient with V-trace's advantage, value towards v_s, entropy."""
-    steps, width = batch.action.shape
-    logits, value = model(batch.obs.flatten(0, 1))
-    logits = logits.view(steps + 1, width, -1)[:-1]
-    value = value.view(steps + 1, width)
-    log_prob = losses.log_prob_of(logits, batch.action)
-    log_rho = log_prob - batch.log_prob
-
-    target = returns.v_trace(
-        log_rho.detach(),
-        batch.reward,
-        config.gamma * ~batch.terminated,
-        value.detach(),
-        valid=batch.valid,
+    valid = torch.from_numpy(trajectory.valid)
+    if config.reward_clip:
+        reward = reward.clamp(-config.reward_clip, config.reward_clip)
+    logits, value = model(obs.flatten(0, 1))
+    log_prob = losses.log_prob_of(logits.unflatten(0, obs.shape[:2])[:-1], action)
+    corrected = returns.v_trace(
+        log_prob - torch.from_numpy(trajectory.log_prob),
+        reward,
+        config.gamma * ~torch.from_numpy(trajectory.terminated),
+        value.unflatten(0, obs.shape[:2]),
+        valid=valid,
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
         rho_bar_pg=config.rho_bar_pg,
         trace_decay=config.trace_decay,
     )
-    advantage = target.unweighted if config.clip else target.advantage
+    advantage = corrected.advantage[valid]
     if config.standardise:
-        advantage = losses.standardised(advantage, batch.valid)
-    if config.clip:
-        policy = losses.clipped_surrogate(log_rho, advantage, batch.valid, config.clip)
-    else:
-        policy = losses.policy_gradient(log_prob, advantage, batch.valid)
-    distance = losses.squared_error(value[:-1], target.value, batch.valid)
-    entropy = losses.masked_mean(losses.entropy_of(logits), batch.valid)
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-6)
+    return Rows(obs[:-1][valid], action[valid], log_prob[valid], advantage, corrected.value[valid])
+
+
+def compute_losses(model: nn.Module, rows: Rows, config: Config, entropy_weight: float) -> Losses:
+    """Section 4.2's three parts; the first as a surrogate whose gradient is theirs at first."""
+    logits, value = model(rows.obs)
+    log_ratio = losses.log_prob_of(logits, rows.action) - rows.log_prob
+    policy = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip)
+    distance = losses.squared_error(value, rows.target)
+    entropy = losses.entropy_of(logits).mean()
     total = policy + config.value_weight * distance - entropy_weight * entropy
-    return Losses(total, policy, distance, entropy, losses.kl_estimate(log_rho, batch.valid))
+    return Losses(total, policy, distance, entropy, losses.kl_estimate(log_ratio))
+
+
+def steered(rate: float, moved: float, config: Config) -> float:
+    """The learning rate for the next update, after one that moved the policy by `moved` nats.
+
+    Up if that was less than half of `kl_target`, down if more than twice; never above
+    `learning_rate` times 3, nor below `learning_rate_end` over 10.
+    """
+    if moved > 2 * config.kl_target:
+        return max(rate / 1.5, config.learning_rate_end / 10)
+    if moved < config.kl_target / 2:
+        return min(rate * 1.5, config.learning_rate * 3)
+    return rate
+
+
+def _mean(tensors: Iterable[Tensor]) -> float:
+    return float(torch.stack(list(tensors)).mean())
 
 
 class Learner:
@@ -169,6 +181,7 @@ class Learner:
         self.config = config
         self.model = model.train()
         self.version = 0
+        self.rate = config.learning_rate
         self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, eps=1e-5)
 
     def update(self, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
@@ -177,18 +190,19 @@ class Learner:
         Returns the numbers of a metrics row, means over the update's steps.
         """
         config = self.config
-        batch = prepare(trajectory, config.reward_clip)
         done = min(1.0, env_steps / config.decay_steps)
-        rate = config.learning_rate + done * (config.learning_rate_end - config.learning_rate)
         entropy_weight = config.entropy + done * (config.entropy_end - config.entropy)
+        if not config.kl_target:
+            self.rate = config.learning_rate * (1 - done) + config.learning_rate_end * done
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate
 
+        rows = targets(self.model, trajectory, config)
         seen: list[Losses] = []
         norms: list[Tensor] = []
         for _ in range(config.passes):
-            for columns in torch.randperm(trajectory.width).chunk(config.minibatches):
-                parts = compute_losses(self.model, batch.columns(columns), config, entropy_weight)
+            for part in torch.randperm(len(rows.action)).chunk(config.minibatches):
+                parts = compute_losses(self.model, rows.of(part), config, entropy_weight)
                 self.optimizer.zero_grad()
                 parts.total.backward()  # type: ignore[no-untyped-call]
                 norms.append(
@@ -197,15 +211,18 @@ class Learner:
                 self.optimizer.step()
                 seen.append(Losses(*(part.detach() for part in parts)))
         self.version += 1
-        mean = Losses(*(torch.stack(parts).mean() for parts in zip(*seen, strict=True)))
-        return {
-            "loss_policy": float(mean.policy),
-            "loss_value": float(mean.value),
-            "entropy": float(mean.entropy),
-            "kl": float(mean.kl),
-            "gradient_norm": float(torch.stack(norms).mean()),
-            "learning_rate": rate,
+        moved = float(torch.stack([parts.kl for parts in seen[-config.minibatches :]]).mean())
+        numbers = {
+            "loss_policy": _mean(parts.policy for parts in seen),
+            "loss_value": _mean(parts.value for parts in seen),
+            "entropy": _mean(parts.entropy for parts in seen),
+            "kl": moved,
+            "gradient_norm": _mean(norms),
+            "learning_rate": self.rate,
         }
+        if config.kl_target:
+            self.rate = steered(self.rate, moved, config)
+        return numbers
 
     def parameters(self) -> Parameters:
         """What actors are sent."""
@@ -215,6 +232,7 @@ class Learner:
         """What a checkpoint keeps."""
         return {
             "version": self.version,
+            "rate": self.rate,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -222,6 +240,7 @@ class Learner:
     def load(self, state: dict[str, Any]) -> None:
         """Goes back to what `state` gave."""
         self.version = state["version"]
+        self.rate = state["rate"]
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from remotely import local
-from remotely_rl import impala, models
+from remotely_rl import impala, models, returns
 from remotely_rl.environments import Source
 from remotely_rl.errors import TrainingError
 from remotely_rl.sampler import Parameters
-from remotely_rl.trajectory import Trajectory
 from tests.remotely_rl import toys
 
 CONFIG = impala.Config(
@@ -24,9 +23,7 @@ CONFIG = impala.Config(
     minibatches=2,
     decay_steps=1000,
 )
-PAPER = dataclasses.replace(
-    CONFIG, passes=1, minibatches=1, clip=0.0, standardise=False, trace_decay=1.0
-)
+PAPER = dataclasses.replace(CONFIG, passes=1, minibatches=1, standardise=False, trace_decay=1.0)
 
 
 def network(observations: int = 2) -> models.MLP:
@@ -113,48 +110,95 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(config: impala.Conf
     assert torch.equal(*results)
 
 
-def test_on_their_own_policy_all_ratios_are_one() -> None:
+def test_rows_that_are_no_experience_never_reach_the_losses() -> None:
+    learns = learner(observations=1)
+    trajectory = actor(learns, toys.Counting).sample().trajectory
+    rows = impala.targets(learns.model, trajectory, CONFIG)
+    assert len(rows.action) == trajectory.valid.sum() < trajectory.valid.size
+    assert 3.0 not in rows.obs  # the observation that a Counting episode ends with
+    assert all(len(part) == len(rows.action) for part in rows)
+
+
+def test_the_first_step_follows_the_gradient_of_the_paper() -> None:
     learns = learner(PAPER)
     learns.model.eval()
-    batch = impala.prepare(actor(learns).sample().trajectory, reward_clip=1.0)
-    parts = impala.compute_losses(learns.model, batch, PAPER, entropy_weight=0.0)
+    trajectory = actor(learns).sample().trajectory
+    stale = dataclasses.replace(trajectory, log_prob=trajectory.log_prob + 0.5)  # mu is not pi
+    rows = impala.targets(learns.model, stale, PAPER)
+    parts = impala.compute_losses(learns.model, rows, PAPER, entropy_weight=0.0)
+
+    # Section 4.2, written out: rho_s grad log pi(a_s) (r_s + gamma v_{s+1} - V_s), with rho < 1.
+    logits, value = learns.model(torch.from_numpy(stale.obs).flatten(0, 1))
+    log_prob = logits.log_softmax(-1).view(7, 4, 2)[:-1]
+    log_prob = log_prob.gather(-1, torch.from_numpy(stale.action)[..., None])[..., 0]
+    target = returns.v_trace(
+        log_prob.detach() - torch.from_numpy(stale.log_prob),
+        torch.from_numpy(stale.reward),
+        PAPER.gamma * ~torch.from_numpy(stale.terminated),
+        value.detach().view(7, 4),
+        valid=torch.from_numpy(stale.valid),
+    )
+    by_hand = -(log_prob * target.advantage)[torch.from_numpy(stale.valid)].mean()
+    weights = list(learns.model.parameters())
+    ours = torch.autograd.grad(parts.policy, weights, allow_unused=True, retain_graph=True)
+    theirs = torch.autograd.grad(by_hand, weights, allow_unused=True)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
     assert parts.kl.item() == pytest.approx(0.0, abs=1e-6)
 
 
 def test_rewards_are_clipped_in_the_learner_alone() -> None:
-    trajectory = actor(learner(observations=1), toys.Counting).sample().trajectory
-    assert trajectory.reward.max() == 30.0
-    assert impala.prepare(trajectory, reward_clip=1.0).reward.max() == 1.0
-    assert impala.prepare(trajectory, reward_clip=0.0).reward.max() == 30.0
-
-
-def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
-    # V is 8 everywhere, rewards are clipped to 1: one step off the end the target tells.
     model = network(observations=1)
     with torch.no_grad():
         model.value.weight.zero_()
+    trajectory = actor(impala.Learner(PAPER, model), toys.Counting).sample().trajectory
+    assert trajectory.reward.max() == 30.0
+    clipped = impala.targets(model, trajectory, PAPER).target
+    raw = impala.targets(model, trajectory, dataclasses.replace(PAPER, reward_clip=0.0)).target
+    assert clipped.max() <= 3.0 < 30.0 <= raw.max()
+
+
+def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
+    model = network(observations=1)
+    with torch.no_grad():  # V is 8 everywhere
+        model.value.weight.zero_()
         model.value.bias.fill_(8.0)
     learns = impala.Learner(PAPER, model)
-    model.eval()
 
-    def value_loss(truncates: bool) -> float:
+    def target(truncates: bool) -> float:
         played = actor(
             learns, lambda: toys.Counting(length=1, truncates=truncates), trajectory_steps=1
         )
-        batch = impala.prepare(played.sample().trajectory, reward_clip=1.0)
-        return impala.compute_losses(learns.model, batch, PAPER, 0.0).value.item()
+        return impala.targets(model, played.sample().trajectory, PAPER).target[0].item()
 
-    assert value_loss(truncates=False) == pytest.approx(0.5 * (1.0 - 8.0) ** 2)
-    assert value_loss(truncates=True) == pytest.approx(0.5 * (1.0 + PAPER.gamma * 8.0 - 8.0) ** 2)
+    assert target(truncates=False) == pytest.approx(1.0)
+    assert target(truncates=True) == pytest.approx(1.0 + PAPER.gamma * 8.0)
 
 
 def test_rate_and_entropy_go_to_their_ends_and_stay_there() -> None:
-    learns = learner()
+    learns = learner(dataclasses.replace(CONFIG, kl_target=0.0))
     trajectory = actor(learns).sample().trajectory
     rates = [learns.update(trajectory, steps)["learning_rate"] for steps in (0, 500, 1000, 9000)]
     low, high = CONFIG.learning_rate_end, CONFIG.learning_rate
     assert rates == pytest.approx([high, (low + high) / 2, low, low])
     assert learns.version == 4
+
+
+@pytest.mark.parametrize(
+    ("moved", "rate"), [(0.001, 1.5e-3), (0.01, 1e-3), (0.03, 1e-3 / 1.5), (math.inf, 1e-3 / 1.5)]
+)
+def test_the_rate_is_steered_to_how_far_an_update_is_to_move(moved: float, rate: float) -> None:
+    assert impala.steered(1e-3, moved, CONFIG) == pytest.approx(rate)
+
+
+def test_the_steered_rate_has_bounds() -> None:
+    rate = 1e-3
+    for _ in range(20):
+        rate = impala.steered(rate, 0.0, CONFIG)
+    assert rate == 3e-3
+    for _ in range(30):
+        rate = impala.steered(rate, 1.0, CONFIG)
+    assert rate == CONFIG.learning_rate_end / 10
 
 
 def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
@@ -172,7 +216,7 @@ def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
 
 @pytest.mark.parametrize("config", [CONFIG, PAPER], ids=["ours", "the paper's"])
 def test_a_game_of_one_step_is_learnt_in_seconds(config: impala.Config) -> None:
-    config = dataclasses.replace(config, learning_rate=5e-3, learning_rate_end=5e-3)
+    config = dataclasses.replace(config, learning_rate=5e-3, kl_target=0.0)
     learns = learner(config)
     sampler = actor(learns, trajectory_steps=16)
     scores: list[float] = []
@@ -189,7 +233,7 @@ def test_a_game_of_one_step_is_learnt_in_seconds(config: impala.Config) -> None:
     [
         ({"actors": 0}, "actors must be at least 1, not 0"),
         ({"rho_bar": 0.5}, r"rho_bar \(0.5\) must be at least c_bar"),
-        ({"minibatches": 3}, "a batch of 4 environments cannot be cut into 3 minibatches"),
+        ({"clip": 0.0}, "clip must be above 0"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused_in_a_sentence(
@@ -197,10 +241,3 @@ def test_a_config_that_makes_no_sense_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(TrainingError, match=said):
         dataclasses.replace(CONFIG, **changes)
-
-
-def test_a_minibatch_keeps_the_time_of_its_environments() -> None:
-    trajectory: Trajectory = actor(learner()).sample().trajectory
-    batch = impala.prepare(trajectory, 1.0).columns(torch.tensor([2, 0]))
-    assert batch.obs.shape == (7, 2, 2)
-    assert batch.action.tolist() == trajectory.action[:, [2, 0]].tolist()

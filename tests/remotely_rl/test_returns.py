@@ -127,7 +127,6 @@ def test_on_its_own_policy_v_trace_is_gae(trace_decay: float) -> None:
     gae = returns.gae(reward, gamma, value, valid=valid, trace_decay=trace_decay)
     torch.testing.assert_close(ours.value, gae.value)
     torch.testing.assert_close(ours.advantage[valid], gae.advantage[valid])
-    torch.testing.assert_close(ours.unweighted[valid], ours.advantage[valid])
 
 
 def test_without_clips_and_with_certain_rewards_v_trace_is_the_importance_sampled_return() -> None:
