@@ -19,6 +19,10 @@ from remotely.engine import Engine
 from remotely.errors import MasterLost, NotConnected, RemotelyError
 from remotely.lease import CONNECT_S, PLACE_S
 
+# Here, although few need it: loaded later, the module would take the place of the function
+# `remotely.local`.
+from remotely.local import Local
+
 if TYPE_CHECKING:
     from remotely.client import Client
 
@@ -61,8 +65,6 @@ def connect(
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         if os.environ.get("REMOTELY_LOCAL") == "1":
-            from remotely.local import Local  # noqa: PLC0415 - the other engine need not load
-
             engine: Engine = Local()
         elif address:
             engine = client_of(address, key, ship, patience_s)

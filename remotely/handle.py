@@ -53,6 +53,11 @@ class Method:
     def __doc__(self) -> str | None:  # type: ignore[override]
         return inspect.getdoc(self.__wrapped__)
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        bind = getattr(self.__wrapped__, "__get__", None)
+        return inspect.signature(bind(self) if bind else self.__wrapped__)
+
     def __repr__(self) -> str:
         return f"<method {self._name} of {self._handles[0]!r}>"
 
@@ -90,6 +95,8 @@ class Handle:
         return _get((self,), name)[0].result()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__orig_class__":  # by Actor[int](...), which does without where it must
+            raise AttributeError(name)
         _set((self,), name, value)[0].result()
 
     def __delattr__(self, name: str) -> None:

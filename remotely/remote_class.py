@@ -4,7 +4,7 @@
 a handle is no instance of the class, Python then leaves `__init__` alone.  `construct` is the way
 around, for the process where the object is to live.  Two more places make instances by `__new__`,
 without being calls of the class: copying and unpickling.  So the class also gets a `__reduce_ex__`
-which names `construct`'s half for that.
+which names `construct`, or its half, for that.  And a `__signature__`, or tools would show ours.
 
 A metaclass was refused: it would have to be mixed with the user's own, and `__class__` of an
 existing class cannot be changed.  Rebuilding the class was refused: `super()` would break.
@@ -14,6 +14,7 @@ import copyreg
 import difflib
 import inspect
 import threading
+import typing
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -26,7 +27,9 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 P = ParamSpec("P")
 
-_here = threading.local()  # .constructing: the class whose plain instance is being made
+# .making: the class whose plain instance is being made here, and those of its bases (itself the
+# first) whose `__new__` is ours and has not been reached yet.
+_here = threading.local()
 
 
 @overload
@@ -86,6 +89,7 @@ def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
 def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
     if isinstance(cls, Placeable):
         return cls
+    cls = typing.get_origin(cls) or cls  # Actor[int] is Actor
     found = getattr(cls, "__remotely__", None)
     if not isinstance(cls, type) or not isinstance(found, Options):
         name = getattr(cls, "__name__", repr(cls))
@@ -105,11 +109,17 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         changes["memory"] = parse_memory(changes["memory"])
     for name, (least, what) in _LEAST.items():
         value = changes.get(name, least)
-        if isinstance(value, bool) or not isinstance(value, what) or value < least:
+        is_number = isinstance(value, what) and not isinstance(value, bool)
+        if not is_number or not least <= value < float("inf"):
             kind = "a whole number" if what is int else "a number"
             raise ValueError(f"{name}={value!r}: it is to be {kind} from {least} up")
+    for name, what in {"wait": bool, "detached": bool, "name": str}.items():
+        if not isinstance(changes.get(name, what()), what):
+            kind = "a string" if what is str else "True or False"
+            raise ValueError(f"{name}={changes[name]!r}: it is to be {kind}")
     env = changes.get("env", {})
-    if not all(isinstance(text, str) for pair in env.items() for text in pair):
+    texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [env]
+    if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"env={env!r}: it is to map names to strings")
     return msgspec.structs.replace(base, **changes)
 
@@ -135,42 +145,83 @@ def _decorate(cls: C, options: Options) -> C:
         raise TypeError(f"@remote_class is for classes; {cls!r} is none")
     own = cls.__dict__.get("__new__")
     cls.__remotely__ = options  # type: ignore[attr-defined]
-    cls.__remotely_new__ = own  # type: ignore[attr-defined]
+    if not isinstance(own, staticmethod) or own.__func__ is not _new:  # else decorated once more
+        cls.__remotely_new__ = own  # type: ignore[attr-defined]
     cls.__new__ = staticmethod(_new)  # type: ignore[assignment]
+    if "__signature__" not in vars(cls):
+        cls.__signature__ = _Signature()  # type: ignore[attr-defined]
     if vars(object)["__reduce_ex__"] is inspect.getattr_static(cls, "__reduce_ex__"):
         cls.__reduce_ex__ = _reduce_ex  # type: ignore[assignment]
     return cls
 
 
 def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
-    if getattr(_here, "constructing", None) is cls:
-        return _plain_new(cls, args, kwargs)
+    making, owners = getattr(_here, "making", (None, []))
+    if making is cls and owners:
+        _here.making = cls, owners[1:]
+        try:
+            return _own_new(owners[0], cls, args, kwargs)
+        finally:
+            _here.making = cls, owners
+    if cls.__new__ is not _new:
+        raise TypeError(
+            f"{cls.__name__} has a __new__ of its own, which would run here: decorate it too, "
+            "with @remotely.remote_class"
+        )
     from remotely.handle import make  # noqa: PLC0415 - handles know classes, not the reverse
 
     return make(cls, args, kwargs, cls.__remotely__, 1)[0]  # type: ignore[attr-defined]
 
 
 def _plain(cls: type, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-    before = getattr(_here, "constructing", None)
-    _here.constructing = cls
+    before: tuple[Any, list[type]] = getattr(_here, "making", (None, []))
+    _here.making = cls, [base for base in cls.__mro__ if "__remotely_new__" in vars(base)]
     try:
         return cls.__new__(cls, *args, **(kwargs or {}))
     finally:
-        _here.constructing = before
+        _here.making = before
 
 
-def _plain_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the `__new__` that the class had before it was decorated."""
-    owner = next(base for base in cls.__mro__ if "__remotely__" in vars(base))
+def _own_new(owner: type, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the `__new__` that one class of the chain had, or inherited, before it was decorated."""
     original = vars(owner)["__remotely_new__"]
     if original is not None:
         return original.__get__(None, cls)(cls, *args, **kwargs)
     above = super(owner, cls).__new__  # type: ignore[arg-type]
-    return above(cls) if above is object.__new__ else above(cls, *args, **kwargs)
+    if above is not object.__new__:
+        return above(cls, *args, **kwargs)
+    if (args or kwargs) and cls.__init__ is object.__init__:  # type: ignore[misc]
+        raise TypeError(f"{cls.__name__}() takes no arguments")
+    return above(cls)
 
 
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     reduced = object.__reduce_ex__(self, protocol)
-    if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
-        return (_plain, (reduced[1][0], reduced[1][1:]), *reduced[2:])
+    if not isinstance(reduced, tuple):
+        return reduced
+    make, args, *state = reduced
+    if make is copyreg.__newobj__:  # type: ignore[attr-defined]
+        return (_plain, (args[0], args[1:]), *state)
+    if make is copyreg.__newobj_ex__:  # type: ignore[attr-defined]
+        return (_plain, args, *state)
+    if isinstance(make, type) and hasattr(make, "__remotely__"):
+        return (construct, (make, args, {}), *state)
     return reduced
+
+
+class _Signature:
+    """The signature of a class's constructor, as it would be without our `__new__`."""
+
+    def __get__(self, instance: object, cls: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        for base in cls.__mro__[:-1]:
+            own = vars(base)
+            new = own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__")
+            for member in filter(None, (new, own.get("__init__"))):
+                try:
+                    found = inspect.signature(getattr(member, "__func__", member))
+                except ValueError:  # of a builtin
+                    raise AttributeError("__signature__") from None
+                return found.replace(parameters=list(found.parameters.values())[1:])
+        return inspect.Signature()

@@ -29,6 +29,7 @@ PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 WALL_CLOCK_FOR_PEOPLE = {
     ("worker", "time.time"),  # since when an actor lives, in `remotely status`
     ("master", "time.time"),  # the same, until its worker has reported
+    ("cli", "time.time"),  # and how long ago that is
 }
 WALL_CLOCKS = {
     "time.time",
