@@ -5,8 +5,12 @@ For debuggers, for tests, and for machines where there is no cluster.  Arguments
 
 import asyncio
 import inspect
+import itertools
+import traceback
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from remotely.engine import Options, Remote
@@ -21,6 +25,8 @@ class Local:
     def __init__(self) -> None:
         self._objects: dict[str, Any] = {}
         self._names: dict[str, str] = {}
+        self._remotes: weakref.WeakValueDictionary[str, Remote] = weakref.WeakValueDictionary()
+        self._counts: dict[str, itertools.count[int]] = {}
 
     def place(
         self,
@@ -30,8 +36,6 @@ class Local:
         options: Options,
         count: int,
     ) -> list[Remote]:
-        if options.name in self._names:
-            raise NameTaken(f"an actor named {options.name!r} is here already")
         return [self._make(cls, args, kwargs, options) for _ in range(count)]
 
     def call(
@@ -43,8 +47,7 @@ class Local:
         background: bool,
     ) -> list[CallFuture[Any]]:
         def run(target: Any) -> Any:
-            value = getattr(target, method)(*args, **kwargs)
-            return asyncio.run(value) if inspect.iscoroutine(value) else value
+            return _finish(getattr(target, method)(*args, **kwargs))
 
         return [self._outcome(remote, run) for remote in remotes]
 
@@ -63,7 +66,7 @@ class Local:
 
     def release(self, remote: Remote) -> None:
         if remote.owned:
-            self._end(remote.actor)
+            self._end_unasked(remote.actor)
 
     def find(self, name: str) -> Remote:
         if name not in self._names:
@@ -71,24 +74,38 @@ class Local:
         return self.borrow(self._names[name], name)
 
     def borrow(self, actor: str, name: str) -> Remote:
-        return Remote(self, actor, name, owned=False)
+        found = self._remotes.get(actor)
+        if found is None:
+            found = self._remotes[actor] = Remote(self, actor, name, owned=False)
+        return found
 
     def shutdown(self) -> None:
         for actor in list(self._objects):
-            self._end(actor)
+            self._end_unasked(actor)
 
     def _end(self, actor: str) -> None:
         target = self._objects.pop(actor, None)
         self._names = {name: held for name, held in self._names.items() if held != actor}
         if callable(close := getattr(target, "close", None)):
-            close()
+            _finish(close())
+
+    def _end_unasked(self, actor: str) -> None:
+        """End it where nobody waits to be told of an error."""
+        try:
+            self._end(actor)
+        except Exception:
+            traceback.print_exc()
 
     def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> Remote:
+        if options.name in self._names:
+            raise NameTaken(f"an actor named {options.name!r} is here already")
+        number = self._counts.setdefault(cls.__name__, itertools.count(1))
+        name = options.name or f"{cls.__name__}-{next(number)}"
         actor = uuid.uuid4().hex
         self._objects[actor] = construct(cls, args, kwargs)
-        name = options.name or f"{cls.__name__}-{len(self._objects)}"
         self._names[name] = actor
-        return Remote(self, actor, name, owned=not options.detached)
+        remote = self._remotes[actor] = Remote(self, actor, name, owned=not options.detached)
+        return remote
 
     def _outcome(self, remote: Remote, run: Callable[[Any], Any]) -> CallFuture[Any]:
         if remote.actor not in self._objects:
@@ -97,3 +114,15 @@ class Local:
             return completed(run(self._objects[remote.actor]))
         except Exception as error:
             return failed(error)
+
+
+def _finish(value: Any) -> Any:
+    """Return the value, or run a coroutine to its end, from async code too."""
+    if not inspect.iscoroutine(value):
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(value)
+    with ThreadPoolExecutor(1) as other:  # a thread has one loop at a time
+        return other.submit(asyncio.run, value).result()
