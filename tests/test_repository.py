@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -209,3 +210,7 @@ def test_no_tracked_file_depends_on_a_machine_or_a_registry(what: str) -> None:
             continue  # a picture
         found += [f"{path}: {match[0]}" for match in pattern.finditer(text)]
     assert found == []
+
+
+def test_the_tables_of_the_design_page_are_what_the_code_says() -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "tables.py", "--check"], check=True)

@@ -134,8 +134,8 @@ def main() -> None:
     machine = f"{psutil.cpu_count()} cores, {platform.processor() or platform.machine()}"
     print(f"{machine}, Python {platform.python_version()}, n={options.repeats}\n")
     print(f"{'':32}{'median':>12}{'min':>12}{'max':>12}")
-    for name, seconds in figures.items():
-        row = (statistics.median(seconds), min(seconds), max(seconds))
+    for name, values in figures.items():
+        row = (statistics.median(values), min(values), max(values))
         print(f"{name:32}" + "".join(f"{1000 * value:>9.2f} ms" for value in row))
     if options.json:
         options.json.write_text(json.dumps({"machine": machine, "seconds": figures}, indent=1))

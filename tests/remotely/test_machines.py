@@ -27,7 +27,8 @@ import remotely
 @remotely.remote_class
 class Where:
     def address(self):
-        shown = subprocess.run(["ip", "-json", "addr", "show", "up"], capture_output=True, check=True)
+        ask = ["ip", "-json", "addr", "show", "up"]
+        shown = subprocess.run(ask, capture_output=True, check=True)
         found = [a["local"] for i in json.loads(shown.stdout) for a in i["addr_info"]]
         return next(a for a in found if a.startswith("10.231."))
     def double(self, array):

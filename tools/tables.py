@@ -1,0 +1,84 @@
+"""Writes the tables of docs/design.md from the code that they describe.
+
+python tools/tables.py           # rewrite them
+python tools/tables.py --check   # exit 1 if they are not what the code says
+"""
+
+import re
+import sys
+import typing
+from pathlib import Path
+
+from remotely import control, wire
+from remotely.engine import Options
+from remotely.lease import TIMES
+
+PAGE = Path(__file__).parent.parent / "docs" / "design.md"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def calls() -> str:
+    rows = [[kind.name, rule.sender, rule.means] for kind, rule in wire.SHAPES.items()]
+    return table(["message", "sent by", "means"], rows)
+
+
+def messages() -> str:
+    unions = {
+        "client to master": control.ToMaster["client"],
+        "master to client": control.FromMaster["client"],
+        "worker to master": control.ToMaster["worker"],
+        "master to worker": control.FromMaster["worker"],
+        "worker to zygote": control.ToZygote,
+        "zygote to worker": control.FromZygote,
+        "worker to actor": control.ToActor,
+        "actor to worker": control.FromActor,
+        "client to actor (PREPARE)": control.FromClient,
+    }
+    rows = []
+    for way, union in unions.items():
+        members = typing.get_args(union) or (union,)
+        rows.append([way, ", ".join(f"`{member.__name__}`" for member in members)])
+    return table(["way", "messages"], rows)
+
+
+def times() -> str:
+    rows = [[f"`{time.name}`", f"{time.seconds:g} s", time.reason] for time in TIMES]
+    return table(["name", "", "reason"], rows)
+
+
+def options() -> str:
+    lines = re.findall(r"^    (\w+) {2,}(.+)$", Options.__doc__ or "", re.MULTILINE)
+    defaults = dict(zip(Options.__struct_fields__, Options.__struct_defaults__, strict=True))
+    rows = [[f"`{name}`", f"`{_shown(defaults[name])}`", means] for name, means in lines]
+    return table(["option", "default", "means"], rows)
+
+
+def _shown(default: object) -> str:
+    return "{}" if type(default).__name__ == "Factory" else repr(default)
+
+
+TABLES = {"calls": calls, "messages": messages, "times": times, "options": options}
+
+
+def filled(page: str) -> str:
+    """Return the page with the text between each pair of marks replaced."""
+    for name, make in TABLES.items():
+        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page, count = mark.subn("\\g<1>" + make().replace("\\", r"\\") + "\n\\g<2>", page)
+        assert count == 1, f"docs/design.md has {count} places for the table {name!r}"
+    return page
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    if "--check" in sys.argv:
+        sys.exit(0 if filled(page) == page else "docs/design.md is behind the code: run this tool")
+    PAGE.write_text(filled(page))
+
+
+if __name__ == "__main__":
+    main()
