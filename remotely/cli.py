@@ -236,14 +236,14 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     where = _where(address, port)
     with _client(where, key) as client:
         found = client.status()
-    facts = _facts(found, where)
+    report = facts(found, where)
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        click.echo(json.dumps(report, indent=2))
     else:
-        click.echo(_tables(facts, time.time()))
+        click.echo(_tables(report, time.time()))
 
 
-def _facts(found: control.Status, address: str) -> dict[str, Any]:
+def facts(found: control.Status, address: str) -> dict[str, Any]:
     """Return what `status --json` prints, as documented there."""
     actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
     names = {actor.location.actor: actor.location.name for _, actor in actors}

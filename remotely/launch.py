@@ -171,11 +171,11 @@ def stop(port: int) -> list[Running]:
     masters = [daemon for daemon in daemons if daemon.role == "master"]
     workers = [daemon for daemon in daemons if daemon.role != "master"]
     _end(masters, signal.SIGTERM, LEAVE_S + 1.0)  # sees its workers off
-    _end(workers, signal.SIGTERM, 2 * END_S)
+    _end(workers, signal.SIGTERM, END_S)
     for worker in _end(workers + masters, signal.SIGKILL, END_S):
         host.kill_tagged(worker.worker or "nobody")
         _await(lambda worker=worker: not Path(worker.folder).exists(), END_S)  # type: ignore[misc]
-    pid_file.tidy(port)
+    pid_file.tidy(pid_file.folder_of(port))
     return daemons
 
 
@@ -196,7 +196,6 @@ class _Staying:
     """
 
     def __init__(self, stem: str, port: int) -> None:
-        self._port = port
         folder = pid_file.make_folder(port)
         self._file = folder / f"{stem}.json"
         self._log = folder / ("master.log" if stem == "master" else "worker.log")
@@ -222,10 +221,9 @@ class _Staying:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-            self._file.unlink(missing_ok=True)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
-            pid_file.tidy(self._port)
+            pid_file.leave(self._file)
         daemon.returncode = 0  # no child of ours any more
         _let_go(daemon)
         assert daemon.stdout is not None

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from remotely import control, host, sockets
+from remotely import control, host, pid_file, sockets
 from remotely.errors import RemotelyError
 from remotely.keys import MasterKey
 from remotely.lease import LEASE_S, TICK_EVERY_S, Leases
@@ -592,7 +592,7 @@ def main() -> None:
         os.write(1, b"READY\n")
     master.run()
     if config.pid_file:
-        Path(config.pid_file).unlink(missing_ok=True)
+        pid_file.leave(Path(config.pid_file))
 
 
 if __name__ == "__main__":

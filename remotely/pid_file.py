@@ -1,7 +1,7 @@
 """The daemons that stay: what runs on this machine, and of which cluster.
 
     ~/.remotely/run/HOST/PORT/    HOST is this machine: its home may be shared with others
-        master.json               written by the launcher, removed by the daemon when it ends
+        master.json               written by the launcher, removed by the daemon as it ends
         worker.json               the worker that `remotely start` made
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
         master.log, worker.log    what they had to say; nearly nothing
@@ -66,8 +66,12 @@ def write(file: Path, running: Running) -> None:
 
 def running(port: int) -> list[Running]:
     """Return the daemons of this port that live: the master, its own worker, those that joined."""
+    return _running_in(folder_of(port))
+
+
+def _running_in(folder: Path) -> list[Running]:
     found = []
-    for file in folder_of(port).glob("*.json"):
+    for file in folder.glob("*.json"):
         with contextlib.suppress(msgspec.DecodeError, OSError):
             daemon = msgspec.json.decode(file.read_bytes(), type=Running)
             if daemon.alive:
@@ -84,11 +88,16 @@ def remove(file: Path, daemon: Running) -> None:
         shutil.rmtree(daemon.folder, ignore_errors=True)
 
 
-def tidy(port: int) -> None:
+def leave(file: Path) -> None:
+    """For a daemon, as it ends: take away its own file."""
+    file.unlink(missing_ok=True)
+    tidy(file.parent)
+
+
+def tidy(folder: Path) -> None:
     """When the last daemon is gone, take away the folder too, unless a log says something."""
-    if running(port):
+    if _running_in(folder):
         return
-    folder = folder_of(port)
     for log in folder.glob("*.log"):
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:

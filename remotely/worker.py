@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from remotely import control, host, sockets
+from remotely import control, host, pid_file, sockets
 from remotely.errors import RemotelyError
 from remotely.keys import MemberKey, fresh_pair
 from remotely.lease import BEAT_EVERY_S, TERM_S
@@ -131,7 +131,7 @@ class Worker:
             self._zygote_process.wait(TERM_S)
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._config.pid_file:
-            Path(self._config.pid_file).unlink(missing_ok=True)
+            pid_file.leave(Path(self._config.pid_file))
         self._link.send(control.Goodbye())  # the last word: nothing of us is left
         self._context.destroy(linger=500)
 
@@ -170,7 +170,8 @@ class Worker:
                 self._leave()
 
     def _refused(self, error: RemotelyError) -> None:
-        log.error("the master refused this worker: %s", error)
+        if self._announced or self._config.lifeline:
+            log.error("the master refused this worker: %s", error)
         if self._config.lifeline:  # its master has the same keys: it is slow, and tried again
             return
         self._announce(f"{type(error).__name__} {error}")

@@ -1,0 +1,529 @@
+"""The command `remotely`, as its user meets it: real daemons, real sockets, a machine of its own.
+
+Each test has a folder for REMOTELY_HOME and one for what daemons put under /tmp, and ends by
+asserting that no process and no file of them is left.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remotely import cli
+from remotely.connection import client_of
+from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
+
+SCRIPT = """
+import sys
+import remotely
+
+@remotely.remote_class
+class Counter:
+    def __init__(self):
+        self.total = 0
+    def add(self, n):
+        self.total += n
+        print("the total is", self.total, flush=True)
+        return self.total
+
+counter = remotely.options(Counter, **eval(sys.argv[1]))()
+for line in sys.stdin:
+    sys.stdout.write(f"added: {counter.add(int(line))}\\n")  # at once: the actor prints too
+    sys.stdout.flush()
+"""
+
+
+class Machine:
+    """A home of its own, so that commands here see no cluster but those they start."""
+
+    def __init__(self, home: Path, temporary: Path) -> None:
+        self.home = home
+        self.keys = home / "keys"
+        self.environment = {
+            **{name: v for name, v in os.environ.items() if not name.startswith("REMOTELY_")},
+            "REMOTELY_HOME": str(home),
+            "REMOTELY_HOST": home.name,
+            "TMPDIR": str(temporary),
+        }
+
+    def run(self, *command: object, **environment: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [SCRIPTS / "remotely", *map(str, command)],
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    def does(self, *command: object, **environment: str) -> str:
+        """Run a command that succeeds, and return what it says."""
+        done = self.run(*command, **environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def refuses(self, *command: object, code: int = 1, **environment: str) -> str:
+        """Run a command that fails, and return the sentence by which it says why."""
+        done = self.run(*command, **environment)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    def status(self, port: int) -> dict[str, Any]:
+        """Return what `status --json` prints; asked here, which costs no process."""
+        client = client_of(f"127.0.0.1:{port}", self.keys / "client.key")
+        try:
+            return cli.facts(client.status(), client.address)
+        finally:
+            client.shutdown()
+
+    def pids(self, port: int) -> dict[str, int]:
+        """Return the daemons of a port here, as their pid files say."""
+        files = self.home.glob(f"run/*/{port}/*.json")
+        return {file.stem: int(json.loads(file.read_bytes())["pid"]) for file in files}
+
+    @contextlib.contextmanager
+    def script(self, port: int, options: str = "{}") -> Iterator["subprocess.Popen[str]"]:
+        """Run a script that has a Counter; it adds the numbers that it reads."""
+        running = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, options],
+            env={**self.environment, "REMOTELY_ADDRESS": f"127.0.0.1:{port}"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield running
+        finally:
+            running.communicate(timeout=DEADLINE_S)
+
+
+def add(script: "subprocess.Popen[str]", number: int) -> int:
+    """Let a script add a number; return the total, and skip what its actor prints."""
+    assert script.stdin is not None
+    assert script.stdout is not None
+    script.stdin.write(f"{number}\n")
+    script.stdin.flush()
+    for line in script.stdout:
+        if line.startswith("added:"):
+            return int(line.split()[1])
+    raise AssertionError("the script ended")
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Any]:
+    """Make machines by name.  After the test, nothing of any of them is left."""
+    # Short, since the paths of ipc sockets may not be long.
+    temporary = Path(tempfile.mkdtemp(prefix="cli-"))
+    made: list[Machine] = []
+
+    def make(name: str) -> Machine:
+        made.append(Machine(tmp_path / name, temporary))
+        return made[-1]
+
+    yield make
+    wait_until(lambda: not processes(str(tmp_path)), f"the end of {processes(str(tmp_path))}")
+    assert list(temporary.iterdir()) == []
+    left = {file for machine in made for file in machine.home.glob("run/*/*/*")}
+    assert not {file for file in left if file.suffix != ".log" or not file.read_text()}
+    temporary.rmdir()
+
+
+@pytest.fixture
+def here(machines: Any) -> Machine:
+    machine: Machine = machines("here")
+    return machine
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+def copied_key(there: Machine, here: Machine, name: str = "worker.key") -> Path:
+    """Copy a key as a user would, from the machine of the master."""
+    here.home.mkdir()
+    return Path(shutil.copy(there.keys / name, here.home / name))
+
+
+# --- start, status, logs, stop --------------------------------------------------------------------
+
+
+def test_a_cluster_is_started_used_watched_and_stopped(here: Machine, port: int) -> None:
+    said = here.does("start", "--port", port, "--cpus", 3)
+    assert f'remotely.connect("127.0.0.1:{port}")' in said
+    assert f"remotely join 127.0.0.1:{port} --key worker.key" in said
+    assert str(here.keys / "worker.key") in said
+    assert f"remotely stop --port {port}" in said
+
+    with here.script(port) as script:
+        assert [add(script, 2), add(script, 3)] == [2, 5]
+        wait_until(lambda: here.status(port)["actors"][0]["calls"] == 2, "both calls are counted")
+
+        found = json.loads(here.does("status", "--json", "--port", port))
+        (machine,) = found["machines"]
+        (actor,) = found["actors"]
+        assert (found["format"], found["address"]) == (1, f"127.0.0.1:{port}")
+        assert (machine["cpus"], machine["free_cpus"], machine["address"]) == (3, 2, "127.0.0.1")
+        assert (actor["name"], actor["class"], actor["cpus"]) == ("Counter-1", "Counter", 1)
+        assert actor["worker"] == machine["worker"]
+        assert actor["owner"] == {"pid": script.pid, "machine": machine["machine"], "actor": ""}
+        assert actor["rss"] > 1 << 20
+
+        table = here.does("status", f"127.0.0.1:{port}")
+        assert "2 of 3 CPUs" in table
+        row = rf"Counter-1 +Counter +\S+ +{actor['pid']} +\d+% +\d+ MiB +2 +\d+ s +pid {script.pid}"
+        assert re.search(row, table)
+
+        assert here.does("logs", REMOTELY_ADDRESS=f"127.0.0.1:{port}").splitlines() == [
+            "[Counter-1] the total is 2",
+            "[Counter-1] the total is 5",
+        ]
+        assert "Counter-1" in here.refuses("logs", "Countr", "--port", port)
+
+    wait_until(lambda: not here.status(port)["actors"], "the actor ends with its script")
+    assert here.does("logs", "Counter-1", "--port", port) == "the total is 2\nthe total is 5\n"
+    assert f"127.0.0.1:{port} has ended" in here.does("stop", "--port", port)
+
+
+def test_logs_are_followed_until_the_actor_has_ended(here: Machine, port: int) -> None:
+    here.does("start", "--port", port)
+    follow = [str(SCRIPTS / "remotely"), "logs", "Counter-1", "--follow", "--port", str(port)]
+    with here.script(port) as script:
+        add(script, 4)
+        with subprocess.Popen(
+            follow, env=here.environment, stdout=subprocess.PIPE, text=True
+        ) as following:
+            assert following.stdout is not None
+            assert following.stdout.readline() == "the total is 4\n"
+            add(script, 5)
+            assert following.stdout.readline() == "the total is 9\n"
+            script.communicate(timeout=DEADLINE_S)
+            assert following.stdout.read() == ""
+            assert following.wait(DEADLINE_S) == 0
+    here.does("stop", "--port", port)
+
+
+def test_ctrl_c_ends_following_quietly(here: Machine, port: int) -> None:
+    here.does("start", "--port", port)
+    command = [str(SCRIPTS / "remotely"), "logs", "--follow", "--port", str(port)]
+    with here.script(port) as script:
+        add(script, 4)
+        with subprocess.Popen(
+            command,
+            env=here.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as following:
+            assert following.stdout is not None
+            assert following.stdout.readline() == "[Counter-1] the total is 4\n"
+            following.send_signal(signal.SIGINT)
+            assert following.communicate(timeout=DEADLINE_S) == ("", "")
+            assert following.returncode == 0
+    here.does("stop", "--port", port)
+
+
+def test_two_scripts_may_have_actors_of_the_same_class(here: Machine, port: int) -> None:
+    here.does("start", "--port", port, "--cpus", 2)
+    with here.script(port) as one, here.script(port) as two:
+        assert [add(one, 1), add(two, 10), add(one, 1)] == [1, 10, 2]
+        owners = {actor["owner"]["pid"] for actor in here.status(port)["actors"]}
+        assert owners == {one.pid, two.pid}
+        assert "by its id" in here.refuses("logs", "Counter-1", "--port", port)
+        for actor in here.status(port)["actors"]:
+            assert "the total is" in here.does("logs", actor["actor"], "--port", port)
+    here.does("stop", "--port", port)
+
+
+def test_two_clusters_on_one_machine_stop_each_alone(here: Machine, port: int) -> None:
+    other = free_port()
+    here.does("start", "--port", port)
+    here.does("start", "--port", other)
+    with here.script(other) as script:
+        add(script, 1)
+        here.does("stop", "--port", port)
+        assert add(script, 1) == 2
+        assert f"--port {other}" in here.refuses("status", "--port", port)
+        assert f"--port {other}" in here.refuses("stop", "--port", port)
+    here.does("stop", "--port", other)
+
+
+def test_a_stopped_cluster_starts_again_with_the_same_keys(here: Machine, port: int) -> None:
+    here.does("start", "--port", port)
+    key = (here.keys / "worker.key").read_bytes()
+    here.does("stop", "--port", port)
+    here.does("start", "--port", port)
+    with here.script(port) as script:
+        assert add(script, 7) == 7
+    assert (here.keys / "worker.key").read_bytes() == key
+    here.does("stop", "--port", port)
+
+
+def test_stop_ends_actors_whose_scripts_still_run(here: Machine, port: int) -> None:
+    here.does("start", "--port", port)
+    with here.script(port, "dict(detached=True, name='store')") as script:
+        add(script, 1)
+    assert here.status(port)["actors"][0]["owner"] is None
+    assert "detached" in here.does("status", "--port", port)
+    here.does("stop", "--port", port)
+
+
+def test_of_two_starts_at_once_one_starts_a_cluster(here: Machine, port: int) -> None:
+    command = [str(SCRIPTS / "remotely"), "start", "--port", str(port)]
+    both = [
+        subprocess.Popen(
+            command, env=here.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    said = [start.communicate(timeout=DEADLINE_S)[1] for start in both]
+    assert sorted(start.returncode for start in both) == [0, 1]
+    assert f"a cluster runs at 127.0.0.1:{port} already" in b"".join(said).decode()
+    assert len(here.status(port)["machines"]) == 1
+    here.does("stop", "--port", port)
+
+
+# --- what cannot be started -----------------------------------------------------------------------
+
+
+def test_a_second_start_at_a_port_says_who_has_it_and_how_to_end_it(
+    here: Machine, port: int
+) -> None:
+    here.does("start", "--port", port)
+    why = here.refuses("start", "--port", port)
+    assert str(here.pids(port)["master"]) in why
+    assert f"remotely stop --port {port}" in why
+    here.does("stop", "--port", port)
+
+
+def test_a_port_in_use_is_named_with_its_holder(here: Machine, port: int) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        holder.listen()
+        for host in ("127.0.0.1", "0.0.0.0"):
+            why = here.refuses("start", "--port", port, "--host", host)
+            assert f"port {port} is in use by pid {os.getpid()}" in why
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "no.such.host.invalid", "a..b"])
+def test_an_address_of_no_card_here_is_refused(here: Machine, port: int, host: str) -> None:
+    assert "no address of this machine" in here.refuses("start", "--port", port, "--host", host)
+
+
+def test_what_is_written_wrongly_is_told_before_anything_starts(here: Machine) -> None:
+    for command in (
+        ["start", "--port", 0],
+        ["start", "--cpus", -1],
+        ["start", "--gpus", "many"],
+        ["join"],
+        ["stat"],
+    ):
+        assert "remotely" in here.refuses(*command, code=2)
+    for address in ("nowhere:", "nowhere:x", "nowhere:99999", ":8010"):
+        assert "is no address" in here.refuses("status", address)
+
+
+def test_started_everywhere_a_cluster_gives_a_real_address(here: Machine, port: int) -> None:
+    said = here.does("start", "--port", port, "--host", "0.0.0.0")
+    (machine,) = here.status(port)["machines"]
+    assert machine["address"] != "0.0.0.0"
+    assert f"remotely join {machine['address']}:{port} --key worker.key" in said
+    with here.script(port) as script:
+        assert add(script, 3) == 3
+    here.does("stop", "--port", port)
+
+
+def test_where_nothing_runs_every_command_says_so(here: Machine, port: int) -> None:
+    for command in ("stop", "status", "logs"):
+        why = here.refuses(command, "--port", port)
+        assert f"no cluster runs at port {port} on this machine" in why
+    why = here.refuses("status", f"127.0.0.1:{port}")
+    assert f"no master at 127.0.0.1:{port}" in why
+    assert here.does("--version").startswith("remotely 0.")
+
+
+# --- joining --------------------------------------------------------------------------------------
+
+
+def test_a_machine_joins_with_a_copy_of_one_file(machines: Any, port: int) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port, "--cpus", 0)
+    key = copied_key(first, second)
+    address = f"127.0.0.1:{port}"
+    place = ("--host", "127.0.0.2", "--cpus", 2)
+    assert f"has joined {address}" in second.does("join", address, "--key", key, *place)
+
+    found = first.status(port)
+    assert {m["address"]: m["cpus"] for m in found["machines"]} == {"127.0.0.1": 0, "127.0.0.2": 2}
+    with first.script(port) as script:
+        assert add(script, 6) == 6
+        (actor,) = first.status(port)["actors"]
+        there = {m["worker"]: m["address"] for m in found["machines"]}
+        assert there[actor["worker"]] == "127.0.0.2"
+        assert first.does("logs", "Counter-1", "--port", port) == "the total is 6\n"
+        assert "no actor" in first.refuses("logs", "nobody", "--port", port)
+    first.does("stop", "--port", port)
+    assert second.pids(port) == {}
+
+
+def test_a_machine_that_has_joined_can_leave_and_the_cluster_goes_on(
+    machines: Any, port: int
+) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port, "--cpus", 1)
+    key = copied_key(first, second)
+    second.does("join", f"127.0.0.1:{port}", REMOTELY_KEY=str(key))
+    assert len(first.status(port)["machines"]) == 2
+    assert "goes on" in second.does("stop", "--port", port)
+    assert len(first.status(port)["machines"]) == 1
+    with first.script(port) as script:
+        assert add(script, 1) == 1
+    first.does("stop", "--port", port)
+
+
+def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any, port: int) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    key = copied_key(first, second)
+    first.does("stop", "--port", port)
+    for host in ("127.0.0.1", "no.such.host.invalid"):
+        why = second.refuses("join", f"{host}:{port}", "--key", key)
+        assert f"no master at {host}:{port}" in why
+        assert f"remotely start --host {host} --port {port}" in why
+
+
+def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, port: int) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    other = free_port()
+    second.does("start", "--port", other)
+    second.does("stop", "--port", other)
+    key = second.keys / "worker.key"
+    why = second.refuses("join", f"127.0.0.1:{port}", "--key", key)
+    assert "refused this key" in why
+    assert "copy worker.key" in why
+    assert "refused this key" in second.refuses("status", f"127.0.0.1:{port}")
+    assert len(first.status(port)["machines"]) == 1
+    first.does("stop", "--port", port)
+
+
+def test_the_key_of_another_role_is_refused_in_words(machines: Any, port: int) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    second.home.mkdir()
+    address = f"127.0.0.1:{port}"
+    for role in ("client", "master"):
+        key = shutil.copy(first.keys / f"{role}.key", second.home)
+        assert "worker.key" in second.refuses("join", address, "--key", key)
+    assert "there is no key file" in second.refuses("join", address)
+    key = shutil.copy(first.keys / "worker.key", second.home)
+    assert "client.key" in second.refuses("status", address, "--key", key)
+    first.does("stop", "--port", port)
+
+
+def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port: int) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    key = copied_key(first, second)
+    first.does("stop", "--port", port)
+    with socket.create_server(("127.0.0.1", port)) as server:
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            why = second.refuses("join", f"127.0.0.1:{port}", "--key", key)
+            assert "is no remotely master" in why
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_another_version_of_the_protocol_is_refused_in_words(
+    machines: Any, port: int, tmp_path: Path
+) -> None:
+    first, second = machines("first"), machines("second")
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    patch = "from remotely import control\ncontrol.VERSION = 99\ncontrol._VERSION_BYTE = b'c'\n"
+    (newer / "sitecustomize.py").write_text(patch)
+    first.does("start", "--port", port)
+    key = copied_key(first, second)
+    client = first.keys / "client.key"
+    address = f"127.0.0.1:{port}"
+    for command in (["join", address, "--key", key], ["status", address, "--key", client]):
+        why = second.refuses(*command, PYTHONPATH=str(newer))
+        assert "version 1 " in why
+        assert "install the same version of remotely" in why
+    first.does("stop", "--port", port)
+
+
+# --- daemons that are killed ----------------------------------------------------------------------
+
+
+def test_after_its_worker_is_killed_a_cluster_stops_without_a_trace(
+    here: Machine, port: int
+) -> None:
+    here.does("start", "--port", port)
+    with here.script(port, "dict(detached=True, name='store')") as script:
+        add(script, 1)
+    os.kill(here.pids(port)["worker"], signal.SIGKILL)
+    here.does("stop", "--port", port)
+
+
+def test_after_its_master_is_killed_a_cluster_stops_without_a_trace(
+    here: Machine, port: int
+) -> None:
+    here.does("start", "--port", port)
+    with here.script(port, "dict(detached=True, name='store')") as script:
+        add(script, 1)
+    os.kill(here.pids(port)["master"], signal.SIGKILL)
+    here.does("stop", "--port", port)
+
+
+def test_when_both_daemons_were_killed_stop_takes_away_what_they_left(
+    here: Machine, port: int
+) -> None:
+    here.does("start", "--port", port)
+    for pid in here.pids(port).values():
+        os.kill(pid, signal.SIGKILL)
+    assert "no cluster runs" in here.refuses("stop", "--port", port)
+
+
+@pytest.mark.slow
+def test_a_frozen_daemon_is_stopped_by_force(here: Machine, port: int) -> None:
+    here.does("start", "--port", port)
+    os.kill(here.pids(port)["worker"], signal.SIGSTOP)
+    here.does("stop", "--port", port)
+
+
+def test_a_new_master_takes_over_the_worker_and_its_actors(here: Machine, port: int) -> None:
+    here.does("start", "--port", port)
+    before = here.pids(port)
+    with here.script(port) as script:
+        assert add(script, 1) == 1
+        os.kill(before["master"], signal.SIGKILL)
+        assert add(script, 1) == 2  # calls do not pass through the master
+        here.does("start", "--port", port)
+        assert here.pids(port)["worker"] == before["worker"]
+        assert here.pids(port)["master"] != before["master"]
+        assert [actor["name"] for actor in here.status(port)["actors"]] == ["Counter-1"]
+        assert add(script, 1) == 3
+    here.does("stop", "--port", port)
