@@ -54,23 +54,33 @@ class Normaliser(nn.Module):
             self.count_in(obs[::7])
         scale = 1 / (self.variance.sqrt() + self.floor)
         unit = scale / 255 if obs.dtype == torch.uint8 else scale
-        normal = torch.addcmul(-self.mean * scale, obs.to(torch.float32), unit)
-        return normal.clamp_(-10, 10)
+        # In place: at these sizes a fresh tensor costs more (page faults) than the sum on it.
+        normal = obs.to(torch.float32, copy=True, memory_format=_layout(obs))
+        return normal.mul_(_like(unit, obs)).sub_(_like(self.mean * scale, obs)).clamp_(-10, 10)
 
     @torch.no_grad()
     def count_in(self, obs: Tensor) -> None:
         """Counts a batch [N, ...] into the statistics (Chan et al.'s parallel update)."""
-        x = obs.to(torch.float32)
+        x = obs.to(torch.float32, copy=True)
         if obs.dtype == torch.uint8:
-            x = x / 255
-        mean, variance = x.mean(0), x.var(0, unbiased=False)
+            x.div_(255)
         rows = float(len(x))
         total = self.count + rows
-        away = mean - self.mean
-        spread = self.variance * self.count + variance * rows
-        self.variance.copy_((spread + away.square() * self.count * rows / total) / total)
+        away = x.sub_(self.mean).mean(0)
+        spread = x.square_().mean(0) - away.square()
+        joint = spread * rows + away.square() * (self.count * rows / total)
+        self.variance.mul_(self.count).add_(joint).div_(total).clamp_(min=0)
         self.mean += away * rows / total
         self.count.copy_(total.clamp(max=self.horizon))
+
+
+def _layout(obs: Tensor) -> torch.memory_format:
+    """Channels last for images: convolutions are a third faster so, on CPUs and GPUs."""
+    return torch.channels_last if obs.dim() == 4 else torch.contiguous_format
+
+
+def _like(statistic: Tensor, obs: Tensor) -> Tensor:
+    return statistic[None].contiguous(memory_format=_layout(obs))
 
 
 class ActorCritic(nn.Module):
@@ -106,6 +116,7 @@ class NatureCNN(ActorCritic):
         )
         body = _with_features(convolutions, observation_shape, 512)
         super().__init__(Normaliser(observation_shape), body, 512, action_count)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class SmallCNN(ActorCritic):
@@ -125,6 +136,7 @@ class SmallCNN(ActorCritic):
         )
         body = _with_features(convolutions, observation_shape, 256)
         super().__init__(Normaliser(observation_shape), body, 256, action_count)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class MLP(ActorCritic):

@@ -13,7 +13,7 @@ and nothing is learnt twice.
 import contextlib
 import os
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -62,14 +62,17 @@ class Sampler:
         self._make = make
         self._ahead = ahead
         self._say = say
-        self._made = 0
         self._deaths = 0
         self._newest: Parameters | None = None
         self._ref: object = None
         self._calls: dict[Future[Rollout], SamplingActor] = {}  # oldest first
         self._sent: dict[SamplingActor, tuple[int, Future[None]]] = {}
-        for _ in range(count):
-            self._start()
+        self._made = count
+        # At once: making sixteen Atari games takes an actor seconds.
+        with ThreadPoolExecutor(count) as pool:
+            actors = list(pool.map(make, range(count)))
+        for actor in actors:
+            self._occupy(actor)
 
     def publish(self, params: Parameters) -> None:
         """From here on actors are given these parameters, each before its next call."""
@@ -104,9 +107,7 @@ class Sampler:
         self._calls.clear()
         self._sent.clear()
 
-    def _start(self) -> None:
-        actor = self._make(self._made)
-        self._made += 1
+    def _occupy(self, actor: SamplingActor) -> None:
         for _ in range(self._ahead):
             self._ask(actor)
 
@@ -129,7 +130,8 @@ class Sampler:
         self._calls = {call: of for call, of in self._calls.items() if of != actor}
         self._sent.pop(actor, None)
         self._say(f"an actor died and is replaced: {error}")
-        self._start()
+        self._made += 1
+        self._occupy(self._make(self._made - 1))
 
 
 def connect(actors: int) -> None:

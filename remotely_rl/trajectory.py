@@ -8,6 +8,7 @@ the next trajectory.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,26 @@ class Trajectory:
             got = getattr(self, name).shape[: len(want)]
             if got != want:
                 raise ValueError(f"{name} has shape {got}, {want} is wanted for {t} steps of {b}")
+
+    @classmethod
+    def of(
+        cls,
+        obs: Sequence[NDArray[np.generic]],
+        rows: Sequence[Sequence[NDArray[np.generic]]],
+        version: int = 0,
+    ) -> "Trajectory":
+        """Stacks what was gathered step by step.
+
+        `obs` are T + 1 observations [B, ...]; `rows` are T times (action, log_prob, reward,
+        terminated, truncated, valid), [B] each; `version` is that of the parameters.
+        """
+        names = ("action", "log_prob", "reward", "terminated", "truncated", "valid")
+        columns: dict[str, Any] = {
+            name: np.stack(column)
+            for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        }
+        versions = np.full(len(obs[0]), version, np.int64)
+        return cls(obs=np.stack(obs), version=versions, **columns)
 
     @property
     def steps(self) -> int:

@@ -127,13 +127,16 @@ def targets(model: nn.Module, trajectory: Trajectory, config: Config) -> Rows:
     valid = torch.from_numpy(trajectory.valid)
     if config.reward_clip:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
-    logits, value = model(obs.flatten(0, 1))
-    log_prob = losses.log_prob_of(logits.unflatten(0, obs.shape[:2])[:-1], action)
+    # In pieces: one [T * B] batch of images would not stay in the cache.
+    pieces = [model(piece) for piece in torch.split(obs.flatten(0, 1), 256)]
+    logits, value = (torch.cat(part) for part in zip(*pieces, strict=True))
+    logits, value = logits.view(*obs.shape[:2], -1), value.view(obs.shape[:2])
+    log_prob = losses.log_prob_of(logits[:-1], action)
     corrected = returns.v_trace(
         log_prob - torch.from_numpy(trajectory.log_prob),
         reward,
         config.gamma * ~torch.from_numpy(trajectory.terminated),
-        value.unflatten(0, obs.shape[:2]),
+        value,
         valid=valid,
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
@@ -268,29 +271,23 @@ class Actor:
     def sample(self) -> Rollout:
         """Takes T steps in each environment, from where the call before left off."""
         began = time.perf_counter()
-        idle, inference = began - self.left_off, 0.0
-        shape = (self.config.trajectory_steps, self.envs.num_envs)
-        obs = np.empty((shape[0] + 1, *self.obs.shape), self.obs.dtype)
-        action, log_prob = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        reward = np.empty(shape, np.float32)
-        terminated, truncated, valid = (np.empty(shape, np.bool_) for _ in range(3))
-        for t in range(shape[0]):
-            obs[t] = self.obs
+        inference = 0.0
+        obs, rows = [self.obs], []
+        for _ in range(self.config.trajectory_steps):
             start = time.perf_counter()
-            action[t], log_prob[t] = self.act(obs[t])
+            action, log_prob = self.act(self.obs)
             inference += time.perf_counter() - start
-            self.obs, reward[t], terminated[t], truncated[t], valid[t] = self.envs.step(action[t])
-        obs[-1] = self.obs
-        self.left_off = time.perf_counter()
-        version = np.full(shape[1], self.version, np.int64)
-        trajectory = Trajectory(
-            obs, action, log_prob, reward, terminated, truncated, valid, version
-        )
+            self.obs, *outcome = self.envs.step(action)
+            obs.append(self.obs)
+            rows.append((action, log_prob, *outcome))
+        trajectory = Trajectory.of(obs, rows, self.version)
+        ended = time.perf_counter()
         seconds = {
             "inference": inference,
-            "environment": self.left_off - began - inference,
-            "idle": idle,
+            "environment": ended - began - inference,
+            "idle": began - self.left_off,
         }
+        self.left_off = ended
         return Rollout(trajectory, self.envs.pop_episodes(), seconds)
 
     @torch.inference_mode()
@@ -353,7 +350,8 @@ def train(
                     continue
                 steps = int(rollout.trajectory.valid.sum())
                 session.tally.sampled(steps, rollout.episodes, rollout.seconds)
-                batch.append(rollout.trajectory)
+                if steps:  # one of reset rows alone teaches nothing
+                    batch.append(rollout.trajectory)
                 if len(batch) < config.batch_trajectories:
                     continue
                 start = time.perf_counter()

@@ -42,3 +42,17 @@ def test_there_is_one_observation_more_than_there_are_steps() -> None:
     good = trajectory(4, 2)
     with pytest.raises(ValueError, match="obs has shape"):
         Trajectory(**{**vars(good), "obs": good.obs[:-1]})
+
+
+def test_what_was_gathered_step_by_step_is_stacked_in_time() -> None:
+    def row(t: int) -> list[np.ndarray]:
+        column = np.array([t, t])
+        no, yes = np.zeros(2, np.bool_), np.ones(2, np.bool_)
+        return [column, column / 2, column * 10, no, no, yes]
+
+    gathered = Trajectory.of([np.full((2, 3), t) for t in range(4)], [row(t) for t in range(3)], 9)
+    assert gathered.obs[:, 0, 0].tolist() == [0, 1, 2, 3]
+    assert gathered.action[:, 1].tolist() == [0, 1, 2]
+    assert gathered.reward[:, 1].tolist() == [0, 10, 20]
+    assert gathered.valid.all()
+    assert gathered.version.tolist() == [9, 9]
