@@ -34,12 +34,18 @@ JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not wh
 
 
 class _Commands(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which they are used, not of the alphabet
+
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except BrokenPipeError:
             raise  # `remotely logs | head`: click ends quietly
-        except (RemotelyError, ValueError, OSError) as error:
+        except OSError as error:
+            what = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            raise click.ClickException(what) from None
+        except (RemotelyError, ValueError) as error:
             raise click.ClickException(str(error)) from None
 
 
@@ -82,10 +88,10 @@ _key = click.option(
 )
 
 
-# --- start, join, stop ----------------------------------------------------------------------------
+# --- start, join ----------------------------------------------------------------------------------
 
 
-@main.command()
+@main.command(short_help="Start a cluster on this machine.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -133,7 +139,7 @@ def _how_to_go_on(name: str, port: int) -> str:
     )
 
 
-@main.command()
+@main.command(short_help="Add this machine to a cluster.")
 @click.argument("address", metavar="HOST:PORT")
 @click.option(
     "--key",
@@ -169,43 +175,10 @@ def join(
     )
 
 
-@main.command()
-@_port
-def stop(port: int) -> None:
-    """End the cluster of this machine at a port, its workers elsewhere too; and no other.
-
-    On a machine that has only joined, its worker leaves, and the cluster goes on.
-    """
-    from remotely import launch, pid_file  # noqa: PLC0415 - as said at the top
-
-    ended = launch.stop(port)
-    if not ended:
-        raise RemotelyError(f"no cluster runs at port {port} on this machine{_others(port)}")
-    if stayed := [daemon for daemon in ended if daemon.alive]:
-        pids = ", ".join(str(daemon.pid) for daemon in stayed)
-        raise RemotelyError(f"pid {pids} did not end, not even by SIGKILL")
-    if ended[0].role == "joined":
-        click.echo(f"This machine has left {ended[0].address}; the cluster there goes on.")
-        return
-    click.echo(f"The cluster at {ended[0].address} has ended.")
-    if pid_file.running(port):
-        click.echo(
-            "This machine has also joined another cluster of that port: "
-            f"'remotely stop --port {port}' once more leaves it."
-        )
-
-
-def _others(port: int) -> str:
-    from remotely import pid_file  # noqa: PLC0415 - as said at the top
-
-    ports = [str(other) for other in pid_file.ports() if other != port]
-    return f"; there is one at --port {', '.join(ports)}" if ports else ""
-
-
 # --- status ---------------------------------------------------------------------------------------
 
 
-@main.command()
+@main.command(short_help="Show machines, actors, and what is free.")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
 @click.option("--json", "as_json", is_flag=True, help="For programs; see above.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Of a cluster on this machine.  [8010]")
@@ -364,7 +337,7 @@ def _duration(seconds: float) -> str:
 # --- logs -----------------------------------------------------------------------------------------
 
 
-@main.command()
+@main.command(short_help="Show what actors print.")
 @click.argument("actor", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C, or the actor has ended.")
 @click.option("--address", metavar="HOST:PORT", help="Of the master.  [REMOTELY_ADDRESS]")
@@ -429,6 +402,42 @@ def _show_all(client: "Client", follow: bool) -> None:
 
 def _actors(client: "Client") -> Iterable[control.ActorStatus]:
     return [actor for worker in client.status().workers for actor in worker.actors]
+
+
+# --- stop -----------------------------------------------------------------------------------------
+
+
+@main.command(short_help="End the cluster of this machine at a port.")
+@_port
+def stop(port: int) -> None:
+    """End the cluster of this machine at a port, its workers elsewhere too; and no other.
+
+    On a machine that has only joined, its worker leaves, and the cluster goes on.
+    """
+    from remotely import launch, pid_file  # noqa: PLC0415 - as said at the top
+
+    ended = launch.stop(port)
+    if not ended:
+        raise RemotelyError(f"no cluster runs at port {port} on this machine{_others(port)}")
+    if stayed := [daemon for daemon in ended if daemon.alive]:
+        pids = ", ".join(str(daemon.pid) for daemon in stayed)
+        raise RemotelyError(f"pid {pids} did not end, not even by SIGKILL")
+    if ended[0].role == "joined":
+        click.echo(f"This machine has left {ended[0].address}; the cluster there goes on.")
+        return
+    click.echo(f"The cluster at {ended[0].address} has ended.")
+    if pid_file.running(port):
+        click.echo(
+            "This machine has also joined another cluster of that port: "
+            f"'remotely stop --port {port}' once more leaves it."
+        )
+
+
+def _others(port: int) -> str:
+    from remotely import pid_file  # noqa: PLC0415 - as said at the top
+
+    ports = [str(other) for other in pid_file.ports() if other != port]
+    return f"; there is one at --port {', '.join(ports)}" if ports else ""
 
 
 # --- which cluster --------------------------------------------------------------------------------

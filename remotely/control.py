@@ -150,7 +150,7 @@ class ReadLog(_Struct, frozen=True):
 
 
 class Goodbye(_Struct, frozen=True):
-    """From a client: end my actors, then let me go.  From a worker: I have ended mine, and go."""
+    """End my actors, then let me go."""
 
 
 # --- to a client ----------------------------------------------------------------------------------
@@ -239,6 +239,10 @@ class Died(_Struct, frozen=True):
 
 class Report(_Struct, frozen=True):
     actors: list[ActorStatus]
+
+
+class Left(_Struct, frozen=True):
+    """I have ended my actors, and nothing of me is left on my machine."""
 
 
 # --- to a worker ----------------------------------------------------------------------------------
@@ -341,7 +345,7 @@ class Exited(_Struct, frozen=True):
 
 ToMaster = {
     "client": Hello | Place | End | Locate | AskStatus | ReadLog | Goodbye | Beat,
-    "worker": Register | Spawned | Died | Report | Output | LogPiece | Goodbye | Beat,
+    "worker": Register | Spawned | Died | Report | Output | LogPiece | Left | Beat,
 }
 FromMaster = {
     "client": (

@@ -499,7 +499,7 @@ class Master:
                 self._tell(job, message)
             case control.LogPiece():
                 self._pass_log(who, message)
-            case control.Goodbye():
+            case control.Left():
                 self._remove_worker(who, "its worker was stopped")
 
     def _lose_worker(self, name: str) -> None:

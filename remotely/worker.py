@@ -132,7 +132,7 @@ class Worker:
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._config.pid_file:
             pid_file.leave(Path(self._config.pid_file))
-        self._link.send(control.Goodbye())  # the last word: nothing of us is left
+        self._link.send(control.Left())
         self._context.destroy(linger=500)
 
     # --- the master -------------------------------------------------------------------------------
