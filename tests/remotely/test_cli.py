@@ -134,7 +134,11 @@ def machines(tmp_path: Path) -> Iterator[Any]:
         return made[-1]
 
     yield make
-    wait_until(lambda: not processes(str(tmp_path)), f"the end of {processes(str(tmp_path))}")
+    try:
+        wait_until(lambda: not processes(str(tmp_path)), f"the end of {processes(str(tmp_path))}")
+    finally:
+        for process in processes(str(tmp_path)):  # a failed test's must not outlive it
+            process.kill()
     assert list(temporary.iterdir()) == []
     left = {file for machine in made for file in machine.home.glob("run/*/*/*")}
     assert not {file for file in left if file.suffix != ".log" or not file.read_text()}
