@@ -44,6 +44,7 @@ from remotely.remote_class import construct
 from remotely.wire import Kind
 
 COUNT_EVERY_S = 1.0
+LAST_REPLY_S = 1.0
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 MAX_CONTROL_BYTES = 1 << 18
 
@@ -110,12 +111,16 @@ class Actor:
         client_keys = frozenset(birth.client_keys)
         self._context = sockets.new_context()
         door = sockets.Door(self._context, lambda key: "client" if key in client_keys else None)
+        self._door_socket = door.socket
         self._door = Loop()
         self._door.watch_socket(door.socket, door.answer)
         self._door.watch(worker.fileno(), self._hear_worker)
         self._door.every(COUNT_EVERY_S, self._count)
         self._counted = 0
-        threading.Thread(target=self._door.run, name="remotely-door", daemon=True).start()
+        self._door_thread = threading.Thread(
+            target=self._door.run, name="remotely-door", daemon=True
+        )
+        self._door_thread.start()
 
         self._socket = sockets.server(self._context, KeyPair(birth.public_key, birth.secret_key))
         self._socket.bind(birth.ipc)
@@ -333,9 +338,13 @@ class Actor:
                 traceback.print_exc()
         connection.shutdown()
         self._tell(control.Count(calls=self.calls))
-        self._socket.close(linger=1000)  # the last reply leaves before the context does
         atexit._run_exitfuncs()
         self._door.stop()
+        self._door_thread.join(LAST_REPLY_S)
+        self._socket.close(linger=int(LAST_REPLY_S * 1000))
+        if not self._door_thread.is_alive():
+            self._door_socket.close()
+            self._context.term()  # waits until the last reply has left
 
     def _close_object(self) -> None:
         if callable(close := getattr(self.object, "close", None)):
