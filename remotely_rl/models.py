@@ -139,21 +139,34 @@ class SmallCNN(ActorCritic):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-class MLP(ActorCritic):
-    """Two layers of 128, for observations that are a vector."""
+class MLP(nn.Module):
+    """Two layers of 64 each for policy and value, for observations that are a vector.
+
+    They share nothing: values of hundreds would drown the policy's gradient.
+    """
 
     def __init__(self, observation_shape: tuple[int, ...], action_count: int):
-        body = nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(math.prod(observation_shape), 128),
-            nn.Tanh(),
-            nn.Linear(128, 128),
-            nn.Tanh(),
-        )
-        super().__init__(Normaliser(observation_shape), body, 128, action_count)
+        super().__init__()
+        self.normaliser = Normaliser(observation_shape)
+        inputs = math.prod(observation_shape)
+        self.policy_body, self.value_body = _hidden(inputs), _hidden(inputs)
+        self.policy, self.value = nn.Linear(64, action_count), nn.Linear(64, 1)
+        _orthogonal(self.policy, 0.01)
+        _orthogonal(self.value, 1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        normal = self.normaliser(obs).flatten(1)
+        logits = self.policy(self.policy_body(normal))
+        return logits, self.value(self.value_body(normal)).squeeze(-1)
 
 
-def fitting(observation_shape: tuple[int, ...]) -> Callable[[tuple[int, ...], int], ActorCritic]:
+def _hidden(inputs: int) -> nn.Sequential:
+    layers = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+    _orthogonal(layers, math.sqrt(2))
+    return layers
+
+
+def fitting(observation_shape: tuple[int, ...]) -> Callable[[tuple[int, ...], int], nn.Module]:
     """The network for observations of this shape: by their size, images or not."""
     if len(observation_shape) == 3:
         side = min(observation_shape[1:])
