@@ -122,15 +122,16 @@ class NatureCNN(ActorCritic):
 class SmallCNN(ActorCritic):
     """Two convolutions and 256 features, for 42x42 images.
 
-    IMPALA's shallow network (Espeholt et al. 2018, figure 3) seen from closer by.  On a
-    CPU it learns from 15 times as many steps a second as NatureCNN at 84x84.
+    Steps of 3 and 2 pixels where IMPALA's shallow network has 4 and 2: Pong's ball is one
+    pixel here, and with coarser steps the agent learns to return it but not to aim.  On a
+    CPU it learns from ten times as many steps a second as NatureCNN does at 84x84.
     """
 
     def __init__(self, observation_shape: tuple[int, ...], action_count: int):
         convolutions = nn.Sequential(
-            nn.Conv2d(observation_shape[0], 16, 8, stride=4),
+            nn.Conv2d(observation_shape[0], 16, 6, stride=3),
             nn.ReLU(),
-            nn.Conv2d(16, 32, 4, stride=2),
+            nn.Conv2d(16, 32, 3, stride=2),
             nn.ReLU(),
             nn.Flatten(),
         )

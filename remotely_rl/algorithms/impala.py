@@ -62,7 +62,7 @@ class Config:
     standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
     reward_clip: Annotated[float, "clip of rewards in the learner; 0: none"] = 1.0
 
-    learning_rate: Annotated[float, "Adam's, at the start"] = 1e-3
+    learning_rate: Annotated[float, "Adam's, at the start"] = 3e-4
     learning_rate_end: Annotated[float, "Adam's, after decay_steps, without kl_target"] = 1e-4
     kl_target: Annotated[float, "steer the rate so that an update moves so far; 0: decay"] = 0.01
     entropy: Annotated[float, "weight of the policy's entropy, at the start"] = 0.01
@@ -164,12 +164,12 @@ def steered(rate: float, moved: float, config: Config) -> float:
     """The learning rate for the next update, after one that moved the policy by `moved` nats.
 
     Up if that was less than half of `kl_target`, down if more than twice; never above
-    `learning_rate` times 3, nor below `learning_rate_end` over 10.
+    `learning_rate` times 4, nor below `learning_rate_end` over 10.
     """
     if moved > 2 * config.kl_target:
         return max(rate / 1.5, config.learning_rate_end / 10)
     if moved < config.kl_target / 2:
-        return min(rate * 1.5, config.learning_rate * 3)
+        return min(rate * 1.5, config.learning_rate * 4)
     return rate
 
 

@@ -185,17 +185,17 @@ def test_rate_and_entropy_go_to_their_ends_and_stay_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moved", "rate"), [(0.001, 1.5e-3), (0.01, 1e-3), (0.03, 1e-3 / 1.5), (math.inf, 1e-3 / 1.5)]
+    ("moved", "rate"), [(0.001, 4.5e-4), (0.01, 3e-4), (0.03, 2e-4), (math.inf, 2e-4)]
 )
 def test_the_rate_is_steered_to_how_far_an_update_is_to_move(moved: float, rate: float) -> None:
-    assert impala.steered(1e-3, moved, CONFIG) == pytest.approx(rate)
+    assert impala.steered(3e-4, moved, CONFIG) == pytest.approx(rate)
 
 
 def test_the_steered_rate_has_bounds() -> None:
-    rate = 1e-3
+    rate = CONFIG.learning_rate
     for _ in range(20):
         rate = impala.steered(rate, 0.0, CONFIG)
-    assert rate == 3e-3
+    assert rate == CONFIG.learning_rate * 4
     for _ in range(30):
         rate = impala.steered(rate, 1.0, CONFIG)
     assert rate == CONFIG.learning_rate_end / 10
