@@ -78,6 +78,14 @@ class Ref:
         return codec.decode_parts, codec.parts(self._encoded)
 
 
+class Question(Future[Any]):
+    """What the master was asked.  It is asked again when the line to it, or it, is a new one."""
+
+    def __init__(self, message: msgspec.Struct) -> None:
+        super().__init__()
+        self.message = message
+
+
 class Client:
     """Implements `engine.Engine` on a cluster.
 
@@ -108,7 +116,7 @@ class Client:
         self._host = host.identity()
         self._pid = os.getpid()
         self._closed = False
-        self._tickets: dict[int, Future[Any]] = {}
+        self._tickets: dict[int, Question] = {}
         self._ids = itertools.count(1)
         self._counts: dict[str, itertools.count[int]] = {}
         self._actors: weakref.WeakValueDictionary[str, ClusterActor] = weakref.WeakValueDictionary()
@@ -270,10 +278,9 @@ class Client:
     def _ask(self, message: Callable[[int], msgspec.Struct]) -> Future[Any]:
         self._check()
         ticket = next(self._ids)
-        future: Future[Any] = Future()
-        self._tickets[ticket] = future
-        self._tell(message(ticket))
-        return future
+        question = self._tickets[ticket] = Question(message(ticket))
+        self._tell(question.message)
+        return question
 
     def _tell(self, message: msgspec.Struct) -> None:
         self._loop.call(lambda: self._link.send(message))
@@ -445,6 +452,9 @@ class Client:
             case control.Welcome():
                 if not self._welcome.done():
                     self._welcome.set_result(message)
+                else:
+                    for question in list(self._tickets.values()):
+                        self._link.send(question.message)
             case control.Farewell():
                 self._farewell.set()
 

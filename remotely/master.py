@@ -41,6 +41,7 @@ log = logging.getLogger("remotely.master")
 OWNER_GRACE_S = 1.0  # for the actors of an owner that has ended: nobody waits for their results
 REMEMBERED_DEATHS = 10_000
 REFUSAL_LOG_EVERY_S = 60.0
+MAX_HELD = 1000  # messages of one connection that has yet to say who it is
 LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
 
 
@@ -110,6 +111,7 @@ class Master:
         self._sessions: dict[str, Session] = {}
         self._workers: dict[str, Machine] = {}
         self._routes: dict[bytes, str] = {}  # to a session or a worker
+        self._held: dict[bytes, list[object]] = {}  # what came along a route before its name did
         self._actors: dict[str, Record] = {}
         self._names: dict[str, str] = {}
         self._waiting: list[Waiter] = []
@@ -168,13 +170,21 @@ class Master:
             case _:
                 who = self._routes.get(route)
                 if who is None:
-                    self._send(route, control.WhoAreYou())
-                    return
-                self._leases.renew(who, time.monotonic())
-                if role == "client":
+                    self._hold(route, message)
+                elif role == "client":
+                    self._leases.renew(who, time.monotonic())
                     self._hear_client(who, message)
                 else:
+                    self._leases.renew(who, time.monotonic())
                     self._hear_worker(who, message)
+
+    def _hold(self, route: bytes, message: object) -> None:
+        """Keep what somebody says who has to say first who it is: a new master may be why."""
+        held = self._held.setdefault(route, [])
+        if not held or isinstance(message, control.Beat):
+            self._send(route, control.WhoAreYou())
+        if len(held) < MAX_HELD:
+            held.append(message)
 
     def _send(self, route: bytes, message: msgspec.Struct) -> bool:
         """Return whether there is a route; a message on it may still be lost with its peer."""
@@ -197,6 +207,7 @@ class Master:
         for route, who in list(self._routes.items()):
             if self._send(route, control.Tick()):
                 self._leases.renew(who, now)
+        self._held = {r: held for r, held in self._held.items() if self._send(r, control.Tick())}
         for who in self._leases.expired(now):
             if who in self._workers:
                 self._lose_worker(who)
@@ -228,6 +239,8 @@ class Master:
         workers = [w.register for w in self._workers.values()]
         pythons = sorted({register.python for register in workers})
         self._send(route, control.Welcome(pythons=pythons, cpus=sum(r.cpus for r in workers)))
+        for message in self._held.pop(route, ()):
+            self._hear_client(hello.session, message)
 
     def _watch(self, pid: int, on_end: Callable[[], None]) -> int:
         """See a process of this host end at once, however it ends; return what to unwatch."""
@@ -352,22 +365,31 @@ class Master:
     # --- placing ----------------------------------------------------------------------------------
 
     def _place(self, who: str, place: control.Place) -> None:
+        actor = place.request.actor
+        record = self._actors.get(actor)
+        if record is not None and record.request.life == place.request.life:  # asked again
+            record.watchers.add(who)
+            if record.location is None:
+                record.asker = who, place.ticket
+            else:
+                self._tell(who, control.Placed(ticket=place.ticket, location=record.location))
+            return
+        self._waiting = [w for w in self._waiting if w.place.request.actor != actor]
+        if not self._try(who, place):
+            deadline = time.monotonic() + place.patience_s
+            self._waiting.append(Waiter(who, place, deadline))
+            why = self._why_waiting(place.request)
+            self._tell(who, control.Waiting(ticket=place.ticket, why=why))
+
+    def _try(self, who: str, place: control.Place) -> bool:
+        """Place it or refuse it; false if it has to wait."""
         request = place.request
         holder = self._actors.get(self._names.get(request.name, ""))
         both_named = request.named and holder is not None and holder.request.named
         if both_named and self._names[request.name] != request.actor:
             why = f"an actor named {request.name!r} is on this cluster already"
             self._refuse(who, place.ticket, "NameTaken", why)
-            return
-        if not self._try(who, place):
-            deadline = time.monotonic() + place.patience_s
-            self._waiting.append(Waiter(who, place, deadline))
-            why = self._why_waiting(request)
-            self._tell(who, control.Waiting(ticket=place.ticket, why=why))
-
-    def _try(self, who: str, place: control.Place) -> bool:
-        """Place it or refuse it; false if it has to wait."""
-        request = place.request
+            return True
         if not self._workers or self._leave_by:
             return False
         asked = Resources(request.cpus, request.gpus, request.memory)
@@ -450,10 +472,9 @@ class Master:
         self._routes[route] = name
         self._leases.renew(name, time.monotonic())
         self._send(route, control.Registered(client_keys=list(self._key.client_keys)))
-        known = {status.location.actor for status in register.actors}
-        for actor, record in list(self._actors.items()):
-            if record.worker == name and record.location and actor not in known:
-                self._forget(control.Obituary(actor=actor, life=record.request.life, lost=True))
+        for message in self._held.pop(route, ()):
+            self._hear_worker(name, message)
+        self._reconcile(name, {status.location.actor: status for status in register.actors})
         for status in register.actors:  # it was silent for so long that they were given up
             if status.location.actor not in self._actors:
                 end = control.End(actor=status.location.actor, grace_s=OWNER_GRACE_S)
@@ -463,13 +484,28 @@ class Master:
             self._send(route, control.Preload(modules=sorted(modules)))
         self._retry()
 
+    def _reconcile(self, name: str, living: dict[str, control.ActorStatus]) -> None:
+        """Settle what was lost on the way while a worker's connection was broken."""
+        for actor, record in list(self._actors.items()):
+            if record.worker != name:
+                continue
+            if record.location is None and actor in living:
+                self._hear_worker(name, control.Spawned(location=living[actor].location))
+            elif record.location is None:  # it ignores this if it is about to be born
+                spawn = control.Spawn(request=record.request, gpu_ids=record.gpu_ids)
+                self._tell_worker(name, spawn)
+            elif actor not in living:
+                self._forget(control.Obituary(actor=actor, life=record.request.life, lost=True))
+
     def _relearn(self, worker: str, status: control.ActorStatus) -> None:
         request = status.request
         if request.actor in self._deaths:
             return
         asked = Resources(request.cpus, request.gpus, request.memory)
         self._ledger.reserve(worker, asked, tuple(status.gpu_ids))
-        self._actors[request.actor] = Record(request, worker, status.gpu_ids, status.location)
+        self._actors[request.actor] = Record(
+            request, worker, status.gpu_ids, status.location, watchers={request.owner}
+        )
         self._name(request)
         if request.owner and request.owner not in self._sessions:
             self._leases.renew(request.owner, time.monotonic())
@@ -538,8 +574,11 @@ class Master:
             self._deaths.popitem(last=False)
         if record.asker:
             session, ticket = record.asker
-            why = f"its process ended at birth ({obituary.exit}): {obituary.why} {obituary.stderr}"
-            self._refuse(session, ticket, "ActorDied", why)
+            error, why = "WorkerLost", obituary.why
+            if not obituary.lost:
+                error = "ActorDied"
+                why = f"its process ended at birth ({obituary.exit}): {why} {obituary.stderr}"
+            self._refuse(session, ticket, error, why)
         for session in record.watchers:
             self._tell(session, control.Died(obituary=obituary))
         for name, found in list(self._sessions.items()):

@@ -244,6 +244,9 @@ class Worker:
             self._zygote.send(control.write(control.Preload(modules=sorted(new))))
 
     def _spawn(self, request: control.Request, gpu_ids: list[int]) -> None:
+        before = self._children.get(request.actor)
+        if before is not None and before.request.life == request.life:
+            return  # asked again, after a connection that broke
         pair = fresh_pair()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)

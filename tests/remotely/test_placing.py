@@ -1,0 +1,814 @@
+"""A real master, and workers and clients that say what a test has them say.
+
+The master is the one of a cluster, on a real socket with real keys; its times are shorter.  Its
+peers are the test: so every order of events can be had, and what the master says can be read.
+"""
+
+import itertools
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from remotely import control, host, link, sockets
+from remotely import master as master_module
+from remotely.client import Client as RealClient
+from remotely.errors import RemotelyError
+from remotely.keys import MemberKey, fresh_keys, fresh_pair
+from remotely.link import Link
+from remotely.loop import Loop
+from remotely.master import Config, Master
+from remotely.shipping import Shipment
+from remotely.sockets import Reconnect
+
+DEADLINE_S = 20.0
+LEASE_S = 0.6
+TICK_S = 0.05
+
+Said = TypeVar("Said")
+
+numbers = itertools.count(1)
+
+
+class Peer:
+    """A worker or client: what it is told to say it says, and it keeps what it hears."""
+
+    def __init__(self, world: "World", key: MemberKey, introduction: msgspec.Struct) -> None:
+        self.world = world
+        self.heard: list[object] = []
+        self.introduction = introduction
+        self._link = Link(
+            world.loop,
+            world.context,
+            world.address,
+            key,
+            lambda: self.introduction,
+            self.heard.append,
+            self.heard.append,
+        )
+
+    def says(self, message: msgspec.Struct) -> None:
+        self._link.send(message)
+
+    def hears(self, kind: type[Said], of: Callable[[Said], bool] = lambda _: True) -> Said:
+        """Wait for a message of this kind, and take it out of what was heard."""
+
+        def found() -> list[Said]:
+            return [said for said in self.heard if isinstance(said, kind) and of(said)]
+
+        self.world.until(lambda: bool(found()), kind.__name__)
+        first = found()[0]
+        self.heard.remove(first)
+        return first
+
+    def vanishes(self) -> None:
+        """Be gone without a word, as when a cable is pulled."""
+        self._link.close()
+
+
+class Client(Peer):
+    def __init__(self, world: "World", session: str = "", **hello: Any) -> None:
+        self.session = session or f"session-{next(numbers)}"
+        fields: dict[str, Any] = {
+            "session": self.session,
+            "python": host.PYTHON,
+            "pid": 1,
+            "host": "elsewhere",
+            "machine": "a client's machine",
+            **hello,
+        }
+        super().__init__(world, world.client_key, control.Hello(**fields))
+
+    def asks_for(self, patience_s: float = 60.0, **wishes: Any) -> control.Place:
+        """Ask for an actor."""
+        actor = f"actor-{next(numbers)}"
+        fields: dict[str, Any] = {
+            "actor": actor,
+            "name": actor,
+            "class_name": "Counter",
+            "owner": self.session,
+            "job": self.session,
+            "python": host.PYTHON,
+            **wishes,
+        }
+        request = control.Request(**fields)
+        place = control.Place(ticket=next(numbers), request=request, patience_s=patience_s)
+        self.says(place)
+        return place
+
+    def finds(self, **which: str) -> control.Located:
+        ticket = next(numbers)
+        self.says(control.Locate(ticket=ticket, **which))
+        return self.hears(control.Located, lambda located: located.ticket == ticket)
+
+    def status(self) -> control.Status:
+        ticket = next(numbers)
+        self.says(control.AskStatus(ticket=ticket))
+        return self.hears(control.Status, lambda status: status.ticket == ticket)
+
+    def has(self, worker: "Worker", **wishes: Any) -> control.Request:
+        """Ask for an actor, and get it."""
+        place = self.asks_for(**wishes)
+        worker.spawns(place.request.actor)
+        self.hears(control.Placed, lambda placed: placed.ticket == place.ticket)
+        return place.request
+
+
+class Worker(Peer):
+    def __init__(self, world: "World", cpus: float = 2, **register: Any) -> None:
+        self.name = f"worker-{next(numbers)}"
+        self.living: dict[str, control.ActorStatus] = {}
+        fields: dict[str, Any] = {
+            "worker": self.name,
+            "python": host.PYTHON,
+            "host": "elsewhere",
+            "machine": f"the machine of {self.name}",
+            "address": "somewhere",
+            "pid": 1,
+            "cpus": cpus,
+            "gpus": 0,
+            "memory": 1 << 30,
+            "actors": [],
+            **register,
+        }
+        super().__init__(world, world.worker_key, control.Register(**fields))
+        self.hears(control.Registered)
+
+    def spawns(self, actor: str) -> control.Location:
+        """Be asked to spawn an actor, and do so."""
+        spawn = self.hears(control.Spawn, lambda spawn: spawn.request.actor == actor)
+        location = self.bears(spawn)
+        self.says(control.Spawned(location=location))
+        return location
+
+    def bears(self, spawn: control.Spawn) -> control.Location:
+        request = spawn.request
+        location = control.Location(
+            actor=request.actor,
+            name=request.name,
+            class_name=request.class_name,
+            life=request.life,
+            pid=next(numbers),
+            host="elsewhere",
+            machine="the worker's machine",
+            ipc="ipc://somewhere",
+            tcp="",
+            public_key=b"k" * 40,
+        )
+        status = control.ActorStatus(location=location, request=request, gpu_ids=spawn.gpu_ids)
+        self.living[request.actor] = status
+        self.introduction = msgspec.structs.replace(
+            self.introduction, actors=list(self.living.values())
+        )
+        return location
+
+    def buries(self, actor: str, life: int = 0, **how: Any) -> None:
+        """Tell of an actor's end."""
+        if self.living.pop(actor, None):
+            actors = list(self.living.values())
+            self.introduction = msgspec.structs.replace(self.introduction, actors=actors)
+        self.says(control.Died(obituary=control.Obituary(actor=actor, life=life, **how)))
+
+
+class World:
+    """One master and its peers, all turned by the test."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.master_key, self.client_key, self.worker_key = fresh_keys()
+        self.loop = Loop()
+        self.context = sockets.new_context()
+        self.master: Master | None = None
+        self.start_master()
+
+    def start_master(self) -> None:
+        self.master = Master(
+            Config(address=self.address, key=self.master_key.to_dict(), lifeline=False)
+        )
+
+    def end_master(self) -> None:
+        assert self.master is not None
+        self.master._context.destroy(linger=0)
+        self.master._loop.close()
+        self.master = None
+
+    def until(self, fact: Callable[[], bool], what: str = "it") -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not fact():
+            assert time.monotonic() < deadline, f"waited in vain: {what}"
+            self.turn()
+
+    def turn(self) -> None:
+        if self.master is not None:
+            self.master._loop.turn(0.002)
+        self.loop.turn(0.002)
+
+    def close(self) -> None:
+        if self.master is not None:
+            self.end_master()
+        self.context.destroy(linger=0)
+        self.loop.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(master_module, "LEASE_S", LEASE_S)
+    monkeypatch.setattr(master_module, "TICK_EVERY_S", TICK_S)
+    monkeypatch.setattr(link, "BEAT_EVERY_S", TICK_S)
+    made = World(f"ipc://{tmp_path}/m")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    return Client(world)
+
+
+@pytest.fixture
+def worker(world: World) -> Worker:
+    return Worker(world)
+
+
+# --- who may say what -----------------------------------------------------------------------------
+
+
+def answer_to(world: World, key: MemberKey, *frames: bytes) -> object:
+    """Return what the master first says to a message that somebody made by hand."""
+    socket = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
+    reader = control.Reader(control.FromMaster[key.role])
+    answers: list[object] = []
+    world.loop.watch_socket(socket, lambda f: answers.append(reader.read(f[0].buffer)))
+    socket.connect(world.address)
+    socket.send_multipart(frames)
+    world.until(lambda: bool(answers), "an answer")
+    world.loop.unwatch_socket(socket)
+    socket.close(linger=0)
+    return answers[0]
+
+
+def register() -> control.Register:
+    return control.Register(
+        worker="intruder",
+        python=host.PYTHON,
+        host="elsewhere",
+        machine="",
+        address="",
+        pid=1,
+        cpus=100,
+        gpus=0,
+        memory=0,
+        actors=[],
+    )
+
+
+def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) -> None:
+    answer = answer_to(world, world.client_key, control.write(register()))
+    assert isinstance(answer, control.Refused)
+    assert answer.error == "WireError"
+    assert client.status().workers == []
+
+
+def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Client) -> None:
+    hello = control.Hello(
+        session="intruder", python=host.PYTHON, pid=1, host="elsewhere", machine=""
+    )
+    for message in (hello, control.AskStatus(ticket=1), control.End(actor="x", grace_s=0.0)):
+        answer = answer_to(world, world.worker_key, control.write(message))
+        assert isinstance(answer, control.Refused)
+        assert answer.error == "WireError"
+    assert [session.session for session in client.status().clients] == [client.session]
+
+
+@pytest.mark.parametrize(
+    ("frames", "error"),
+    [
+        ([b""], "WireError"),
+        ([b"\1garbage"], "WireError"),
+        ([b"\1\xff\xff\xff"], "WireError"),
+        ([control.write(control.Beat()), b"a frame too many"], "WireError"),
+        ([bytes([control.VERSION + 1]) + b"anything"], "VersionMismatch"),
+    ],
+)
+def test_what_breaks_the_rules_is_refused_in_words_and_harms_nobody(
+    world: World, client: Client, frames: list[bytes], error: str
+) -> None:
+    for key in (world.client_key, world.worker_key):
+        answer = answer_to(world, key, *frames)
+        assert isinstance(answer, control.Refused)
+        assert answer.error == error
+        assert answer.why
+    assert client.status().workers == []
+
+
+def test_an_unknown_connection_is_asked_who_it_is(world: World) -> None:
+    answer = answer_to(world, world.client_key, control.write(control.AskStatus(ticket=1)))
+    assert isinstance(answer, control.WhoAreYou)
+    answer = answer_to(world, world.worker_key, control.write(control.Beat()))
+    assert isinstance(answer, control.WhoAreYou)
+
+
+def test_a_stranger_is_not_even_answered(world: World, client: Client) -> None:
+    pair = fresh_pair()
+    stranger = Peer(world, MemberKey("client", pair, world.client_key.master_public), register())
+    refusal = stranger.hears(RemotelyError)
+    assert "key" in str(refusal)
+    assert client.status().workers == []
+    stranger.vanishes()
+
+
+def test_a_client_is_welcomed_with_what_the_cluster_is(world: World) -> None:
+    alone = Client(world).hears(control.Welcome)
+    assert (alone.pythons, alone.cpus) == ([], 0)
+    Worker(world, cpus=2)
+    Worker(world, cpus=3, python="2.7")
+    welcome = Client(world).hears(control.Welcome)
+    assert (welcome.pythons, welcome.cpus) == (sorted(["2.7", host.PYTHON]), 5)
+
+
+# --- placing --------------------------------------------------------------------------------------
+
+
+def test_an_actor_is_placed_when_its_worker_says_that_it_lives(
+    client: Client, worker: Worker
+) -> None:
+    place = client.asks_for(cpus=0.5)
+    location = worker.spawns(place.request.actor)
+    placed = client.hears(control.Placed)
+    assert (placed.ticket, placed.location) == (place.ticket, location)
+    assert client.status().workers[0].free_cpus == 1.5
+
+
+def test_a_request_that_no_machine_can_ever_serve_is_refused_at_once(
+    client: Client, worker: Worker
+) -> None:
+    place = client.asks_for(cpus=64)
+    refusal = client.hears(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (place.ticket, "NoResources")
+    assert "64 CPUs where the largest worker has 2" in refusal.why
+
+
+def test_a_request_of_another_python_is_told_so(client: Client, worker: Worker) -> None:
+    client.asks_for(python="2.7")
+    refusal = client.hears(control.NotPlaced)
+    assert refusal.error == "VersionMismatch"
+    assert f"no worker runs Python 2.7: they run {host.PYTHON}" in refusal.why
+
+
+def test_before_a_machine_has_joined_a_request_waits_for_one(world: World, client: Client) -> None:
+    place = client.asks_for()
+    waiting = client.hears(control.Waiting)
+    assert (waiting.ticket, waiting.why) == (place.ticket, "no machine has joined the cluster")
+    assert client.status().waiting == 1
+    Worker(world).spawns(place.request.actor)
+    assert client.hears(control.Placed).ticket == place.ticket
+    assert client.status().waiting == 0
+
+
+def test_a_request_waits_until_another_actor_has_ended(client: Client, worker: Worker) -> None:
+    first = client.has(worker, cpus=2)
+    second = client.asks_for(cpus=1)
+    assert "the most that a machine has free is 0 CPUs" in client.hears(control.Waiting).why
+    worker.buries(first.actor, asked=True)
+    worker.spawns(second.request.actor)
+    assert client.hears(control.Placed).ticket == second.ticket
+
+
+def test_who_waits_is_served_in_the_order_of_asking(client: Client, worker: Worker) -> None:
+    first = client.has(worker, cpus=2)
+    waiting = [client.asks_for(cpus=1) for _ in range(3)]
+    worker.buries(first.actor)
+    served = [worker.hears(control.Spawn).request.actor for _ in range(2)]
+    assert served == [place.request.actor for place in waiting[:2]]
+
+
+def test_waiting_ends_after_the_patience_of_who_asked(client: Client, worker: Worker) -> None:
+    client.has(worker, cpus=2)
+    place = client.asks_for(cpus=1, patience_s=0.1)
+    refusal = client.hears(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (place.ticket, "NoResources")
+    assert "asks for 1 CPUs" in refusal.why
+    assert client.status().waiting == 0
+
+
+def test_a_request_that_is_taken_back_waits_no_longer(client: Client, worker: Worker) -> None:
+    first = client.has(worker, cpus=2)
+    place = client.asks_for(cpus=1)
+    client.hears(control.Waiting)
+    client.says(control.End(actor=place.request.actor, grace_s=1.0))
+    assert client.status().waiting == 0
+    worker.buries(first.actor)
+    assert client.status().workers[0].free_cpus == 2
+
+
+def test_the_requests_of_a_client_that_ended_wait_no_longer(world: World, worker: Worker) -> None:
+    stays, goes = Client(world), Client(world)
+    stays.has(worker, cpus=2)
+    goes.asks_for(cpus=1)
+    goes.hears(control.Waiting)
+    goes.vanishes()
+    world.until(lambda: stays.status().waiting == 0)
+
+
+def test_a_process_that_ends_at_birth_is_told_to_who_asked(client: Client, worker: Worker) -> None:
+    place = client.asks_for()
+    worker.hears(control.Spawn)
+    worker.buries(place.request.actor, exit=3, stderr="no such library")
+    refusal = client.hears(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (place.ticket, "ActorDied")
+    assert "3" in refusal.why
+    assert "no such library" in refusal.why
+    assert client.status().workers[0].free_cpus == 2
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_a_name_that_a_user_gave_is_given_once(client: Client, worker: Worker) -> None:
+    first = client.has(worker, name="store", named=True)
+    client.asks_for(name="store", named=True)
+    refusal = client.hears(control.NotPlaced)
+    assert refusal.error == "NameTaken"
+    assert "'store'" in refusal.why
+    worker.buries(first.actor)
+    second = client.has(worker, name="store", named=True)
+    found = client.finds(name="store").location
+    assert found is not None
+    assert found.actor == second.actor
+
+
+def test_of_two_that_wait_for_one_name_one_is_refused(world: World, client: Client) -> None:
+    first = client.asks_for(name="store", named=True)
+    second = client.asks_for(name="store", named=True)
+    worker = Worker(world)
+    worker.spawns(first.request.actor)
+    refusal = client.hears(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (second.ticket, "NameTaken")
+    assert client.hears(control.Placed).ticket == first.ticket
+
+
+def test_an_actor_is_found_by_its_name_or_its_id(world: World, worker: Worker) -> None:
+    maker, finder = Client(world), Client(world)
+    request = maker.has(worker, name="store", named=True)
+    by_name, by_id = finder.finds(name="store"), finder.finds(actor=request.actor)
+    assert by_name.location == by_id.location == worker.living[request.actor].location
+    assert by_name.obituary is None
+
+
+def test_what_is_not_there_is_not_found(client: Client) -> None:
+    located = client.finds(name="nobody")
+    assert (located.location, located.obituary) == (None, None)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def test_who_asked_for_an_actor_or_where_it_is_is_told_of_its_end(
+    world: World, worker: Worker
+) -> None:
+    maker, finder, stranger = Client(world), Client(world), Client(world)
+    request = maker.has(worker)
+    finder.finds(actor=request.actor)
+    worker.buries(request.actor, exit="SIGKILL", stderr="last words")
+    for peer in (maker, finder):
+        obituary = peer.hears(control.Died).obituary
+        assert (obituary.actor, obituary.exit, obituary.lost) == (request.actor, "SIGKILL", False)
+    stranger.status()
+    assert not [said for said in stranger.heard if isinstance(said, control.Died)]
+
+
+def test_who_asks_after_the_end_is_told_how_it_ended(world: World, worker: Worker) -> None:
+    request = Client(world).has(worker)
+    worker.buries(request.actor, exit=1, why="out of memory")
+    late = Client(world)
+    world.until(lambda: late.finds(actor=request.actor).obituary is not None)
+    obituary = late.finds(actor=request.actor).obituary
+    assert obituary is not None
+    assert (obituary.exit, obituary.why) == (1, "out of memory")
+
+
+def test_the_end_of_an_earlier_life_is_not_that_of_this_one(client: Client, worker: Worker) -> None:
+    request = client.has(worker)
+    worker.buries(request.actor, exit=1)
+    client.hears(control.Died)
+    again = client.has(worker, actor=request.actor, name=request.name, life=1)
+    worker.says(control.Died(obituary=control.Obituary(actor=again.actor, life=0, exit=1)))
+    assert client.status().workers[0].free_cpus == 1
+    assert client.finds(actor=again.actor).location is not None
+
+
+def test_a_client_that_says_goodbye_goes_when_its_actors_have_ended(
+    world: World, worker: Worker
+) -> None:
+    client = Client(world)
+    owned = client.has(worker)
+    client.has(worker, owner="")  # detached
+    client.says(control.Goodbye())
+    assert worker.hears(control.End).actor == owned.actor
+    Client(world).status()
+    assert not [said for said in client.heard if isinstance(said, control.Farewell)]
+    worker.buries(owned.actor, asked=True)
+    client.hears(control.Farewell)
+    assert not [said for said in worker.heard if isinstance(said, control.End)]
+
+
+def test_the_actors_of_a_client_that_is_lost_are_ended(world: World, worker: Worker) -> None:
+    stays, lost = Client(world), Client(world)
+    kept, ended = stays.has(worker), lost.has(worker)
+    lost.vanishes()
+    assert worker.hears(control.End).actor == ended.actor
+    assert [session.session for session in stays.status().clients] == [stays.session]
+    assert not [said for said in worker.heard if isinstance(said, control.End)]
+    assert stays.finds(actor=kept.actor).location is not None
+
+
+def test_a_client_that_is_back_within_its_lease_keeps_its_actors(
+    world: World, worker: Worker
+) -> None:
+    first = Client(world)
+    request = first.has(worker)
+    first.vanishes()
+    again = Client(world, session=first.session)
+    begun = time.monotonic()
+    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)  # for its lease would have ended
+    assert not [said for said in worker.heard if isinstance(said, control.End)]
+    worker.buries(request.actor)
+    assert again.hears(control.Died).obituary.actor == request.actor
+
+
+def test_the_end_of_a_clients_process_on_this_machine_is_seen_at_once(
+    world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        client = Client(world, pid=process.pid, host=host.identity())
+        request = client.has(worker)
+        process.kill()
+        process.wait()
+        begun = time.monotonic()
+        assert worker.hears(control.End).actor == request.actor
+        assert time.monotonic() - begun < LEASE_S / 2  # though its connection is still there
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_end_of_an_actor_is_the_end_of_those_that_it_made(world: World, worker: Worker) -> None:
+    client = Client(world)
+    parent = client.has(worker)
+    inside = Client(world, actor=parent.actor)
+    child = inside.has(worker)
+    worker.buries(parent.actor, exit=1)
+    assert worker.hears(control.End).actor == child.actor
+
+
+# --- workers that come and go ---------------------------------------------------------------------
+
+
+def test_the_actors_of_a_lost_worker_are_lost(world: World, client: Client) -> None:
+    lost = Worker(world, cpus=1)
+    request = client.has(lost)
+    stays = Worker(world, cpus=1)
+    kept = client.has(stays)
+    lost.vanishes()
+    obituary = client.hears(control.Died).obituary
+    assert (obituary.actor, obituary.lost) == (request.actor, True)
+    assert f"the machine of {lost.name} was last heard" in obituary.why
+    assert [found.worker for found in client.status().workers] == [stays.name]
+    assert client.finds(actor=kept.actor).location is not None
+
+
+def test_an_actor_that_was_being_placed_on_a_lost_worker_is_lost(
+    world: World, client: Client
+) -> None:
+    lost = Worker(world)
+    place = client.asks_for()
+    lost.hears(control.Spawn)
+    lost.vanishes()
+    refusal = client.hears(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (place.ticket, "WorkerLost")
+
+
+def test_a_worker_that_leaves_says_so_and_its_actors_are_gone_at_once(
+    world: World, client: Client, worker: Worker
+) -> None:
+    request = client.has(worker)
+    worker.says(control.Left())
+    obituary = client.hears(control.Died).obituary
+    assert (obituary.actor, obituary.lost) == (request.actor, True)
+    assert client.status().workers == []
+    worker.vanishes()
+
+
+def test_a_worker_that_is_back_within_its_lease_has_its_actors_still(
+    world: World, client: Client
+) -> None:
+    worker = Worker(world)
+    request = client.has(worker)
+    worker.vanishes()
+    again = Peer(world, world.worker_key, worker.introduction)
+    again.hears(control.Registered)
+    begun = time.monotonic()
+    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)
+    assert client.finds(actor=request.actor).location is not None
+    assert not [said for said in client.heard if isinstance(said, control.Died)]
+
+
+def test_what_a_worker_no_longer_has_when_it_is_back_is_lost(world: World, client: Client) -> None:
+    worker = Worker(world)
+    request = client.has(worker)
+    before = worker.introduction
+    worker.vanishes()
+    Peer(world, world.worker_key, msgspec.structs.replace(before, actors=[]))
+    obituary = client.hears(control.Died).obituary
+    assert (obituary.actor, obituary.lost) == (request.actor, True)
+    assert client.status().workers[0].free_cpus == 2
+
+
+def test_a_birth_of_which_the_word_was_lost_is_learnt_when_the_worker_is_back(
+    world: World, client: Client
+) -> None:
+    worker = Worker(world)
+    place = client.asks_for()
+    location = worker.bears(worker.hears(control.Spawn))
+    worker.vanishes()  # before it could say Spawned
+    Peer(world, world.worker_key, worker.introduction)
+    placed = client.hears(control.Placed)
+    assert (placed.ticket, placed.location) == (place.ticket, location)
+
+
+def test_a_request_of_which_the_word_was_lost_is_repeated_when_the_worker_is_back(
+    world: World, client: Client
+) -> None:
+    worker = Worker(world)
+    place = client.asks_for()
+    worker.hears(control.Spawn)
+    worker.vanishes()  # and has forgotten, or never heard
+    again = Peer(world, world.worker_key, worker.introduction)
+    assert again.hears(control.Spawn).request == place.request
+
+
+def test_a_worker_given_up_is_told_to_end_what_it_still_has(world: World, client: Client) -> None:
+    worker = Worker(world)
+    request = client.has(worker)
+    worker.vanishes()
+    assert client.hears(control.Died).obituary.lost
+    again = Peer(world, world.worker_key, worker.introduction)
+    assert again.hears(control.End).actor == request.actor
+
+
+# --- a new master ---------------------------------------------------------------------------------
+
+
+def test_a_new_master_learns_the_cluster_from_those_who_come_back(
+    world: World, client: Client, worker: Worker
+) -> None:
+    request = client.has(worker, name="store", named=True)
+    world.end_master()
+    world.start_master()
+    world.until(lambda: client.status().workers != [])
+    found = client.finds(name="store").location
+    assert found == worker.living[request.actor].location
+    assert client.status().workers[0].free_cpus == 1
+    begun = time.monotonic()
+    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)
+    assert not [said for said in worker.heard if isinstance(said, control.End)]
+
+
+def test_after_a_new_master_the_end_of_an_actor_is_told_and_its_room_is_free(
+    world: World, client: Client, worker: Worker
+) -> None:
+    request = client.has(worker, cpus=2)
+    world.end_master()
+    world.start_master()
+    world.until(lambda: client.status().workers != [])
+    worker.buries(request.actor, exit=1)
+    assert client.hears(control.Died).obituary.exit == 1
+    client.has(worker, cpus=2)
+
+
+def test_what_is_asked_while_there_is_no_master_is_answered_by_the_next(
+    world: World, client: Client, worker: Worker
+) -> None:
+    world.end_master()
+    place = client.asks_for()
+    world.start_master()
+    worker.spawns(place.request.actor)
+    assert client.hears(control.Placed).ticket == place.ticket
+
+
+def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(1) as script:
+
+        def done(function: Callable[..., Any], *arguments: Any) -> Any:
+            future = script.submit(function, *arguments)
+            world.until(future.done)
+            return future.result()
+
+        client = done(RealClient, world.address, world.client_key, Shipment())
+        heard: list[int] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(world.master, "_status", heard.append)  # and then it says nothing
+            answer = script.submit(client.status)
+            world.until(lambda: bool(heard))
+            world.end_master()
+        world.start_master()
+        world.until(answer.done)
+        assert [found.session for found in answer.result().clients] == [client.session]
+        done(client.shutdown)
+
+
+def test_an_actor_that_is_asked_for_again_is_made_once(client: Client, worker: Worker) -> None:
+    """A client asks again when it was welcomed anew: it cannot know what the master still knows."""
+    place = client.asks_for()
+    client.says(place)
+    location = worker.spawns(place.request.actor)
+    assert client.hears(control.Placed).location == location
+    client.says(place)
+    assert client.hears(control.Placed).location == location
+    assert client.status().workers[0].free_cpus == 1
+    assert not [said for said in worker.heard if isinstance(said, control.Spawn)]
+
+
+def test_an_actor_that_waits_and_is_asked_for_again_waits_once(
+    world: World, client: Client
+) -> None:
+    place = client.asks_for()
+    client.says(place)
+    assert client.status().waiting == 1
+    Worker(world).spawns(place.request.actor)
+    assert client.hears(control.Placed).ticket == place.ticket
+
+
+def test_a_new_master_does_not_wait_for_ever_for_a_client_that_is_gone(
+    world: World, client: Client, worker: Worker
+) -> None:
+    gone = Client(world)
+    request = gone.has(worker)
+    detached = client.has(worker, owner="")
+    gone.vanishes()
+    world.end_master()
+    world.start_master()
+    assert worker.hears(control.End).actor == request.actor
+    assert client.finds(actor=detached.actor).location is not None
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def test_what_an_actor_prints_reaches_the_script_at_its_root_alone(
+    world: World, worker: Worker
+) -> None:
+    root, other = Client(world), Client(world)
+    request = root.has(worker)
+    worker.says(control.Output(name=request.name, job=request.job, error=False, text="hello\n"))
+    assert root.hears(control.Output).text == "hello\n"
+    other.status()
+    assert not [said for said in other.heard if isinstance(said, control.Output)]
+
+
+def test_a_log_comes_from_the_worker_that_has_it(world: World, client: Client) -> None:
+    first, second = Worker(world), Worker(world)
+    client.says(control.ReadLog(ticket=77, actor="ended long ago"))
+    asked = [peer.hears(control.ReadLog) for peer in (first, second)]
+    nothing = control.LogPiece(ticket=asked[0].ticket, text="", offset=0, known=False, ended=True)
+    first.says(nothing)
+    second.says(msgspec.structs.replace(nothing, text="its log", offset=7, known=True))
+    piece = client.hears(control.LogPiece)
+    assert (piece.ticket, piece.text, piece.known) == (77, "its log", True)
+
+
+def test_a_log_that_nobody_has_is_answered_too(world: World, client: Client) -> None:
+    client.says(control.ReadLog(ticket=1, actor="nobody"))
+    assert client.hears(control.LogPiece).known is False
+    stays, lost = Worker(world), Worker(world)
+    client.says(control.ReadLog(ticket=2, actor="nobody"))
+    ask = stays.hears(control.ReadLog)
+    stays.says(control.LogPiece(ticket=ask.ticket, text="", offset=0, known=False, ended=True))
+    lost.vanishes()
+    piece = client.hears(control.LogPiece)
+    assert (piece.ticket, piece.known) == (2, False)
+
+
+# --- the rest of the machinery --------------------------------------------------------------------
+
+
+def test_modules_that_a_client_has_loaded_are_loaded_by_the_workers_beforehand(
+    world: World, worker: Worker
+) -> None:
+    Client(world, modules=["numpy"]).hears(control.Welcome)
+    assert worker.hears(control.Preload).modules == ["numpy"]
+    assert Worker(world).hears(control.Preload).modules == ["numpy"]
+
+
+def test_a_worker_learns_whom_its_actors_may_admit(world: World) -> None:
+    register_again = Peer(world, world.worker_key, register())
+    keys = register_again.hears(control.Registered).client_keys
+    assert keys == [world.client_key.pair.public]
