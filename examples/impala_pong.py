@@ -2,18 +2,15 @@
 
     python examples/impala_pong.py
 
-Two actors step 16 games of Pong each, in processes of their own, and never wait for each
-other; the learner takes trajectories as they come, corrects by V-trace for the parameters
-having been older, and sends new ones.  On two cores the mean return passes 0 within a few
-minutes.  Ctrl-C stops it; `remotely-rl train impala` is the same with metrics, checkpoints
-and a plot.
-
-To run it on a cluster, start one by `remotely start --host 0.0.0.0` and give its address to
-`remotely.connect` at the bottom of this file.
+Two actors play 16 games each, in processes of their own, and never wait for each other.
+The learner takes trajectories as they come, corrects by V-trace for their being sampled
+with older parameters, and sends new ones.  `remotely-rl train impala` is the same with
+metrics, checkpoints and a plot.  On a cluster: give its address to `connect`, at the end.
 """
 
 import time
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -24,21 +21,14 @@ from remotely_rl import environments, losses, returns
 from remotely_rl.models import Normaliser, load_state, state_of
 from remotely_rl.trajectory import Trajectory, stack
 
-ENV = "ALE/Pong-v5"
-ATARI = environments.Atari(image_size=42)
-ACTORS = 2
-ENVS_PER_ACTOR = 16
+ENV, ATARI = "ALE/Pong-v5", environments.Atari(image_size=42)
+ACTORS, ENVS_PER_ACTOR = 2, 16
 STEPS = 64  # of each environment in a trajectory
-BATCH = 2  # trajectories in an update
-PASSES = 3  # over each batch
-MINIBATCHES = 8
-GAMMA = 0.98
-LAMBDA = 0.95
+BATCH, PASSES, MINIBATCHES = 2, 3, 8  # trajectories in an update, and how it goes over them
+GAMMA, LAMBDA = 0.98, 0.95
 CLIP = 0.2  # how far an update may move the policy
-LEARNING_RATE = 3e-4
-ENTROPY = 0.01
-MINUTES = 15
-TARGET = 18.0
+LEARNING_RATE, ENTROPY = 3e-4, 0.01
+MINUTES, TARGET = 15, 18.0
 
 
 class Model(nn.Module):
@@ -132,10 +122,10 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Trajectory
             optimizer.step()
 
 
-def train() -> None:
-    model = Model(environments.make(ENV, 1, ATARI).action_count)
+def train(model: Model) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, eps=1e-5)
     actors = [Actor(seed) for seed in range(ACTORS)]
+    remotely.Group(actors).set_param(state_of(model))
     calls = {actor.sample.submit(): actor for actor in actors}
     batch: list[Trajectory] = []
     scores: list[float] = []
@@ -145,7 +135,7 @@ def train() -> None:
             trajectory, ended = call.result()
             actor = calls.pop(call)
             actor.set_param.submit(state_of(model))
-            calls[actor.sample.submit()] = actor
+            calls[actor.sample.submit()] = actor  # it plays on while we learn
             batch.append(trajectory)
             scores = (scores + ended)[-100:]
             steps += int(trajectory.valid.sum())
@@ -157,9 +147,13 @@ def train() -> None:
             print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
             if len(scores) == 100 and mean >= TARGET:
                 break
-    torch.save(model.state_dict(), "pong.pt")
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # the learner's; with more cores than actors, give it the rest
     remotely.connect(cpus=ACTORS)  # or remotely.connect("host:8010")
-    train()
+    model = Model(environments.make(ENV, 1, ATARI).action_count)
+    with suppress(KeyboardInterrupt):
+        train(model)
+    torch.save(model.state_dict(), "pong.pt")
+    print("The model is in pong.pt.")

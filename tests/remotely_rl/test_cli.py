@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +113,24 @@ def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path) ->
     done = invoke("train", "impala", "--resume", str(run), "--env", "Acrobot-v1")
     assert done.exit_code == 2
     assert "is a run on CartPole-v1, not on Acrobot-v1" in done.output
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["--env", "CartPole-v1", "--interval-s", "0.2", "--run", str(run)]
+    command = [sys.executable, "-m", "remotely_rl.cli", "train", "impala", *options]
+    training = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    assert training.stdout is not None
+    said: list[str] = []
+    while "games)" not in "".join(said):  # a line of progress
+        said.append(training.stdout.readline())
+        assert said[-1], "ended too early: " + "".join(said)
+    os.killpg(training.pid, signal.SIGINT)  # as a terminal does: learner and actors alike
+    rest, _ = training.communicate(timeout=60)
+    assert training.returncode == 0, rest
+    assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
+    assert "Traceback" not in rest
+    assert {"checkpoint.pt", "curve.png"} <= {path.name for path in run.iterdir()}
