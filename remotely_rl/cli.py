@@ -9,13 +9,12 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import click
 
 import remotely
-from remotely_rl import run_folder
+from remotely_rl import training
 from remotely_rl.algorithms import impala
 from remotely_rl.errors import TrainingError, nearest
 
@@ -70,14 +69,6 @@ def _kind_and_prose(hint: Any) -> tuple[type, str]:
     return kind, prose
 
 
-def _config(given: dict[str, Any]) -> impala.Config:
-    known = [field.name for field in dataclasses.fields(impala.Config)]
-    for name in given:
-        if name not in known:
-            raise TrainingError(f"impala has no option {name!r}{nearest(name, known)}")
-    return impala.Config(**given)
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="remotely", prog_name="remotely-rl")
 def main() -> None:
@@ -102,10 +93,10 @@ def train_impala(run: str | None, resume: str | None, address: str | None, **giv
     """
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        if resume is not None:
-            _, earlier = run_folder.reopen(Path(resume), "impala")
-            given = earlier | given
-        config = _config(given)
+        if resume is None:
+            config = impala.Config(**given)
+        else:
+            config = training.config_of(impala.Config, "impala", resume, given)
         if address is not None:
             remotely.connect(address)
         impala.train(config, run=run, resume=resume)

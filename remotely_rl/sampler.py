@@ -24,6 +24,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.trajectory import Trajectory
 
 DEATHS_IN_A_ROW = 5
+LOST = (remotely.ActorDied, remotely.WorkerLost)
 
 
 class Parameters(NamedTuple):
@@ -56,9 +57,13 @@ class Sampler:
         make: Callable[[int], SamplingActor],
         count: int,
         ahead: int,
+        params: Parameters | None = None,
         say: Callable[[str], None] = print,
     ):
-        """`make(n)` makes the n-th actor ever; replacements count on from `count`."""
+        """`make(n)` makes the n-th actor ever; replacements count on from `count`.
+
+        `params` are those that the actors begin with, if not with what they were made with.
+        """
         self._make = make
         self._ahead = ahead
         self._say = say
@@ -67,11 +72,13 @@ class Sampler:
         self._ref: object = None
         self._calls: dict[Future[Rollout], SamplingActor] = {}  # oldest first
         self._sent: dict[SamplingActor, tuple[int, Future[None]]] = {}
+        if params is not None:
+            self.publish(params)
         self._made = count
         # At once: making sixteen Atari games takes an actor seconds.
         with ThreadPoolExecutor(count) as pool:
-            actors = list(pool.map(make, range(count)))
-        for actor in actors:
+            self._actors = list(pool.map(make, range(count)))
+        for actor in self._actors:
             self._occupy(actor)
 
     def publish(self, params: Parameters) -> None:
@@ -91,7 +98,7 @@ class Sampler:
             actor = self._calls.pop(call)
             try:
                 rollout = call.result()
-            except (remotely.ActorDied, remotely.WorkerLost) as error:
+            except LOST as error:
                 self._replace(actor, error)
                 continue
             self._deaths = 0
@@ -101,9 +108,10 @@ class Sampler:
 
     def close(self) -> None:
         """Ends the actors; what they were sampling is dropped."""
-        for actor in list(self._sent):
+        for actor in self._actors:
             with contextlib.suppress(remotely.RemotelyError):
                 remotely.close(actor)
+        self._actors.clear()
         self._calls.clear()
         self._sent.clear()
 
@@ -115,7 +123,7 @@ class Sampler:
         if self._newest is not None:
             version, sent = self._sent.get(actor, (-1, None))
             if sent is not None and sent.done():
-                sent.result()  # raises here if the parameters did not fit
+                _raise_unless_lost(sent)
             if version < self._newest.version:
                 future = remotely.submit(actor.set_param, self._ref)  # type: ignore[arg-type]
                 self._sent[actor] = (self._newest.version, future)
@@ -128,10 +136,18 @@ class Sampler:
                 f"{self._deaths} actors died without a trajectory in between; the last: {error}"
             ) from error
         self._calls = {call: of for call, of in self._calls.items() if of != actor}
+        self._actors = [other for other in self._actors if other != actor]
         self._sent.pop(actor, None)
         self._say(f"an actor died and is replaced: {error}")
+        self._actors.append(self._make(self._made))
         self._made += 1
-        self._occupy(self._make(self._made - 1))
+        self._occupy(self._actors[-1])
+
+
+def _raise_unless_lost(sent: Future[None]) -> None:
+    """Raises what `set_param` raised; of an actor that is gone, its `sample` will tell."""
+    with contextlib.suppress(*LOST):
+        sent.result()
 
 
 def connect(actors: int) -> None:

@@ -25,18 +25,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from remotely_rl import checkpoint, curve, metrics, run_folder
 from remotely_rl.environments import Episode, Source, name_of
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.metrics import Counters, Tally
 from remotely_rl.progress import Progress
 
 # Fewer games than this say little about a mean: no best.pt, no stop at a target.
 ENOUGH_EPISODES = 20
+
+C = TypeVar("C")
 
 
 class Limits(Protocol):
@@ -255,6 +257,21 @@ def begin(
     if saved["env"] != name_of(config.env):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
     return Session(algorithm, config, folder, saved)
+
+
+def config_of(
+    kind: type[C], algorithm: str, run: str | Path, given: dict[str, Any] | None = None
+) -> C:
+    """The config that the run in this folder was made with, but for what is `given`.
+
+    Raises TrainingError if it is no run of this algorithm, or has an option that is unknown.
+    """
+    _, kept = run_folder.reopen(Path(run), algorithm)
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in kept:
+        if name not in known:
+            raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
+    return kind(**{**kept, **(given or {})})
 
 
 def learner_threads(asked: int, actors: int) -> int:

@@ -316,11 +316,12 @@ def train(
 
     `model` is a class or function of `(observation_shape, action_count)`, or a module; the
     network that fits the observations if left out.  The run is kept in folder `run`, a new
-    one under runs/ if left out; `resume` goes on with an earlier run's folder.  Uses the
-    cluster that is connected, else an embedded one.  Raises TrainingError for what can be
+    one under runs/ if left out; `resume` goes on with an earlier run's folder, by its config
+    if none is given.  Uses the cluster that is connected, else an embedded one.  Raises TrainingError for what can be
     told in a sentence.
     """
-    config = config or Config()
+    if config is None:
+        config = Config() if resume is None else training.config_of(Config, "impala", resume)
     torch.manual_seed(config.seed)
     probe = environments.make(config.env, 1, config.atari)
     dtype = probe.reset(config.seed).dtype
@@ -338,8 +339,8 @@ def train(
             stream = np.random.SeedSequence([config.seed, session.times_resumed, number])
             return Actor(config, learner.model, int(stream.generate_state(1)[0]) >> 1)
 
-        with closing(Sampler(hire, config.actors, config.ahead, session.say)) as actors:
-            actors.publish(learner.parameters())
+        start_with = learner.parameters()
+        with closing(Sampler(hire, config.actors, config.ahead, start_with, session.say)) as actors:
             batch: list[Trajectory] = []
             while not session.over():
                 session.tick()

@@ -78,6 +78,13 @@ def test_every_actor_is_heard_and_none_runs_further_ahead_than_it_may() -> None:
 
 
 @pytest.mark.usefixtures("local")
+def test_actors_may_begin_with_parameters_that_they_were_not_made_with() -> None:
+    sampler = Sampler(Toy, count=1, ahead=2, params=params(8))
+    assert take(sampler).trajectory.version[0] == 8
+    sampler.close()
+
+
+@pytest.mark.usefixtures("local")
 def test_new_parameters_hold_from_the_next_call_on() -> None:
     sampler = Sampler(Toy, count=1, ahead=1)
     first = take(sampler)  # the call after it is on its way already
