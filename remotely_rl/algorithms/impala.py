@@ -317,8 +317,8 @@ def train(
     `model` is a class or function of `(observation_shape, action_count)`, or a module; the
     network that fits the observations if left out.  The run is kept in folder `run`, a new
     one under runs/ if left out; `resume` goes on with an earlier run's folder, by its config
-    if none is given.  Uses the cluster that is connected, else an embedded one.  Raises TrainingError for what can be
-    told in a sentence.
+    if none is given.  Uses the cluster that is connected, else an embedded one.  Raises
+    TrainingError for what can be told in a sentence.
     """
     if config is None:
         config = Config() if resume is None else training.config_of(Config, "impala", resume)
