@@ -182,12 +182,13 @@ def read(path: Path) -> list[Row]:
 
 
 def _cells(row: Row) -> list[str]:
-    return ["" if math.isnan(row[name]) else f"{row[name]:.6g}" if _is_fraction(row[name])
-            else str(int(row[name])) for name in COLUMNS]  # fmt: skip
+    return [_cell(row[name]) for name in COLUMNS]
 
 
-def _is_fraction(number: float) -> bool:
-    return not float(number).is_integer()
+def _cell(number: float) -> str:
+    if math.isnan(number):
+        return ""
+    return str(int(number)) if float(number).is_integer() else f"{number:.6g}"
 
 
 def _mean(numbers: Sequence[float]) -> float:
