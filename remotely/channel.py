@@ -67,6 +67,7 @@ class Channel:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
+        self._broken = False
         self._unsent: set[int] = set()
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False
@@ -99,10 +100,10 @@ class Channel:
                 self._pending[call_id] = future
                 future.drive = self.wait
                 # Who submits may change its arrays at once; who waits for the reply leaves them.
-                try:
-                    self._socket.send_multipart(frames, zmq.NOBLOCK, copy=background)
-                except zmq.Again:  # the connection is broken; why, we are about to hear
+                if self._broken:  # why, we are about to hear
                     self._unsent.add(call_id)
+                else:
+                    self._socket.send_multipart(frames, zmq.NOBLOCK, copy=background)
                 replies = self._drain()
                 if background:
                     self._arm()
@@ -219,7 +220,8 @@ class Channel:
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.connected = True
-            elif event & BROKEN:
+            elif event & BROKEN and not self._broken:
+                self._broken = True
                 self._on_broken(self)
 
 

@@ -231,6 +231,7 @@ class Register(_Struct, frozen=True):
 
 class Spawned(_Struct, frozen=True):
     location: Location
+    since: float = 0  # wall clock, for people alone
 
 
 class Died(_Struct, frozen=True):

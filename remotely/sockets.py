@@ -45,7 +45,9 @@ CLIENT_OPTIONS: list[tuple[int, int, str]] = [
 class Reconnect(enum.IntEnum):
     """What a client's socket does when its connection breaks."""
 
-    NEVER = -1  # calls: what was queued must not reach the next life of an actor
+    # Calls: what was queued must not reach the next life of an actor.  A day, and not libzmq's -1,
+    # at which replies that have arrived but are not read yet go with the connection.
+    NEVER = 86_400_000
     BACKING_OFF = 100  # control: the master may come back
 
 

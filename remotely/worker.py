@@ -366,7 +366,7 @@ class Worker:
             case control.Bound(tcp=tcp):
                 child.location = msgspec.structs.replace(child.location, tcp=tcp)
                 child.announced = True
-                self._link.send(control.Spawned(location=child.location))
+                self._link.send(control.Spawned(location=child.location, since=child.since))
             case control.Count(calls=calls):
                 child.calls = calls
             case control.Ending(why=why):

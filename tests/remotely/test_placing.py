@@ -711,10 +711,13 @@ def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
             world.until(future.done)
             return future.result()
 
+        assert world.master is not None
         client = done(RealClient, world.address, world.client_key, Shipment())
         heard: list[int] = []
         with monkeypatch.context() as patched:
-            patched.setattr(world.master, "_status", heard.append)  # and then it says nothing
+            patched.setattr(
+                world.master._registry, "_status", heard.append
+            )  # and then it says nothing
             answer = script.submit(client.status)
             world.until(lambda: bool(heard))
             world.end_master()

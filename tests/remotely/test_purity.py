@@ -14,7 +14,7 @@ PACKAGE = ROOT / "remotely"
 FILES = {path.stem: path for path in sorted(PACKAGE.glob("*.py"))}
 
 # What happens in these depends on what they are handed, and on nothing else.
-PURE = ("wire", "codec", "placement", "lease", "errors", "control")
+PURE = ("wire", "codec", "placement", "lease", "registry", "errors", "control")
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
 # Beyond the pure files, these are reached from them: by_value looks at files, to learn where a
@@ -28,7 +28,6 @@ PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 # The wall's clock jumps.  Where it is read for people, who compare it with a watch:
 WALL_CLOCK_FOR_PEOPLE = {
     ("worker", "time.time"),  # since when an actor lives, in `remotely status`
-    ("master", "time.time"),  # the same, until its worker has reported
     ("cli", "time.time"),  # and how long ago that is
 }
 WALL_CLOCKS = {
