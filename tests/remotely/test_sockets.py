@@ -438,4 +438,5 @@ def test_what_arrived_before_a_connection_broke_can_still_be_read(world: World) 
     server.socket.close(linger=1000)
     world.drop(server)
     world.until(lambda: peer.has_seen(zmq.EVENT_DISCONNECTED))
+    assert sockets.readable(peer.socket)
     assert [peer.socket.recv(zmq.NOBLOCK) for _ in range(50)] == [b"reply"] * 50
