@@ -43,7 +43,7 @@ pong: install ## train IMPALA on Pong until it wins, or for 15 minutes
 	@exec $(BIN)/remotely-rl train impala --env ALE/Pong-v5 --minutes 15 --target 18
 
 test: install ## run the tests, without the slow ones
-	@exec $(BIN)/python -m pytest $(ARGS)
+	@exec $(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-slow: install ## run the slow ones: chaos and learning too
 	@exec $(BIN)/python -m pytest -m "slow or chaos or learning" $(ARGS)

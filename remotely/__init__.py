@@ -34,8 +34,8 @@ from remotely.errors import (
     WorkerLost,
 )
 from remotely.future import as_completed
-from remotely.handle import Group, close, get_actor, group, put, submit
-from remotely.remote_class import local, options, remote_class
+from remotely.handle import Group, close, get_actor, put, submit
+from remotely.remote_class import group, local, options, remote_class
 
 __version__ = "0.1.0"
 

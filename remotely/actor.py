@@ -37,10 +37,10 @@ from typing import Any
 import zmq
 
 from remotely import codec, connection, control, shipping, sockets, wire
+from remotely.construct import construct
 from remotely.errors import RemotelyError, WireError
 from remotely.keys import KeyPair
 from remotely.loop import Loop
-from remotely.remote_class import construct
 from remotely.wire import Kind
 
 COUNT_EVERY_S = 1.0
@@ -101,6 +101,7 @@ class Actor:
         self._worker = worker
         self._stop_asked = False
         self._ended = ""
+        self._ender: tuple[bytes, wire.Message] | None = None  # who asked for it in a call
         self._done: deque[tuple[bytes, Frames]] = deque()
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
@@ -162,6 +163,8 @@ class Actor:
         loop.add_reader(self._done_fd, turn)
         turn()
         await over.wait()
+        if self._ender is not None:  # after the calls made before
+            await asyncio.gather(*_TASKS, return_exceptions=True)
         loop.remove_reader(self._socket.FD)
         loop.remove_reader(self._done_fd)
 
@@ -195,6 +198,8 @@ class Actor:
                 self._threads.submit(lambda: self._reply(route, self._answer(message)))
             else:
                 self._send(route, self._answer(message))
+        elif message.kind is Kind.END:
+            self._ended, self._ender = "closed", (route, message)
         else:
             self._send(route, self._answer(message))
 
@@ -281,10 +286,6 @@ class Actor:
     def _set(self, message: wire.Message) -> None:
         setattr(self.object, message.name, codec.decode(message.payload, message.buffers))
 
-    def _asked_to_end(self, message: wire.Message) -> None:
-        self._ended = "closed"
-        self._close_object()
-
     def _attribute(self, name: str) -> Any:
         try:
             return getattr(self.object, name)
@@ -329,9 +330,14 @@ class Actor:
 
     def _end(self) -> None:
         self._tell(control.Ending(why=self._ended or "closed"))
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=self._stop_asked)
         while self._done:
             self._send(*self._done.popleft())
-        if not self._ended:
+        if self._ender is not None:
+            route, message = self._ender
+            self._send(route, self._answer(message))
+        elif self._stop_asked:
             try:
                 self._close_object()
             except Exception:
@@ -346,9 +352,11 @@ class Actor:
             self._door_socket.close()
             self._context.term()  # waits until the last reply has left
 
-    def _close_object(self) -> None:
+    def _close_object(self, _: wire.Message | None = None) -> None:
         if callable(close := getattr(self.object, "close", None)):
-            close()
+            closing = close()
+            if inspect.iscoroutine(closing):
+                asyncio.run(closing)
 
 
 _TASKS: set[Any] = set()  # the event loop alone holds its tasks but weakly
@@ -360,7 +368,7 @@ _RUN: dict[Kind, Callable[[Actor, wire.Message], object]] = {
     Kind.CALL: Actor._call,
     Kind.GET: Actor._get,
     Kind.SET: Actor._set,
-    Kind.END: Actor._asked_to_end,
+    Kind.END: Actor._close_object,
 }
 
 

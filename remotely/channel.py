@@ -30,6 +30,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from remotely import codec, wire
 from remotely.control import Location
+from remotely.ending import Ended
 from remotely.errors import ActorRaised, RemoteTraceback, WireError
 from remotely.future import CallFuture
 from remotely.keys import KeyPair
@@ -46,7 +47,6 @@ BROKEN = (
 )
 
 Reply = tuple[CallFuture[Any], wire.Message]
-Ended = Callable[[bool], BaseException]  # may_have_run -> what to raise
 
 
 class Channel:

@@ -17,7 +17,8 @@ import click
 
 import remotely
 from remotely import control
-from remotely.connection import DEFAULT_PORT, client_of, parse_address
+from remotely.address import DEFAULT_PORT, parse_address
+from remotely.client import client_of
 from remotely.errors import MasterLost, RemotelyError
 
 if TYPE_CHECKING:

@@ -4,6 +4,8 @@ Threads: a call is sent by the thread that makes it, and received by the thread 
 (channel.py).  One daemon thread runs the loop: it talks with the master, hears of deaths, prints
 what actors print, and takes in the replies of submitted calls.  It never runs a user's code but
 the done-callbacks of futures, and never waits for anything.
+
+Over 500 lines: the ten verbs of the seam, and the one state that all of them share.
 """
 
 import contextlib
@@ -11,11 +13,12 @@ import functools
 import itertools
 import os
 import secrets
+import socket
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -23,9 +26,11 @@ from typing import Any
 
 import msgspec
 
-from remotely import codec, control, errors, host, sockets
-from remotely.channel import Channel, Ended
+from remotely import codec, control, errors, host, keys, sockets
+from remotely.address import nobody, parse_address
+from remotely.channel import Channel
 from remotely.control import Location, Obituary
+from remotely.ending import Ended, doubt, how_it_ended
 from remotely.engine import Options, Remote
 from remotely.errors import (
     ActorDied,
@@ -42,7 +47,6 @@ from remotely.link import Link
 from remotely.loop import Loop
 from remotely.shipping import Shipment
 from remotely.wire import Kind
-from remotely.zygote import HEAVY
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
 GONE_WAIT_S = 1.0  # after an actor said that it ends, for the master to know it too
@@ -139,18 +143,22 @@ class Client:
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
         self._thread.start()
         try:
-            welcome = self._welcome.result(CONNECT_S)
+            self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):
             self._abandon()
             raise MasterLost(nobody(address, "it does not answer as a master")) from None
         except BaseException:
             self._abandon()
             raise
-        if welcome.pythons and host.PYTHON not in welcome.pythons:
-            self._abandon()
+
+    def check_python(self) -> None:
+        """Raise VersionMismatch if no worker runs the Python of this process."""
+        pythons = self._welcome.result().pythons
+        if pythons and host.PYTHON not in pythons:
+            self.shutdown()
             raise VersionMismatch(
-                f"this is Python {host.PYTHON}; the workers at {address} run "
-                f"{' and '.join(welcome.pythons)}, and code does not travel between versions"
+                f"this is Python {host.PYTHON}; the workers at {self.address} run "
+                f"{' and '.join(pythons)}, and code does not travel between versions"
             )
 
     # --- the engine's verbs -----------------------------------------------------------------------
@@ -415,7 +423,7 @@ class Client:
         located = ask.result()
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
-            raise _how_it_ended(actor, gone)(False)
+            raise how_it_ended(actor.name, actor.location, gone)(False)
         actor.location = located.location
 
     # --- on the loop's thread ---------------------------------------------------------------------
@@ -484,16 +492,14 @@ class Client:
     def _give_up(self, channel: Channel) -> None:
         if not channel.ended:
             where = f"{channel.location.name} on {channel.location.machine}"
-            channel.end(
-                lambda may: WorkerLost(f"the connection to {where} broke{_doubt(may)}", may)
-            )
+            channel.end(lambda may: WorkerLost(f"the connection to {where} broke{doubt(may)}", may))
         self._channels.discard(channel)
 
     def _hear_of_death(self, obituary: Obituary) -> None:
         actor = self._actors.get(obituary.actor)
         if actor is None or obituary.life < actor.request.life:
             return
-        how = _how_it_ended(actor, obituary)
+        how = how_it_ended(actor.name, actor.location, obituary)
         channel = actor.channel
         if obituary.asked or actor.restarts_left < 1 or actor.remade_from is None:
             actor.ended = how
@@ -518,7 +524,7 @@ class Client:
     def _mark_closed(self, actor: ClusterActor) -> None:
         if actor.ended is None:
             gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
-            actor.ended = _how_it_ended(actor, gone)
+            actor.ended = how_it_ended(actor.name, actor.location, gone)
             if actor.channel is not None:
                 actor.channel.end(actor.ended)
                 self._channels.discard(actor.channel)
@@ -539,8 +545,26 @@ class Client:
         self._loop.close()
 
 
+def client_of(
+    address: str,
+    key: str | Path | None = None,
+    ship: Iterable[str | Path] = (),
+    patience_s: float = PLACE_S,
+) -> Client:
+    """Return a client of the cluster at `address`, beside the one that this process may use."""
+    host, port = parse_address(address)
+    shipment = Shipment(ship)
+    file = key or os.environ.get("REMOTELY_KEY") or keys.default_folder() / "client.key"
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except (OSError, UnicodeError) as error:
+        raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
+    member = keys.load_member(Path(file), "client")
+    return Client(f"tcp://{host}:{port}", member, shipment, patience_s)
+
+
 def _heavy_modules() -> list[str]:
-    return [name for name in HEAVY if name in sys.modules]
+    return [name for name in control.HEAVY if name in sys.modules]
 
 
 def _print(output: control.Output) -> None:
@@ -549,38 +573,3 @@ def _print(output: control.Output) -> None:
     with contextlib.suppress(Exception):  # a closed terminal is no reason to stop
         stream.write("".join(f"[{output.name}] {line}\n" for line in lines))
         stream.flush()
-
-
-def _how_it_ended(actor: ClusterActor, obituary: Obituary) -> Ended:
-    name = actor.name
-    if location := actor.location:
-        name = f"{actor.name} (pid {location.pid} on {location.machine})"
-
-    def how(may_have_run: bool) -> BaseException:
-        if obituary.lost:
-            return WorkerLost(
-                f"the machine of {name} is gone: {obituary.why}{_doubt(may_have_run)}",
-                may_have_run,
-            )
-        why = f": {obituary.why}" if obituary.why else ""
-        end = f"ended with {obituary.exit}" if obituary.exit else "has ended"
-        told = obituary.stderr and not obituary.asked
-        words = f"\nits last words:\n{obituary.stderr}" if told else ""
-        message = f"{name} {end}{why}{_doubt(may_have_run)}{words}"
-        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr)
-
-    return how
-
-
-def _doubt(may_have_run: bool) -> str:
-    return "; the call may have run" if may_have_run else "; the call did not run"
-
-
-def nobody(address: str, what: str) -> str:
-    place = address.removeprefix("tcp://")
-    host_name, _, port = place.rpartition(":")
-    return (
-        f"no master at {place}: {what}. Start one there with "
-        f"'remotely start --host {host_name or '127.0.0.1'} --port {port or 8010}', "
-        "or call remotely.connect() without an address for a cluster of your own"
-    )

@@ -8,25 +8,16 @@ REMOTELY_KEY       the key file, where it is not ~/.remotely/keys/client.key
 import atexit
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remotely import control
 from remotely.engine import Engine
-from remotely.errors import MasterLost, NotConnected, RemotelyError
-from remotely.lease import CONNECT_S, PLACE_S
-
-# Here, although few need it: loaded later, the module would take the place of the function
-# `remotely.local`.
-from remotely.local import Local
-
-if TYPE_CHECKING:
-    from remotely.client import Client
-
-DEFAULT_PORT = 8010
+from remotely.errors import NotConnected, RemotelyError
+from remotely.in_process import InProcess
+from remotely.lease import PLACE_S
 
 _lock = threading.RLock()
 _engine: Engine | None = None
@@ -65,9 +56,9 @@ def connect(
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         if os.environ.get("REMOTELY_LOCAL") == "1":
-            engine: Engine = Local()
+            engine: Engine = InProcess()
         elif address:
-            engine = client_of(address, key, ship, patience_s)
+            engine = _connect_to(address, key, ship, patience_s)
         else:
             engine = _embed(cpus, gpus, ship, patience_s)
         _engine, _forked = engine, False
@@ -121,26 +112,14 @@ def set_shipped_root(root: Path) -> None:
     _shipped_root = root
 
 
-def client_of(
-    address: str,
-    key: str | Path | None = None,
-    ship: Iterable[str | Path] = (),
-    patience_s: float = PLACE_S,
-) -> "Client":
-    """Return a client of the cluster at `address`, beside the one that this process may use."""
-    from remotely import keys  # noqa: PLC0415 - what Local does not need
-    from remotely.client import Client, nobody  # noqa: PLC0415
-    from remotely.shipping import Shipment  # noqa: PLC0415
+def _connect_to(
+    address: str, key: str | Path | None, ship: Iterable[str | Path], patience_s: float
+) -> Engine:
+    from remotely.client import client_of  # noqa: PLC0415 - what an engine in process does not need
 
-    host, port = parse_address(address)
-    shipment = Shipment(ship)
-    file = key or os.environ.get("REMOTELY_KEY") or keys.default_folder() / "client.key"
-    try:
-        socket.create_connection((host, port), CONNECT_S).close()
-    except (OSError, UnicodeError) as error:
-        raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
-    member = keys.load_member(Path(file), "client")
-    return Client(f"tcp://{host}:{port}", member, shipment, patience_s)
+    client = client_of(address, key, ship, patience_s)
+    client.check_python()
+    return client
 
 
 def _embed(
@@ -176,16 +155,6 @@ def _connect_from_actor(prepare: control.Prepare, birth: control.Birth) -> Engin
     shipment = Shipment.from_tree(_shipped_root, prepare.files)
     actor = birth.request.actor
     return Client(birth.master, key, shipment, job=prepare.job, inside=actor)
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Read "host:port", "host" or "tcp://host:port".  Raises ValueError."""
-    host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    if not colon:
-        return port, DEFAULT_PORT
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is no address; write it as host:{DEFAULT_PORT}")
-    return host, int(port)
 
 
 def _after_fork() -> None:

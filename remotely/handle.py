@@ -13,7 +13,6 @@ from remotely import connection
 from remotely.engine import Options, Remote
 from remotely.future import CallFuture, completed, failed
 from remotely.lease import DRAIN_S
-from remotely.remote_class import as_placeable
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -181,14 +180,6 @@ def make(
     """Place `count` objects and return their handles."""
     remotes = connection.current().place(cls, args, kwargs, options, count)
     return [_handle(cls, remote, options.wait) for remote in remotes]
-
-
-def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]:
-    """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
-    placeable = as_placeable(cls)
-    if count < 1:
-        raise ValueError(f"a group of {count} actors: it takes at least one")
-    return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
 
 
 def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -72,6 +72,17 @@ def birth(pid: int) -> float | None:
         return None
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return what runs a module of ours, without taking a file of the working directory for one."""
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe, "-m", module, *arguments]
+
+
+def log_format(role: str, stays: bool) -> str:
+    """Return how a daemon's lines look: in a file with the time, on a script's terminal without."""
+    return f"{'%(asctime)s ' if stays else ''}remotely {role}: %(message)s"
+
+
 def is_alive(pid: int, started: float) -> bool:
     """Tell whether the process of this pid is still the one that started then."""
     return birth(pid) == started

@@ -296,7 +296,7 @@ def _check_orphan(worker: Running, key: MasterKey, port: int) -> None:
 
 def _await_return(address: str, folder: Path, worker: Running, port: int) -> None:
     """Wait until a worker has found its new master."""
-    from remotely.connection import client_of  # noqa: PLC0415 - rarely needed
+    from remotely.client import client_of  # noqa: PLC0415 - rarely needed
 
     client = client_of(address, folder / "client.key")
     try:
@@ -339,7 +339,7 @@ def _await(fact: Callable[[], bool], within_s: float) -> bool:
 def _launch(module: str, stdout: int, stderr: int | None) -> Daemon:
     """Start a daemon in a session of its own, where the terminal's Ctrl-C does not reach it."""
     return subprocess.Popen(
-        [sys.executable, "-m", module],
+        host.module_command(module),
         stdin=subprocess.PIPE,
         stdout=stdout,
         stderr=stderr,

@@ -205,7 +205,9 @@ def _swallow(fd: int) -> None:
 def main() -> None:
     """Be a master, as the one line on standard input says; say READY when calls are taken."""
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
-    logging.basicConfig(format="remotely master: %(message)s", level=logging.WARNING)
+    logging.basicConfig(
+        format=host.log_format("master", not config.lifeline), level=logging.WARNING
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     host.raise_descriptor_limit()
     try:

@@ -1,35 +1,32 @@
 """The decorator: the class stays the class it is, but calling it makes the object elsewhere.
 
 `Actor(...)` runs `Actor.__new__`, and there we step in: on a client it returns a handle, and since
-a handle is no instance of the class, Python then leaves `__init__` alone.  `construct` is the way
+a handle is no instance of the class, Python then leaves `__init__` alone.  construct.py is the way
 around, for the process where the object is to live.  Two more places make instances by `__new__`,
 without being calls of the class: copying and unpickling.  So the class also gets a `__reduce_ex__`
-which names `construct`, or its half, for that.  And a `__signature__`, or tools would show ours.
+of ours for that.  And a `__signature__`, or tools would show ours.
 
 A metaclass was refused: it would have to be mixed with the user's own, and `__class__` of an
 existing class cannot be changed.  Rebuilding the class was refused: `super()` would break.
 """
 
-import copyreg
 import difflib
 import inspect
-import threading
+import re
 import typing
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from remotely import construct
 from remotely.engine import Options
+from remotely.handle import Group, make
 from remotely.placement import parse_memory
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 P = ParamSpec("P")
-
-# .making: the class whose plain instance is being made here, and those of its bases (itself the
-# first) whose `__new__` is ours and has not been reached yet.
-_here = threading.local()
 
 
 @overload
@@ -70,8 +67,6 @@ class Placeable(Generic[P, T]):
         self.options = options
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        from remotely.handle import make  # noqa: PLC0415 - handles know classes, not the reverse
-
         return make(self.cls, args, kwargs, self.options, 1)[0]  # type: ignore[arg-type, no-any-return]
 
 
@@ -83,7 +78,15 @@ def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
 
 def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the plain object, in this process."""
-    return construct(as_placeable(cls).cls, args, kwargs)  # type: ignore[arg-type, no-any-return]
+    return construct.construct(as_placeable(cls).cls, args, kwargs)  # type: ignore[arg-type, no-any-return]
+
+
+def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]:
+    """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
+    placeable = as_placeable(cls)
+    if count < 1:
+        raise ValueError(f"a group of {count} actors: it takes at least one")
+    return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
 
 
 def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
@@ -117,6 +120,9 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         if not isinstance(changes.get(name, what()), what):
             kind = "a string" if what is str else "True or False"
             raise ValueError(f"{name}={changes[name]!r}: it is to be {kind}")
+    if not re.fullmatch(r"[\w.:@+-]{0,100}", changes.get("name", "")):
+        wanted = "letters, digits and . : @ + - _, at most 100"
+        raise ValueError(f"name={changes['name']!r}: it is to be of {wanted}")
     env = changes.get("env", {})
     texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [env]
     if not all(isinstance(text, str) for text in texts):
@@ -132,14 +138,6 @@ _LEAST: dict[str, tuple[int, Any]] = {
 }
 
 
-def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a plain instance, as `cls(*args, **kwargs)` would if it were not remote."""
-    instance = _plain(cls, args, kwargs)
-    if isinstance(instance, cls):
-        cls.__init__(instance, *args, **kwargs)  # type: ignore[misc]
-    return instance
-
-
 def _decorate(cls: C, options: Options) -> C:
     if not isinstance(cls, type):
         raise TypeError(f"@remote_class is for classes; {cls!r} is none")
@@ -151,62 +149,19 @@ def _decorate(cls: C, options: Options) -> C:
     if "__signature__" not in vars(cls):
         cls.__signature__ = _Signature()  # type: ignore[attr-defined]
     if vars(object)["__reduce_ex__"] is inspect.getattr_static(cls, "__reduce_ex__"):
-        cls.__reduce_ex__ = _reduce_ex  # type: ignore[assignment]
+        cls.__reduce_ex__ = construct.reduce_ex  # type: ignore[assignment]
     return cls
 
 
 def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
-    making, owners = getattr(_here, "making", (None, []))
-    if making is cls and owners:
-        _here.making = cls, owners[1:]
-        try:
-            return _own_new(owners[0], cls, args, kwargs)
-        finally:
-            _here.making = cls, owners
+    if construct.is_under_way(cls):
+        return construct.own_new(cls, args, kwargs)
     if cls.__new__ is not _new:
         raise TypeError(
             f"{cls.__name__} has a __new__ of its own, which would run here: decorate it too, "
             "with @remotely.remote_class"
         )
-    from remotely.handle import make  # noqa: PLC0415 - handles know classes, not the reverse
-
     return make(cls, args, kwargs, cls.__remotely__, 1)[0]  # type: ignore[attr-defined]
-
-
-def _plain(cls: type, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-    before: tuple[Any, list[type]] = getattr(_here, "making", (None, []))
-    _here.making = cls, [base for base in cls.__mro__ if "__remotely_new__" in vars(base)]
-    try:
-        return cls.__new__(cls, *args, **(kwargs or {}))
-    finally:
-        _here.making = before
-
-
-def _own_new(owner: type, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the `__new__` that one class of the chain had, or inherited, before it was decorated."""
-    original = vars(owner)["__remotely_new__"]
-    if original is not None:
-        return original.__get__(None, cls)(cls, *args, **kwargs)
-    above = super(owner, cls).__new__  # type: ignore[arg-type]
-    if above is not object.__new__:
-        return above(cls, *args, **kwargs)
-    if (args or kwargs) and cls.__init__ is object.__init__:  # type: ignore[misc]
-        raise TypeError(f"{cls.__name__}() takes no arguments")
-    return above(cls)
-
-
-def _reduce_ex(self: Any, protocol: Any) -> Any:
-    reduced = object.__reduce_ex__(self, protocol)
-    if not isinstance(reduced, tuple):
-        return reduced
-    make, args, *state = reduced
-    if make is copyreg.__newobj__:  # type: ignore[attr-defined]
-        return (_plain, (args[0], args[1:]), *state)
-    if make is copyreg.__newobj_ex__:  # type: ignore[attr-defined]
-        return (_plain, args, *state)
-    if isinstance(make, type) and hasattr(make, "__remotely__"):
-        return (construct, (make, args, {}), *state)
-    return reduced
 
 
 class _Signature:

@@ -7,6 +7,8 @@ unpickles anything; a class and its arguments go from the client to the actor di
     it will not end        asked, then SIGTERM, then SIGKILL to its group
     it left others behind  its group is killed, and strays (we are their subreaper) by their tag
     we end                 every actor is killed, the folder is removed
+
+Over 500 lines: an actor's birth, life and end are one table of children, watched by one loop.
 """
 
 import contextlib
@@ -28,13 +30,13 @@ import msgspec
 import psutil
 
 from remotely import control, host, pid_file, sockets
+from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
 from remotely.keys import MemberKey, fresh_pair
 from remotely.lease import BEAT_EVERY_S, TERM_S
 from remotely.link import Link
 from remotely.loop import Loop, Timer
 from remotely.output import Output, read_piece
-from remotely.zygote import MAX_MESSAGE
 
 log = logging.getLogger("remotely.worker")
 
@@ -223,7 +225,7 @@ class Worker:
     def _start_zygote(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "remotely.zygote", str(theirs.fileno())]
+            command = host.module_command("remotely.zygote", str(theirs.fileno()))
             # The zygote removes the folder if we cannot; it is a child of ours, so that actors
             # that lose it fall to us.
             self._zygote_process = subprocess.Popen(
@@ -312,7 +314,7 @@ class Worker:
         """Start a new interpreter: the actor's variables hold from its first import on."""
         control_fd, out, error = descriptors
         process = subprocess.Popen(
-            [sys.executable, "-m", "remotely.actor", str(control_fd)],
+            host.module_command("remotely.actor", str(control_fd)),
             pass_fds=[control_fd],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -507,7 +509,9 @@ def _kill_group(pid: int) -> None:
 def main() -> None:
     """Be a worker, as the one line on standard input says."""
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
-    logging.basicConfig(format="remotely worker: %(message)s", level=logging.WARNING)
+    logging.basicConfig(
+        format=host.log_format("worker", not config.lifeline), level=logging.WARNING
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     host.raise_descriptor_limit()

@@ -23,11 +23,18 @@ import socket
 import sys
 
 from remotely import host
-from remotely.control import Exited, Fork, Forked, Preload, Reader, ToZygote, write
+from remotely.control import (
+    HEAVY,
+    MAX_MESSAGE,
+    Exited,
+    Fork,
+    Forked,
+    Preload,
+    Reader,
+    ToZygote,
+    write,
+)
 
-# Modules worth importing before the fork; a client names those of them that it has loaded.
-HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
-MAX_MESSAGE = 1 << 16
 DESCRIPTORS_OF_AN_ACTOR = 3  # its control socket, stdout, stderr
 
 

@@ -49,9 +49,7 @@ class Traces:
 
     def __init__(self) -> None:
         me = psutil.Process()
-        self.children = {
-            child.pid for child in me.children(recursive=True) if child.status() != "zombie"
-        }
+        self.children = {child.pid for child in me.children(recursive=True) if _lives(child)}
         self.threads = {t.name for t in threading.enumerate() if t.name.startswith("remotely")}
         self.folders = set(Path(tempfile.gettempdir()).glob("remotely-*"))
         self.segments = set(Path("/dev/shm").glob("*")) if Path("/dev/shm").exists() else set()
@@ -59,6 +57,13 @@ class Traces:
     def left_since(self, before: "Traces") -> dict[str, object]:
         left = {name: value - vars(before)[name] for name, value in vars(self).items()}
         return {name: value for name, value in left.items() if value}
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _ended(home: Path) -> bool:

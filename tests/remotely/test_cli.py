@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from remotely import cli
-from remotely.connection import client_of
+from remotely.client import client_of
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
 
 SCRIPT = """

@@ -1,5 +1,6 @@
 """Who ends when, and that nothing is left: each owner killed, and each end in good order."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -65,6 +66,28 @@ def test_close_ends_the_actor_after_the_calls_made_before(cluster: str, tmp_path
         keeper.add()
     assert not died.value.may_have_run
     remotely.close(keeper)
+
+
+def test_close_waits_for_async_calls_and_awaits_an_async_close(
+    embedded: None, tmp_path: Path
+) -> None:
+    @remotely.remote_class
+    class Tide:
+        async def turn(self) -> str:
+            await asyncio.sleep(0.2)
+            return "turned"
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            (tmp_path / "closed").touch()
+
+    tide = Tide()
+    turned = tide.turn.submit()
+
+    remotely.close(tide)
+
+    assert turned.result() == "turned"
+    assert (tmp_path / "closed").exists()
 
 
 def test_with_closes(embedded: None, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ import pytest
 import remotely
 from remotely import connection
 from remotely.engine import Engine
-from remotely.local import Local
+from remotely.in_process import InProcess
 
-# Checked by mypy: Local has every verb, with the types that handles rely on.
-_: Engine = Local()
+# Checked by mypy: InProcess has every verb, with the types that handles rely on.
+_: Engine = InProcess()
 
 
 @pytest.fixture(autouse=True)
@@ -82,18 +82,18 @@ def test_local_has_every_verb_of_an_engine_with_its_arguments() -> None:
     verbs = [name for name in vars(Engine) if not name.startswith("_")]
     assert len(verbs) == 10
     for verb in verbs:
-        ours, theirs = (inspect.signature(getattr(kind, verb)) for kind in (Local, Engine))
+        ours, theirs = (inspect.signature(getattr(kind, verb)) for kind in (InProcess, Engine))
         assert list(ours.parameters) == list(theirs.parameters), verb
 
 
 def test_the_script_is_on_the_local_engine() -> None:
-    assert isinstance(connection.engine_or_none(), Local)
+    assert isinstance(connection.engine_or_none(), InProcess)
 
 
 def test_it_needs_no_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     remotely.shutdown()
     assert Counter().add() == 1
-    assert isinstance(connection.engine_or_none(), Local)
+    assert isinstance(connection.engine_or_none(), InProcess)
 
 
 def test_an_address_is_of_no_account(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ def test_importing_a_file_needs_what_every_install_has(stem: str) -> None:
     assert roots(at_import(tree_of(stem))) <= STDLIB_AND_CORE
 
 
-@pytest.mark.parametrize("stem", ["handle", "remote_class", "engine", "local", "future"])
+@pytest.mark.parametrize("stem", ["handle", "remote_class", "engine", "in_process", "future"])
 def test_what_users_hold_knows_nothing_of_zeromq(stem: str) -> None:
     assert "zmq" not in roots(tree_of(stem))
     assert not ours(at_import(tree_of(stem))) & {"client", "channel", "sockets", "link", "master"}

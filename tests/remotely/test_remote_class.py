@@ -12,11 +12,11 @@ import cloudpickle
 import pytest
 
 import remotely
-from remotely import connection
+from remotely import connection, construct
 from remotely.engine import Options, Remote
 from remotely.handle import Handle
-from remotely.local import Local
-from remotely.remote_class import as_placeable, construct
+from remotely.in_process import InProcess
+from remotely.remote_class import as_placeable
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Placed(NamedTuple):
     size: int = 1
 
 
-class Recorder(Local):
+class Recorder(InProcess):
     """An engine that writes down what it is asked to place."""
 
     def __init__(self) -> None:
@@ -287,7 +287,7 @@ def test_a_new_that_gives_something_else_is_not_initialised() -> None:
         def __init__(self) -> None:
             raise AssertionError("this is not mine")
 
-    assert construct(Never, (), {}) == 42
+    assert construct.construct(Never, (), {}) == 42
 
 
 def test_a_subclass_with_a_new_of_its_own_is_told_to_be_decorated(engine: Recorder) -> None:
@@ -418,7 +418,7 @@ def test_a_generic_class_may_be_remote_and_be_called_with_its_argument() -> None
     assert is_handle(box)
     assert box.get() == 3
     assert remotely.local(Box[str], "a").get() == "a"
-    assert remotely.options(Box[str], name="a box")("b").get() == "b"
+    assert remotely.options(Box[str], name="a-box")("b").get() == "b"
 
 
 def test_what_a_generic_class_was_called_with_stays_here() -> None:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from remotely.construct import construct
 from remotely.engine import Options, Remote
 from remotely.errors import ActorDied, NameTaken
 from remotely.future import CallFuture, completed, failed
-from remotely.remote_class import construct
 
 
-class Local:
+class InProcess:
     """Implements `engine.Engine` without another process."""
 
     def __init__(self) -> None:

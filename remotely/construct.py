@@ -1,0 +1,73 @@
+"""Plain instances of remote classes: for the process where an object lives, and for copies.
+
+Calling a remote class places an actor.  These functions are the way around: they run the class's
+own `__new__`, that which it had or inherited before it was decorated, and then its `__init__`.
+"""
+
+import copyreg
+import threading
+from typing import Any
+
+# .making: the class whose plain instance is being made here, and those of its bases (itself the
+# first) whose `__new__` is ours and has not been reached yet.
+_here = threading.local()
+
+
+def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a plain instance, as `cls(*args, **kwargs)` would if it were not remote."""
+    instance = _plain(cls, args, kwargs)
+    if isinstance(instance, cls):
+        cls.__init__(instance, *args, **kwargs)  # type: ignore[misc]
+    return instance
+
+
+def is_under_way(cls: type) -> bool:
+    """Tell whether a `__new__` of ours is being called by `construct`, and not by the user."""
+    making, owners = getattr(_here, "making", (None, []))
+    return making is cls and bool(owners)
+
+
+def own_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the `__new__` that the next class of the chain had before it was decorated."""
+    _, owners = _here.making
+    _here.making = cls, owners[1:]
+    try:
+        return _new_of(owners[0], cls, args, kwargs)
+    finally:
+        _here.making = cls, owners
+
+
+def reduce_ex(self: Any, protocol: Any) -> Any:
+    """The `__reduce_ex__` of a remote class: copies and unpickled instances are plain ones."""
+    reduced = object.__reduce_ex__(self, protocol)
+    if not isinstance(reduced, tuple):
+        return reduced
+    make, args, *state = reduced
+    if make is copyreg.__newobj__:  # type: ignore[attr-defined]
+        return (_plain, (args[0], args[1:]), *state)
+    if make is copyreg.__newobj_ex__:  # type: ignore[attr-defined]
+        return (_plain, args, *state)
+    if isinstance(make, type) and hasattr(make, "__remotely__"):
+        return (construct, (make, args, {}), *state)
+    return reduced
+
+
+def _plain(cls: type, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    before: tuple[Any, list[type]] = getattr(_here, "making", (None, []))
+    _here.making = cls, [base for base in cls.__mro__ if "__remotely_new__" in vars(base)]
+    try:
+        return cls.__new__(cls, *args, **(kwargs or {}))
+    finally:
+        _here.making = before
+
+
+def _new_of(owner: type, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    original = vars(owner)["__remotely_new__"]
+    if original is not None:
+        return original.__get__(None, cls)(cls, *args, **kwargs)
+    above = super(owner, cls).__new__  # type: ignore[arg-type]
+    if above is not object.__new__:
+        return above(cls, *args, **kwargs)
+    if (args or kwargs) and cls.__init__ is object.__init__:  # type: ignore[misc]
+        raise TypeError(f"{cls.__name__}() takes no arguments")
+    return above(cls)

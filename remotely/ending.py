@@ -1,0 +1,34 @@
+"""How the end of an actor is told to those who wait for it, or call it afterwards."""
+
+from collections.abc import Callable
+
+from remotely.control import Location, Obituary
+from remotely.errors import ActorDied, WorkerLost
+
+Ended = Callable[[bool], BaseException]  # may_have_run -> what to raise
+
+
+def how_it_ended(name: str, location: Location | None, obituary: Obituary) -> Ended:
+    """Return what to raise for an actor that is no more."""
+    if location is not None:
+        name = f"{name} (pid {location.pid} on {location.machine})"
+
+    def how(may_have_run: bool) -> BaseException:
+        if obituary.lost:
+            return WorkerLost(
+                f"the machine of {name} is gone: {obituary.why}{doubt(may_have_run)}",
+                may_have_run,
+            )
+        why = f": {obituary.why}" if obituary.why else ""
+        end = f"ended with {obituary.exit}" if obituary.exit else "has ended"
+        told = obituary.stderr and not obituary.asked
+        words = f"\nits last words:\n{obituary.stderr}" if told else ""
+        message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
+        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr)
+
+    return how
+
+
+def doubt(may_have_run: bool) -> str:
+    """Return whether a call may have run, as the end of a sentence."""
+    return "; the call may have run" if may_have_run else "; the call did not run"
