@@ -17,7 +17,7 @@ future = counter.add.submit(3)    # does not block
 print(future.result())
 """
 
-from remotely.connection import connect, shipped, shutdown
+from remotely.connection import connect, is_connected, shipped, shutdown
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -59,6 +59,7 @@ __all__ = [
     "connect",
     "get_actor",
     "group",
+    "is_connected",
     "local",
     "options",
     "put",

@@ -50,7 +50,7 @@ from remotely.wire import Kind
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
 GONE_WAIT_S = 1.0  # after an actor said that it ends, for the master to know it too
-SAY_WAITING_AFTER_S = 1.0
+SAY_WAITING_AFTER_S = 2.5  # a cluster that is just starting needs no word
 FAREWELL_S = 3.0
 MASTER_ANSWER_S = 30.0
 

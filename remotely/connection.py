@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from remotely import control
 from remotely.engine import Engine
@@ -171,9 +170,9 @@ def _at_exit() -> None:
         shutdown()
 
 
-def engine_or_none() -> Any:
-    """Return the engine if there is one already; for tests and tools."""
-    return _engine
+def is_connected() -> bool:
+    """Tell whether this process has a cluster; if not, its first actor starts one."""
+    return _engine is not None and not _forked
 
 
 if hasattr(os, "register_at_fork"):

@@ -152,7 +152,6 @@ def _raise_unless_lost(sent: Future[None]) -> None:
 
 def connect(actors: int) -> None:
     """Starts an embedded cluster with room for `actors`, unless this process has a cluster."""
-    from remotely import connection  # noqa: PLC0415 - no public name tells yet
 
-    if connection.engine_or_none() is None and not os.environ.get("REMOTELY_ADDRESS"):
+    if not remotely.is_connected() and not os.environ.get("REMOTELY_ADDRESS"):
         remotely.connect(cpus=max(actors, os.cpu_count() or 1))

@@ -87,13 +87,13 @@ def test_local_has_every_verb_of_an_engine_with_its_arguments() -> None:
 
 
 def test_the_script_is_on_the_local_engine() -> None:
-    assert isinstance(connection.engine_or_none(), InProcess)
+    assert isinstance(connection.current(), InProcess)
 
 
 def test_it_needs_no_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     remotely.shutdown()
     assert Counter().add() == 1
-    assert isinstance(connection.engine_or_none(), InProcess)
+    assert isinstance(connection.current(), InProcess)
 
 
 def test_an_address_is_of_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +402,7 @@ def test_the_script_may_connect_again() -> None:
 
 def test_nothing_of_the_objects_is_kept_by_the_engine() -> None:
     counter = Counter()
-    plain = connection.engine_or_none()._objects[next(iter(connection.engine_or_none()._objects))]
+    plain = connection.current()._objects[next(iter(connection.current()._objects))]
     references = sys.getrefcount(plain)
     counter.add()
     with pytest.raises(KeyError):
