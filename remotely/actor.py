@@ -45,6 +45,7 @@ from remotely.wire import Kind
 
 COUNT_EVERY_S = 1.0
 LAST_REPLY_S = 1.0
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 MAX_CONTROL_BYTES = 1 << 18
 
@@ -74,21 +75,25 @@ def _prepare_process(birth: control.Birth) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()  # a native crash leaves its stack in what ActorDied shows
     request = birth.request
-    threads = str(max(1, int(request.cpus)))
-    visible = ",".join(str(gpu) for gpu in birth.gpu_ids)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = threads
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in birth.gpu_ids)
     os.environ.update(request.env)
+    if not request.env.keys() & set(THREAD_VARIABLES):
+        _set_threads(max(1, int(request.cpus)))
     random.seed()
-    # A fork copies what the zygote's modules had settled at their import.
     if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()  # a fork copies its state too
+
+
+def _set_threads(count: int) -> None:
+    """Let BLAS and OpenMP use so many threads: libraries to come, and those that the zygote has."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(count)
+    if "numpy" in sys.modules:
         import threadpoolctl  # noqa: PLC0415 - it looks at the libraries that are loaded by now
 
-        threadpoolctl.threadpool_limits(int(threads))
-        numpy.random.seed()
+        threadpoolctl.threadpool_limits(count)
     if torch := sys.modules.get("torch"):
-        torch.set_num_threads(int(threads))
+        torch.set_num_threads(count)
 
 
 class Actor:

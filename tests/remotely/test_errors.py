@@ -351,9 +351,11 @@ def test_options_reach_the_process_before_its_imports(cluster: str) -> None:
         def env(self, name: str) -> str | None:
             return os.environ.get(name)
 
-    look = remotely.options(Look, env={"MY_SETTING": "on"})()
+    look = remotely.options(Look, env={"MY_SETTING": "on", "OMP_NUM_THREADS": "7"})()
 
     assert look.env("MY_SETTING") == "on"
+    assert look.env("OMP_NUM_THREADS") == "7"
+    assert look.env("MKL_NUM_THREADS") == os.environ.get("MKL_NUM_THREADS")
     assert look.env("CUDA_VISIBLE_DEVICES") == ""
     assert Look().env("OMP_NUM_THREADS") == "2"
 
