@@ -110,6 +110,7 @@ class Actor:
         self._done: deque[tuple[bytes, Frames]] = deque()
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
+        self._async_methods: frozenset[str] = frozenset()
         self._in_flight = 0
         self._main = threading.get_ident()
         self._prepared: control.Prepare | None = None
@@ -139,7 +140,7 @@ class Actor:
     def run(self) -> int:
         """Serve until the end, in good order."""
         self._serve()
-        if self._is_async() and not self._over():
+        if self._async_methods and not self._over():
             asyncio.run(self._serve_async())
         self._end()
         return 0
@@ -150,7 +151,7 @@ class Actor:
         poll = select.poll()
         poll.register(self._socket.FD, select.POLLIN)
         poll.register(self._done_fd, select.POLLIN)
-        while not self._over() and not self._is_async():
+        while not self._over() and not self._async_methods:
             if not self._turn():
                 poll.poll()
 
@@ -197,7 +198,7 @@ class Actor:
 
     def _handle(self, route: bytes, message: wire.Message) -> None:
         if message.kind is Kind.CALL:
-            if self._method_is_async(message.name):
+            if message.name in self._async_methods:
                 self._start(self._answer_async(route, message))
             elif self._threads is not None:
                 self._threads.submit(lambda: self._reply(route, self._answer(message)))
@@ -274,6 +275,7 @@ class Actor:
         try:
             cls, args, kwargs = codec.decode(message.payload, message.buffers)
             self.object = construct(cls, args, kwargs)
+            self._async_methods = async_methods(type(self.object))
         except BaseException:
             self._ended = "its constructor raised"
             raise
@@ -298,17 +300,6 @@ class Actor:
             if name in dir(self.object):
                 raise  # a property of the user's failed
             raise AttributeError(unknown_name(type(self.object), name, dir(self.object))) from None
-
-    def _is_async(self) -> bool:
-        return self.object is not None and any(
-            inspect.iscoroutinefunction(member)
-            for member in vars_of_class(type(self.object)).values()
-        )
-
-    def _method_is_async(self, name: str) -> bool:
-        return self.object is not None and inspect.iscoroutinefunction(
-            getattr(type(self.object), name, None)
-        )
 
     # --- the worker, on the door thread -----------------------------------------------------------
 
@@ -384,9 +375,13 @@ def unknown_name(cls: type, name: str, known: list[str]) -> str:
     return f"{cls.__name__!r} has no method or attribute {name!r}{hint}"
 
 
-def vars_of_class(cls: type) -> dict[str, object]:
-    """Return the members of a class and its bases, but for `object`'s."""
-    return {k: v for c in reversed(cls.__mro__) if c is not object for k, v in vars(c).items()}
+def async_methods(cls: type) -> frozenset[str]:
+    """Return the names of a class's asynchronous methods, its bases' included."""
+    return frozenset(
+        name
+        for name in dir(cls)
+        if inspect.iscoroutinefunction(inspect.getattr_static(cls, name, None))
+    )
 
 
 def _arguments(message: wire.Message) -> tuple[tuple[Any, ...], dict[str, Any]]:
