@@ -29,7 +29,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ class Actor:
         poll.register(self._done_fd, select.POLLIN)
         while not self._over() and not self._async_methods:
             if not self._turn():
-                poll.poll()
+                self._woken(fd for fd, _ in poll.poll())
 
     async def _serve_async(self) -> None:
         loop = asyncio.get_running_loop()
@@ -165,8 +165,12 @@ class Actor:
             if self._over():
                 over.set()
 
+        def woken() -> None:
+            self._woken([self._done_fd])
+            turn()
+
         loop.add_reader(self._socket.FD, turn)
-        loop.add_reader(self._done_fd, turn)
+        loop.add_reader(self._done_fd, woken)
         turn()
         await over.wait()
         if self._ender is not None:  # after the calls made before
@@ -177,10 +181,12 @@ class Actor:
     def _over(self) -> bool:
         return self._stop_asked or bool(self._ended)
 
+    def _woken(self, ready: Iterable[int]) -> None:
+        if self._done_fd in ready:
+            os.eventfd_read(self._done_fd)
+
     def _turn(self) -> bool:
         """Send what is done and take one message; false if there was neither."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._done_fd)
         busy = False
         while self._done:
             self._send(*self._done.popleft())
@@ -201,7 +207,7 @@ class Actor:
             if message.name in self._async_methods:
                 self._start(self._answer_async(route, message))
             elif self._threads is not None:
-                self._threads.submit(lambda: self._reply(route, self._answer(message)))
+                self._threads.submit(self._answer_on_thread, route, message)
             else:
                 self._send(route, self._answer(message))
         elif message.kind is Kind.END:
@@ -239,6 +245,13 @@ class Actor:
         finally:
             self.calls += message.kind is Kind.CALL
 
+    def _answer_on_thread(self, route: bytes, message: wire.Message) -> None:
+        try:
+            self._reply(route, self._answer(message))
+        except SystemExit as error:  # a thread's would be swallowed
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            os._exit(code)
+
     def _reply(self, route: bytes, frames: Frames) -> None:
         """Send from any thread: only the main thread may touch the socket."""
         self._done.append((route, frames))
@@ -247,7 +260,11 @@ class Actor:
     def _send(self, route: bytes, frames: Frames) -> None:
         try:
             # Copied, since the next call may change an array that the object keeps.
-            self._socket.send_multipart([route, *frames], zmq.NOBLOCK)
+            self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
+            *first, last = frames
+            for frame in first:
+                self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
+            self._socket.send(last, zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:  # the caller has gone: there is nobody to tell
                 raise

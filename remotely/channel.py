@@ -102,6 +102,8 @@ class Channel:
                 # Who submits may change its arrays at once; who waits for the reply leaves them.
                 if self._broken:  # why, we are about to hear
                     self._unsent.add(call_id)
+                elif len(frames) == 1:
+                    self._socket.send(frames[0], zmq.NOBLOCK)
                 else:
                     self._socket.send_multipart(frames, zmq.NOBLOCK, copy=background)
                 replies = self._drain()
@@ -136,8 +138,8 @@ class Channel:
                 future.block(left_s)
                 return
             try:
-                poll.poll(None if left_s is None else left_s * 1000)
-                with suppress(BlockingIOError):
+                ready = poll.poll(None if left_s is None else left_s * 1000)
+                if any(fd == wake for fd, _ in ready):
                     os.eventfd_read(wake)
             finally:
                 with self._lock:

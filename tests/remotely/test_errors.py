@@ -147,6 +147,15 @@ def test_a_death_names_its_exit_and_the_last_words(cluster: str, how: str, exit_
     assert not again.value.may_have_run
 
 
+def test_an_exit_on_a_thread_of_an_actor_is_told_too(embedded: None) -> None:
+    worker = remotely.options(Worker, concurrency=2)()
+
+    with pytest.raises(remotely.ActorDied) as died:
+        worker.end("sys.exit")
+
+    assert died.value.exit == 8
+
+
 def test_all_calls_in_flight_end_when_their_actor_dies(cluster: str) -> None:
     worker = Worker()
     pid = worker.pid()
