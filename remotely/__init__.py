@@ -36,6 +36,7 @@ from remotely.errors import (
 from remotely.future import as_completed
 from remotely.handle import Group, close, get_actor, put, submit
 from remotely.remote_class import group, local, options, remote_class
+from remotely.stream import Stream, merge
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ __all__ = [
     "NotConnected",
     "NotPicklable",
     "RemotelyError",
+    "Stream",
     "VersionMismatch",
     "WireError",
     "WorkerLost",
@@ -61,6 +63,7 @@ __all__ = [
     "group",
     "is_connected",
     "local",
+    "merge",
     "options",
     "put",
     "remote_class",

@@ -20,6 +20,7 @@ import contextlib
 import difflib
 import faulthandler
 import inspect
+import itertools
 import os
 import random
 import select
@@ -29,7 +30,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from remotely.construct import construct
 from remotely.errors import RemotelyError, WireError
 from remotely.keys import KeyPair
 from remotely.loop import Loop
+from remotely.stream import Token
 from remotely.wire import Kind
 
 COUNT_EVERY_S = 1.0
@@ -111,6 +113,10 @@ class Actor:
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
         self._async_methods: frozenset[str] = frozenset()
+        self._is_async = False
+        self._streams: dict[str, Any] = {}
+        self._stream_names = itertools.count(1)
+        self._turns: dict[str, asyncio.Lock] = {}  # of async streams: one item at a time
         self._in_flight = 0
         self._main = threading.get_ident()
         self._prepared: control.Prepare | None = None
@@ -140,7 +146,7 @@ class Actor:
     def run(self) -> int:
         """Serve until the end, in good order."""
         self._serve()
-        if self._async_methods and not self._over():
+        if self._is_async and not self._over():
             asyncio.run(self._serve_async())
         self._end()
         return 0
@@ -151,7 +157,7 @@ class Actor:
         poll = select.poll()
         poll.register(self._socket.FD, select.POLLIN)
         poll.register(self._done_fd, select.POLLIN)
-        while not self._over() and not self._async_methods:
+        while not self._over() and not self._is_async:
             if not self._turn():
                 self._woken(fd for fd, _ in poll.poll())
 
@@ -210,6 +216,11 @@ class Actor:
                 self._threads.submit(self._answer_on_thread, route, message)
             else:
                 self._send(route, self._answer(message))
+        elif isinstance(self._streams.get(message.name), AsyncGenerator):
+            if message.kind is Kind.NEXT:
+                self._start(self._next_async(route, message))
+            else:
+                self._send(route, self._answer(message))
         elif message.kind is Kind.END:
             self._ended, self._ender = "closed", (route, message)
         else:
@@ -225,7 +236,7 @@ class Actor:
         try:
             args, kwargs = _arguments(message)
             value = await getattr(self.object, message.name)(*args, **kwargs)
-            reply = _returned(message, value)
+            reply = _returned(message, self._streamed(value))
         except (Exception, asyncio.CancelledError) as error:
             reply = _raised(message, error)
         self._in_flight -= 1
@@ -293,6 +304,7 @@ class Actor:
             cls, args, kwargs = codec.decode(message.payload, message.buffers)
             self.object = construct(cls, args, kwargs)
             self._async_methods = async_methods(type(self.object))
+            self._is_async = bool(self._async_methods) or has_async_streams(type(self.object))
         except BaseException:
             self._ended = "its constructor raised"
             raise
@@ -302,7 +314,48 @@ class Actor:
     def _call(self, message: wire.Message) -> object:
         args, kwargs = _arguments(message)
         method = self._attribute(message.name)
-        return method(*args, **kwargs)
+        return self._streamed(method(*args, **kwargs))
+
+    def _streamed(self, value: Any) -> Any:
+        """Keep a generator here, and let its token travel."""
+        if not isinstance(value, Generator | AsyncGenerator):
+            return value
+        name = f"{next(self._stream_names)}"
+        self._streams[name] = value
+        return Token(name)
+
+    def _next(self, message: wire.Message) -> object:
+        stream = self._streams.get(message.name)
+        if stream is None:  # it ended while more was asked for
+            raise StopIteration
+        try:
+            return next(stream)
+        except BaseException:
+            self._streams.pop(message.name, None)
+            raise
+
+    async def _next_async(self, route: bytes, message: wire.Message) -> None:
+        stream = self._streams[message.name]
+        try:
+            async with self._turns.setdefault(message.name, asyncio.Lock()):
+                reply = _returned(message, await anext(stream))
+        except StopAsyncIteration:
+            self._streams.pop(message.name, None)
+            reply = _raised(message, StopIteration())
+        except (Exception, asyncio.CancelledError) as error:
+            reply = _raised(message, error)
+        self._in_flight -= 1
+        self._reply(route, reply)
+
+    def _close_stream(self, message: wire.Message) -> None:
+        self._turns.pop(message.name, None)
+        stream = self._streams.pop(message.name, None)
+        if isinstance(stream, Generator):
+            stream.close()
+        elif stream is not None:
+            closing = asyncio.get_running_loop().create_task(stream.aclose())
+            _TASKS.add(closing)
+            closing.add_done_callback(_TASKS.discard)
 
     def _get(self, message: wire.Message) -> object:
         return self._attribute(message.name)
@@ -382,6 +435,8 @@ _RUN: dict[Kind, Callable[[Actor, wire.Message], object]] = {
     Kind.GET: Actor._get,
     Kind.SET: Actor._set,
     Kind.END: Actor._close_object,
+    Kind.NEXT: Actor._next,
+    Kind.CLOSE: Actor._close_stream,
 }
 
 
@@ -398,6 +453,13 @@ def async_methods(cls: type) -> frozenset[str]:
         name
         for name in dir(cls)
         if inspect.iscoroutinefunction(inspect.getattr_static(cls, name, None))
+    )
+
+
+def has_async_streams(cls: type) -> bool:
+    """Tell whether a class has an `async def` method that yields."""
+    return any(
+        inspect.isasyncgenfunction(inspect.getattr_static(cls, name, None)) for name in dir(cls)
     )
 
 

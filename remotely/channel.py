@@ -36,6 +36,7 @@ from remotely.future import CallFuture
 from remotely.keys import KeyPair
 from remotely.loop import Loop
 from remotely.sockets import Reconnect, client, readable
+from remotely.stream import Stream, Token
 from remotely.wire import Kind
 
 BROKEN = (
@@ -45,6 +46,8 @@ BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+
+NOTHING = codec.Encoded(b"", [])
 
 Reply = tuple[CallFuture[Any], wire.Message]
 
@@ -197,11 +200,27 @@ class Channel:
         for future, message in replies:
             try:
                 if message.kind is Kind.RESULT:
-                    future.set_result(codec.decode(message.payload, message.buffers))
+                    value = codec.decode(message.payload, message.buffers)
+                    if type(value) is Token:
+                        value = self._stream(value.name, future.keep)
+                    future.set_result(value)
                 else:
                     future.set_exception(_error_of(message))
             except Exception as error:  # a value that does not unpickle here
                 future.set_exception(error)
+
+    def _stream(self, name: str, keep: object) -> Stream[Any]:
+        def ask() -> CallFuture[Any]:
+            future: CallFuture[Any] = CallFuture("a stream", keep)
+            self.send(Kind.NEXT, name, NOTHING, future, background=True)
+            return future
+
+        def end() -> None:
+            # From wherever the last reference went, perhaps amid a call: not on this thread.
+            last: CallFuture[Any] = CallFuture("a stream", keep)
+            self._loop.call(lambda: self.send(Kind.CLOSE, name, NOTHING, last, background=True))
+
+        return Stream(ask, end)
 
     def _take_in(self) -> None:
         """On the loop's thread, at an edge."""

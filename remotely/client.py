@@ -28,7 +28,7 @@ import msgspec
 
 from remotely import codec, control, errors, host, keys, sockets
 from remotely.address import nobody, parse_address
-from remotely.channel import Channel
+from remotely.channel import NOTHING, Channel
 from remotely.control import Location, Obituary
 from remotely.ending import Ended, doubt, how_it_ended
 from remotely.engine import Options, Remote
@@ -53,8 +53,6 @@ GONE_WAIT_S = 1.0  # after an actor said that it ends, for the master to know it
 SAY_WAITING_AFTER_S = 2.5  # a cluster that is just starting needs no word
 FAREWELL_S = 3.0
 MASTER_ANSWER_S = 30.0
-
-_NOTHING = codec.Encoded(b"", [])
 
 
 class ClusterActor(Remote):
@@ -205,7 +203,7 @@ class Client:
 
     def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
         background = len(remotes) > 1
-        return [self._send(r, Kind.GET, name, _NOTHING, background) for r in remotes]
+        return [self._send(r, Kind.GET, name, NOTHING, background) for r in remotes]
 
     def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
         encoded = codec.encode(value, name)
@@ -219,7 +217,7 @@ class Client:
         self._check()
         deadline = time.monotonic() + grace_s
         actors = [r for r in remotes if isinstance(r, ClusterActor) and r.ended is None]
-        asked = [self._send(a, Kind.END, "", _NOTHING, background=True) for a in actors]
+        asked = [self._send(a, Kind.END, "", NOTHING, background=True) for a in actors]
         for actor, future in zip(actors, asked, strict=True):
             try:
                 future.result(max(0.0, deadline - time.monotonic()))

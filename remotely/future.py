@@ -26,7 +26,7 @@ class CallFuture(Future[R]):
         self.call_id = 0
         self.drive: Callable[[CallFuture[Any], float | None], None] | None = None
         self._what = what
-        self._keep = keep  # the actor must not end for want of handles while its call runs
+        self.keep = keep  # the actor must not end for want of handles while its call runs
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""

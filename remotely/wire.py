@@ -40,6 +40,8 @@ class Kind(IntEnum):
     END = 5
     PREPARE = 6
     FILE = 7
+    NEXT = 8
+    CLOSE = 9
     RESULT = 16
     RAISED = 17
 
@@ -61,6 +63,8 @@ SHAPES = {
     Kind.END: Shape("client", False, 0, 0, "end in good order, after all calls before this one"),
     Kind.PREPARE: Shape("client", False, 0, 0, "whose actor this is and which files it needs"),
     Kind.FILE: Shape("client", True, 1, 1, "one file that was missing, named by its hash"),
+    Kind.NEXT: Shape("client", True, 0, 0, "the next item of a stream, by its name"),
+    Kind.CLOSE: Shape("client", True, 0, 0, "close the generator of a stream"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
 }
