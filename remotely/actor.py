@@ -30,18 +30,21 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, NamedTuple
 
 import zmq
 
-from remotely import codec, connection, control, shipping, sockets, wire
+from remotely import arena, codec, connection, control, shipping, sockets, wire
+from remotely.arena import Address, Loan
 from remotely.construct import construct
 from remotely.errors import RemotelyError, WireError
 from remotely.keys import KeyPair
 from remotely.loop import Loop
+from remotely.partner import Parcel, Partner, unpack
 from remotely.stream import Token
 from remotely.wire import Kind
 
@@ -51,7 +54,12 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 MAX_CONTROL_BYTES = 1 << 18
 
-Frames = list[bytes | memoryview]
+
+class Outgoing(NamedTuple):
+    """A reply, and what is lent with it."""
+
+    frames: list[bytes | memoryview]
+    loan: Loan | None = None
 
 
 def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
@@ -109,7 +117,8 @@ class Actor:
         self._stop_asked = False
         self._ended = ""
         self._ender: tuple[bytes, wire.Message] | None = None  # who asked for it in a call
-        self._done: deque[tuple[bytes, Frames]] = deque()
+        self._done: deque[tuple[bytes, Outgoing]] = deque()
+        self._partners: dict[bytes, Partner] = {}
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
         self._async_methods: frozenset[str] = frozenset()
@@ -199,13 +208,13 @@ class Actor:
             busy = True
         if not sockets.readable(self._socket):
             return busy
-        route, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        route, frames = sockets.receive_routed(self._socket)
         try:
-            message = wire.decode([frame.buffer for frame in frames], "client")
+            message = wire.decode(frames, "client")
         except WireError as error:
             print(f"remotely: dropped a message: {error}", file=sys.stderr)
             return True
-        self._handle(route.bytes, message)
+        self._handle(route, message)
         return True
 
     def _handle(self, route: bytes, message: wire.Message) -> None:
@@ -215,16 +224,13 @@ class Actor:
             elif self._threads is not None:
                 self._threads.submit(self._answer_on_thread, route, message)
             else:
-                self._send(route, self._answer(message))
-        elif isinstance(self._streams.get(message.name), AsyncGenerator):
-            if message.kind is Kind.NEXT:
-                self._start(self._next_async(route, message))
-            else:
-                self._send(route, self._answer(message))
+                self._send(route, self._answer(route, message))
+        elif message.kind is Kind.NEXT and self._is_async_stream(message.name):
+            self._start(self._next_async(route, message))
         elif message.kind is Kind.END:
             self._ended, self._ender = "closed", (route, message)
         else:
-            self._send(route, self._answer(message))
+            self._send(route, self._answer(route, message))
 
     def _start(self, call: Any) -> None:
         self._in_flight += 1
@@ -234,23 +240,25 @@ class Actor:
 
     async def _answer_async(self, route: bytes, message: wire.Message) -> None:
         try:
-            args, kwargs = _arguments(message)
+            args, kwargs = self._decode(route, message)
             value = await getattr(self.object, message.name)(*args, **kwargs)
-            reply = _returned(message, self._streamed(value))
+            reply = self._returned(route, message, self._streamed(value))
         except (Exception, asyncio.CancelledError) as error:
             reply = _raised(message, error)
         self._in_flight -= 1
         self.calls += 1
         self._reply(route, reply)
 
-    def _answer(self, message: wire.Message) -> Frames:
+    def _answer(self, route: bytes, message: wire.Message) -> Outgoing:
         """Run one message.  Every one gets exactly one reply, or the process dies.
 
         SystemExit and its kin are let through on purpose: they end this process, and the worker,
         which sees it end, tells the caller in our place.
         """
         try:
-            return _returned(message, _RUN[message.kind](self, message))
+            if message.kind is Kind.CALL:
+                return self._returned(route, message, self._call(route, message))
+            return self._returned(route, message, _RUN[message.kind](self, route, message))
         except Exception as error:
             return _raised(message, error)
         finally:
@@ -258,31 +266,29 @@ class Actor:
 
     def _answer_on_thread(self, route: bytes, message: wire.Message) -> None:
         try:
-            self._reply(route, self._answer(message))
+            self._reply(route, self._answer(route, message))
         except SystemExit as error:  # a thread's would be swallowed
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
             os._exit(code)
 
-    def _reply(self, route: bytes, frames: Frames) -> None:
+    def _reply(self, route: bytes, reply: Outgoing) -> None:
         """Send from any thread: only the main thread may touch the socket."""
-        self._done.append((route, frames))
+        self._done.append((route, reply))
         os.eventfd_write(self._done_fd, 1)
 
-    def _send(self, route: bytes, frames: Frames) -> None:
+    def _send(self, route: bytes, reply: Outgoing) -> None:
         try:
             # Copied, since the next call may change an array that the object keeps.
-            self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
-            *first, last = frames
-            for frame in first:
-                self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
-            self._socket.send(last, zmq.NOBLOCK)
+            sockets.send(self._socket, (route, *reply.frames))
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:  # the caller has gone: there is nobody to tell
                 raise
+            if reply.loan and (ours := arena.ours()):
+                ours.take_back(reply.loan)
 
     # --- what a message does ----------------------------------------------------------------------
 
-    def _prepare(self, message: wire.Message) -> list[str]:
+    def _prepare(self, route: bytes, message: wire.Message) -> list[str]:
         prepare = control.Reader(control.Prepare).read(message.payload)
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
@@ -291,17 +297,33 @@ class Actor:
             sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
         return shipping.missing(Path(self.birth.folder), prepare.files)
 
-    def _file(self, message: wire.Message) -> None:
-        shipping.store(Path(self.birth.folder), message.name, message.buffers[0])
+    def _file(self, route: bytes, message: wire.Message) -> None:
+        _, (content,) = unpack(message, self._partners.get(route))
+        shipping.store(Path(self.birth.folder), message.name, content)
 
-    def _init(self, message: wire.Message) -> None:
+    def _open_memory(self, route: bytes, message: wire.Message) -> Address | None:
+        """Become the partner of a client; None if it has to be without."""
+        address = control.Reader(Address).read(message.payload)
+        assert isinstance(address, Address)
+        ours = arena.ours()
+        known = [p for p in self._partners.values() if p.lender.address == address]
+        try:
+            self._partners[route] = known[0] if known else Partner(address)
+        except OSError:
+            return None
+        return None if ours is None else ours.address
+
+    def _memory_is_open(self, route: bytes, message: wire.Message) -> None:
+        self._partners[route].reads = True
+
+    def _init(self, route: bytes, message: wire.Message) -> None:
         assert self._prepared is not None
         if self._prepared.files:
             root = shipping.lay_out(Path(self.birth.folder), self._prepared.files)
             sys.path.insert(0, str(root))
             connection.set_shipped_root(root)
         try:
-            cls, args, kwargs = codec.decode(message.payload, message.buffers)
+            cls, args, kwargs = self._decode(route, message)
             self.object = construct(cls, args, kwargs)
             self._async_methods = async_methods(type(self.object))
             self._is_async = bool(self._async_methods) or has_async_streams(type(self.object))
@@ -311,20 +333,33 @@ class Actor:
         if self._prepared.concurrency > 1:
             self._threads = ThreadPoolExecutor(self._prepared.concurrency, "remotely-call")
 
-    def _call(self, message: wire.Message) -> object:
-        args, kwargs = _arguments(message)
-        method = self._attribute(message.name)
-        return self._streamed(method(*args, **kwargs))
+    def _call(self, route: bytes, message: wire.Message) -> object:
+        args, kwargs = self._decode(route, message)
+        return self._streamed(self._attribute(message.name)(*args, **kwargs))
+
+    def _decode(self, route: bytes, message: wire.Message) -> Any:
+        return codec.decode(*unpack(message, self._partners.get(route)))
+
+    def _returned(self, route: bytes, message: wire.Message, value: object) -> Outgoing:
+        what = f"the result of {message.name}" if message.name else "the result"
+        parcel = Parcel(codec.encode(value, what))
+        loan = parcel.lend(self._partners.get(route)) if parcel.is_large else None
+        frames = parcel.message(Kind.RESULT, message.call_id, "", loan)
+        parcel.close()
+        return Outgoing(frames, loan)
 
     def _streamed(self, value: Any) -> Any:
         """Keep a generator here, and let its token travel."""
-        if not isinstance(value, Generator | AsyncGenerator):
+        if not isinstance(value, _GENERATORS):
             return value
         name = f"{next(self._stream_names)}"
         self._streams[name] = value
         return Token(name)
 
-    def _next(self, message: wire.Message) -> object:
+    def _is_async_stream(self, name: str) -> bool:
+        return isinstance(self._streams.get(name), AsyncGeneratorType)
+
+    def _next(self, route: bytes, message: wire.Message) -> object:
         stream = self._streams.get(message.name)
         if stream is None:  # it ended while more was asked for
             raise StopIteration
@@ -338,7 +373,7 @@ class Actor:
         stream = self._streams[message.name]
         try:
             async with self._turns.setdefault(message.name, asyncio.Lock()):
-                reply = _returned(message, await anext(stream))
+                reply = self._returned(route, message, await anext(stream))
         except StopAsyncIteration:
             self._streams.pop(message.name, None)
             reply = _raised(message, StopIteration())
@@ -347,21 +382,21 @@ class Actor:
         self._in_flight -= 1
         self._reply(route, reply)
 
-    def _close_stream(self, message: wire.Message) -> None:
+    def _close_stream(self, route: bytes, message: wire.Message) -> None:
         self._turns.pop(message.name, None)
         stream = self._streams.pop(message.name, None)
-        if isinstance(stream, Generator):
+        if isinstance(stream, GeneratorType):
             stream.close()
         elif stream is not None:
             closing = asyncio.get_running_loop().create_task(stream.aclose())
             _TASKS.add(closing)
             closing.add_done_callback(_TASKS.discard)
 
-    def _get(self, message: wire.Message) -> object:
+    def _get(self, route: bytes, message: wire.Message) -> object:
         return self._attribute(message.name)
 
-    def _set(self, message: wire.Message) -> None:
-        setattr(self.object, message.name, codec.decode(message.payload, message.buffers))
+    def _set(self, route: bytes, message: wire.Message) -> None:
+        setattr(self.object, message.name, self._decode(route, message))
 
     def _attribute(self, name: str) -> Any:
         try:
@@ -384,6 +419,11 @@ class Actor:
         os.eventfd_write(self._done_fd, 1)
 
     def _count(self) -> None:
+        arena.tidy()
+        if self._partners:
+            for route, partner in list(self._partners.items()):
+                if not partner.alive():
+                    self._partners.pop(route, None)
         if self.calls != self._counted:
             self._counted = self.calls
             self._tell(control.Count(calls=self.calls))
@@ -402,7 +442,7 @@ class Actor:
             self._send(*self._done.popleft())
         if self._ender is not None:
             route, message = self._ender
-            self._send(route, self._answer(message))
+            self._send(route, self._answer(route, message))
         elif self._stop_asked:
             try:
                 self._close_object()
@@ -418,7 +458,10 @@ class Actor:
             self._door_socket.close()
             self._context.term()  # waits until the last reply has left
 
-    def _close_object(self, _: wire.Message | None = None) -> None:
+    def _finish(self, route: bytes, message: wire.Message) -> None:
+        self._close_object()
+
+    def _close_object(self) -> None:
         if callable(close := getattr(self.object, "close", None)):
             closing = close()
             if inspect.iscoroutine(closing):
@@ -427,14 +470,17 @@ class Actor:
 
 _TASKS: set[Any] = set()  # the event loop alone holds its tasks but weakly
 
-_RUN: dict[Kind, Callable[[Actor, wire.Message], object]] = {
+_GENERATORS = (GeneratorType, AsyncGeneratorType)
+_RUN: dict[Kind, Callable[[Actor, bytes, wire.Message], object]] = {
     Kind.PREPARE: Actor._prepare,
     Kind.FILE: Actor._file,
     Kind.INIT: Actor._init,
     Kind.CALL: Actor._call,
     Kind.GET: Actor._get,
     Kind.SET: Actor._set,
-    Kind.END: Actor._close_object,
+    Kind.END: Actor._finish,
+    Kind.OPEN: Actor._open_memory,
+    Kind.OPENED: Actor._memory_is_open,
     Kind.NEXT: Actor._next,
     Kind.CLOSE: Actor._close_stream,
 }
@@ -463,23 +509,14 @@ def has_async_streams(cls: type) -> bool:
     )
 
 
-def _arguments(message: wire.Message) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = codec.decode(message.payload, message.buffers)
-    return args, kwargs
-
-
-def _returned(message: wire.Message, value: object) -> Frames:
-    encoded = codec.encode(value, f"the result of {message.name}" if message.name else "the result")
-    return wire.encode(Kind.RESULT, message.call_id, "", encoded.payload, encoded.buffers)
-
-
-def _raised(message: wire.Message, error: BaseException) -> Frames:
+def _raised(message: wire.Message, error: BaseException) -> Outgoing:
     text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
     try:
-        payload = codec.encode(error, in_band=True).payload
+        pieces = codec.encode(error, in_band=True).pieces
     except RemotelyError:
-        payload = b""
-    return wire.encode(Kind.RAISED, message.call_id, "", payload, [text.encode(errors="replace")])
+        pieces = ()
+    told = text.encode(errors="replace")
+    return Outgoing(wire.encode(Kind.RAISED, message.call_id, "", pieces, [told]))
 
 
 def _users_part(error: BaseException) -> Any:

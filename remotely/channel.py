@@ -2,14 +2,19 @@
 
 A ZeroMQ socket belongs to one thread at a time; `_lock` is that time.  Who receives?
 
-    a thread that waits for its own reply leads: it sleeps on the socket's descriptor, outside of
-    the lock, and takes in whatever arrives, for everybody
-    when nobody leads and calls were submitted, the client's loop takes in what arrives
-    a second thread that waits on the same channel leaves it to the leader, or to the loop
+    a thread that waits for its own reply leads: it takes in whatever arrives, for everybody, and
+    sleeps on the socket's descriptor outside of the lock
+    when nobody leads, calls were submitted and somebody wants to be told (a callback, an await, a
+    second thread that waits), the client's loop takes in what arrives
+    when nobody has asked yet, the loop looks after LOOK_S: a program that submits and then waits
+    is not disturbed by a second thread, which would take turns with it at every reply
 
 So a blocking call leaves from and returns to its own thread.  ZeroMQ's descriptor is edge-triggered
-and any operation may swallow its edge; so whoever has held the socket drains it before letting go,
-and wakes the leader if something came.
+and any operation may swallow its edge; so whoever has held the socket, while another sleeps on it,
+drains it before letting go, and wakes the leader if something came.
+
+To sleep and be woken is most of a short call.  So who leads first looks for SPIN_S without
+sleeping, if the last answer of this actor came soon.
 
 A channel never reconnects.  When its connection breaks, its calls end, typed with doubt, and the
 next call opens a new channel: nothing that was queued can reach the next life of an actor, and a
@@ -28,13 +33,18 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from remotely import codec, wire
+from remotely import arena, codec, control, host, in_flight, sockets, wire
+from remotely.arena import Loan
+from remotely.codec import NOTHING
 from remotely.control import Location
+from remotely.descriptor import Descriptor
 from remotely.ending import Ended
 from remotely.errors import ActorRaised, RemoteTraceback, WireError
 from remotely.future import CallFuture
+from remotely.in_flight import Budget
 from remotely.keys import KeyPair
 from remotely.loop import Loop
+from remotely.partner import Parcel, Partner, decline, unpack
 from remotely.sockets import Reconnect, client, readable
 from remotely.stream import Stream, Token
 from remotely.wire import Kind
@@ -46,8 +56,9 @@ BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-
-NOTHING = codec.Encoded(b"", [])
+LOOK_S = 0.002
+SPIN_S = 200e-6 if host.cores() > 1 else 0.0  # with one core, only the actor's time
+SOON_S = 2 * SPIN_S
 
 Reply = tuple[CallFuture[Any], wire.Message]
 
@@ -62,6 +73,7 @@ class Channel:
         location: Location,
         same_host: bool,
         pair: KeyPair,
+        budget: Budget,
         on_broken: Callable[["Channel"], None],
     ) -> None:
         self.location = location
@@ -73,7 +85,15 @@ class Channel:
         self._broken = False
         self._unsent: set[int] = set()
         self._leader: int | None = None  # the wake descriptor of the thread that receives
-        self._armed = False
+        self._armed = False  # the loop receives
+        self._looking = False  # the loop is going to look
+        self._busy = False  # somebody used the socket since
+        self._soon = True  # the last answer came soon
+        self._budget = budget
+        self._nbytes = 0  # in flight
+        self._told = False
+        self._may_share = same_host and arena.SUPPORTED
+        self._partner: Partner | None = None
         self._ended: Ended | None = None
         self._on_broken = on_broken
         self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
@@ -88,46 +108,51 @@ class Channel:
         return self._ended is not None
 
     def send(
-        self,
-        kind: Kind,
-        name: str,
-        encoded: codec.Encoded,
-        future: CallFuture[Any],
-        background: bool,
+        self, kind: Kind, name: str, parcel: Parcel, future: CallFuture[Any], background: bool
     ) -> None:
-        """Send one call.  With `background` the loop receives its reply if nobody leads."""
+        """Send one call.  Without `background` the caller is about to wait for it."""
+        if background and len(self._pending) >= in_flight.CALLS_A_HANDLE:
+            self._wait_for_room(0)
+        loan = None
+        if parcel.is_large:
+            self._count(parcel.encoded.nbytes, future, background)
+            loan = parcel.lend(self._partner)
+            if loan is None:
+                self._offer_memory()
         with self._lock:
             if self._ended is None:
-                call_id = future.call_id = next(self._ids)
-                frames = wire.encode(kind, call_id, name, encoded.payload, encoded.buffers)
+                call_id = next(self._ids)
+                frames = parcel.message(kind, call_id, name, loan)
+                future.call_id = call_id
+                future.receiver = self
                 self._pending[call_id] = future
-                future.drive = self.wait
-                # Who submits may change its arrays at once; who waits for the reply leaves them.
                 if self._broken:  # why, we are about to hear
                     self._unsent.add(call_id)
-                elif len(frames) == 1:
-                    self._socket.send(frames[0], zmq.NOBLOCK)
+                    if loan is not None:
+                        self._take_back(loan)
                 else:
-                    self._socket.send_multipart(frames, zmq.NOBLOCK, copy=background)
-                replies = self._drain()
-                if background:
-                    self._arm()
-                if replies and self._leader is not None:
-                    os.eventfd_write(self._leader, 1)
+                    # Who submits may change its arrays at once; who waits leaves them.
+                    sockets.send(self._socket, frames, copy=background)
+                replies = self._after_use(background)
         if not future.call_id:
             assert self._ended is not None
+            if loan is not None:
+                self._take_back(loan)
+            self._settle(future)
             future.set_exception(self._ended(False))
             return
-        self._complete(replies)
+        if replies:
+            self._complete(replies)
 
     def wait(self, future: CallFuture[Any], timeout: float | None = None) -> None:
         """Return when `future` is done, or after `timeout` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        begin = time.monotonic()
+        deadline = None if timeout is None else begin + timeout
         wake = _wake_descriptor()
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.register(wake, select.POLLIN)
-        while not future.done():
+        while not future.answered:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return
@@ -135,21 +160,32 @@ class Channel:
                 here = future.call_id in self._pending
                 if lead := here and self._leader is None:
                     self._leader = wake
+                    replies = self._drain()  # sending may have swallowed its edge
                 elif here:
                     self._arm()
             if not lead:  # somebody else receives it, or is completing it at this moment
                 future.block(left_s)
                 return
             try:
-                ready = poll.poll(None if left_s is None else left_s * 1000)
-                if any(fd == wake for fd, _ in ready):
-                    os.eventfd_read(wake)
+                if not replies:
+                    self._sleep(poll, wake, begin, left_s)
             finally:
                 with self._lock:
                     self._leader = None
-                    replies = self._drain()
+                    replies += self._drain()
+                    self._after_lead()
                 # Not as the leader: a done-callback may call again, and wait.
                 self._complete(replies)
+        self._soon = time.monotonic() - begin < SOON_S
+
+    def attend(self) -> None:
+        """Let the loop take in replies as they come."""
+        with self._lock:
+            replies: list[Reply] = []
+            if self._pending and self._leader is None and not self._armed:
+                self._arm()
+                replies = self._drain()
+        self._complete(replies)
 
     def end(self, ended: Ended) -> None:
         """End every call in flight and close.  Once is enough, twice is harmless."""
@@ -166,24 +202,53 @@ class Channel:
             self._socket.close(linger=0)
         self._complete(replies)
         for future in pending.values():
+            self._settle(future)
             future.set_exception(ended(self.connected and future.call_id not in self._unsent))
+        self._partner = None
         if leader is not None:
             os.eventfd_write(leader, 1)
 
+    # --- receiving; the lock is held --------------------------------------------------------------
+
     def _drain(self) -> list[Reply]:
-        """Take in what has arrived.  The lock is held."""
+        """Take in what has arrived."""
         replies: list[Reply] = []
-        if self._ended is not None:
-            return replies
-        while readable(self._socket):
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        while self._pending and self._ended is None and readable(self._socket):
             with suppress(WireError):
-                message = wire.decode([frame.buffer for frame in frames], "actor")
+                message = wire.decode(sockets.receive(self._socket), "actor")
                 if (future := self._pending.pop(message.call_id, None)) is not None:
                     replies.append((future, message))
+                else:
+                    decline(message, self._partner)
         if not self._pending:
             self._disarm()
         return replies
+
+    def _after_use(self, background: bool) -> list[Reply]:
+        """See to it that somebody receives, after the socket was used."""
+        replies: list[Reply] = []
+        if self._leader is not None:
+            if replies := self._drain():
+                os.eventfd_write(self._leader, 1)
+        elif self._armed:
+            replies = self._drain()
+        elif background:
+            self._busy = True
+            self._look_soon()
+        return replies
+
+    def _after_lead(self) -> None:
+        if self._pending and not self._armed:
+            self._busy = True
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._loop.call(self._look_later)
+
+    def _look_later(self) -> None:
+        self._loop.after(LOOK_S, self._look)
 
     def _arm(self) -> None:
         if not self._armed and self._ended is None:
@@ -195,12 +260,52 @@ class Channel:
             self._armed = False
             self._loop.unwatch(self._fd)
 
+    # --- receiving; without the lock --------------------------------------------------------------
+
+    def _sleep(self, poll: Any, wake: int, begin: float, left_s: float | None) -> None:
+        """Return when something may have arrived."""
+        ready = poll.poll(0)
+        if self._soon:
+            spin_until = begin + min(SPIN_S, SPIN_S if left_s is None else left_s)
+            while not ready and time.monotonic() < spin_until:
+                ready = poll.poll(0)
+        if not ready:
+            ready = poll.poll(None if left_s is None else left_s * 1000)
+        if any(fd == wake for fd, _ in ready):
+            os.eventfd_read(wake)
+
+    def _take_in(self) -> None:
+        """On the loop's thread, at an edge."""
+        with self._lock:
+            if self._leader is not None or self._ended is not None:
+                return
+            replies = self._drain()
+        self._complete(replies)
+
+    def _look(self) -> None:
+        """On the loop's thread, a while after something was submitted."""
+        with self._lock:
+            self._looking = False
+            if self._leader is not None or self._ended is not None or not self._pending:
+                return  # who leads looks after the rest when it leaves
+            if self._busy:
+                self._busy, self._looking = False, True
+                self._loop.after(LOOK_S, self._look)
+                return
+            self._arm()
+            replies = self._drain()
+        self._complete(replies)
+
     def _complete(self, replies: list[Reply]) -> None:
         """Hand over outcomes.  Outside of the lock: a done-callback may call again."""
         for future, message in replies:
+            if future.nbytes:
+                self._settle(future)
+            if self._may_share and message.buffers and _is_large(message):
+                self._offer_memory()
             try:
                 if message.kind is Kind.RESULT:
-                    value = codec.decode(message.payload, message.buffers)
+                    value = codec.decode(*unpack(message, self._partner))
                     if type(value) is Token:
                         value = self._stream(value.name, future.keep)
                     future.set_result(value)
@@ -212,23 +317,80 @@ class Channel:
     def _stream(self, name: str, keep: object) -> Stream[Any]:
         def ask() -> CallFuture[Any]:
             future: CallFuture[Any] = CallFuture("a stream", keep)
-            self.send(Kind.NEXT, name, NOTHING, future, background=True)
+            self.send(Kind.NEXT, name, Parcel(NOTHING), future, background=True)
             return future
 
         def end() -> None:
             # From wherever the last reference went, perhaps amid a call: not on this thread.
             last: CallFuture[Any] = CallFuture("a stream", keep)
-            self._loop.call(lambda: self.send(Kind.CLOSE, name, NOTHING, last, background=True))
+            close = lambda: self.send(Kind.CLOSE, name, Parcel(NOTHING), last, background=True)
+            self._loop.call(close)
 
         return Stream(ask, end)
 
-    def _take_in(self) -> None:
-        """On the loop's thread, at an edge."""
+    # --- back-pressure ----------------------------------------------------------------------------
+
+    def _count(self, nbytes: int, future: CallFuture[Any], background: bool) -> None:
+        """Count a large value that is about to be sent, when there is room for it."""
+        may_wait = background and not self._loop.is_own_thread()
+        if may_wait and self._nbytes + nbytes > in_flight.BYTES_A_HANDLE:
+            self._wait_for_room(nbytes)
+        self._budget.take(nbytes, may_wait)
+        future.nbytes = nbytes
         with self._lock:
-            if self._leader is not None or self._ended is not None:
-                return
-            replies = self._drain()
-        self._complete(replies)
+            self._nbytes += nbytes
+
+    def _take_back(self, loan: Loan) -> None:
+        if (ours := arena.ours()) is not None:
+            ours.take_back(loan)
+
+    def _settle(self, future: CallFuture[Any]) -> None:
+        if nbytes := future.nbytes:
+            future.nbytes = 0
+            self._budget.give(nbytes)
+            with self._lock:
+                self._nbytes -= nbytes
+
+    def _wait_for_room(self, nbytes: int) -> None:
+        """Wait for the oldest calls until what is in flight is within its bounds."""
+        if self._loop.is_own_thread():  # a done-callback: it is the one that receives
+            return
+        if not self._told:
+            self._told = True
+            in_flight.tell(self.location.name, len(self._pending), self._nbytes)
+        while (oldest := self._oldest()) is not None and (
+            len(self._pending) >= in_flight.CALLS_A_HANDLE
+            or self._nbytes + nbytes > in_flight.BYTES_A_HANDLE
+        ):
+            self.wait(oldest)
+
+    def _oldest(self) -> CallFuture[Any] | None:
+        with self._lock:
+            return next(iter(self._pending.values()), None)
+
+    # --- memory shared with the actor -------------------------------------------------------------
+
+    def _offer_memory(self) -> None:
+        """Ask the actor to exchange large values through memory from now on."""
+        if not self._may_share or (ours := arena.ours()) is None:
+            return
+        self._may_share = False  # asked once
+        future: CallFuture[Any] = CallFuture("the actor")
+        future.add_done_callback(self._open_memory)
+        address = codec.Encoded((control.write(ours.address),), ())
+        self.send(Kind.OPEN, "", Parcel(address), future, background=True)
+
+    def _open_memory(self, future: Any) -> None:
+        with suppress(Exception):  # it died, it cannot, or we cannot: by socket, as before
+            theirs = future.result()
+            if theirs is not None:
+                partner = Partner(theirs)
+                partner.reads = True
+                self._partner = partner
+                said: CallFuture[Any] = CallFuture("the actor")
+                self.send(Kind.OPENED, "", Parcel(NOTHING), said, background=True)
+
+    # --- the connection ---------------------------------------------------------------------------
 
     def _close_monitor(self) -> None:
         if not self._monitor.closed:
@@ -246,6 +408,10 @@ class Channel:
                 self._on_broken(self)
 
 
+def _is_large(message: wire.Message) -> bool:
+    return sum(map(len, message.buffers)) >= arena.SHARE_FROM_BYTES
+
+
 def _error_of(message: wire.Message) -> BaseException:
     text = bytes(message.buffers[0]).decode(errors="replace")
     if message.payload:
@@ -257,21 +423,13 @@ def _error_of(message: wire.Message) -> BaseException:
     return ActorRaised(text)
 
 
-class _Wake:
-    """An eventfd that goes with its thread."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
 _of_thread = threading.local()
 
 
 def _wake_descriptor() -> int:
+    """Return an eventfd that goes with this thread."""
     wake = getattr(_of_thread, "wake", None)
     if wake is None:
-        wake = _of_thread.wake = _Wake()
+        flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
+        wake = _of_thread.wake = Descriptor(os.eventfd(0, flags))
     return int(wake.fd)

@@ -26,9 +26,10 @@ from typing import Any
 
 import msgspec
 
-from remotely import codec, control, errors, host, keys, sockets
+from remotely import arena, codec, control, errors, host, keys, sockets
 from remotely.address import nobody, parse_address
-from remotely.channel import NOTHING, Channel
+from remotely.channel import Channel
+from remotely.codec import NOTHING
 from remotely.control import Location, Obituary
 from remotely.ending import Ended, doubt, how_it_ended
 from remotely.engine import Options, Remote
@@ -41,10 +42,13 @@ from remotely.errors import (
     WorkerLost,
 )
 from remotely.future import CallFuture, failed
+from remotely.in_flight import Budget
 from remotely.keys import MemberKey
 from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, TICK_EVERY_S
 from remotely.link import Link
 from remotely.loop import Loop
+from remotely.partner import Parcel
+from remotely.ref import Ref
 from remotely.shipping import Shipment
 from remotely.wire import Kind
 
@@ -68,16 +72,6 @@ class ClusterActor(Remote):
         self.gone = threading.Event()  # its death was told
         self.restarts_left = 0
         self.remade_from: tuple[codec.Encoded, Options] | None = None
-
-
-class Ref:
-    """A value that was pickled once.  Pass it as an argument: it arrives as the value."""
-
-    def __init__(self, encoded: codec.Encoded) -> None:
-        self._encoded = encoded
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return codec.decode_parts, codec.parts(self._encoded)
 
 
 class Question(Future[Any]):
@@ -125,6 +119,7 @@ class Client:
         self._channels: set[Channel] = set()
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
+        self._budget = Budget()
 
         self._loop = Loop()
         self._context = sockets.new_context()
@@ -138,6 +133,7 @@ class Client:
             self._refused,
         )
         self._loop.every(TICK_EVERY_S, self._check_master)
+        self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
         self._thread.start()
         try:
@@ -198,17 +194,15 @@ class Client:
         kwargs: dict[str, Any],
         background: bool,
     ) -> list[CallFuture[Any]]:
-        encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
-        return [self._send(r, Kind.CALL, method, encoded, background) for r in remotes]
+        encoded = codec.encode_arguments(args, kwargs, method)
+        return self._send(remotes, Kind.CALL, method, encoded, background)
 
     def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
-        background = len(remotes) > 1
-        return [self._send(r, Kind.GET, name, NOTHING, background) for r in remotes]
+        return self._send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
 
     def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
         encoded = codec.encode(value, name)
-        background = len(remotes) > 1
-        return [self._send(r, Kind.SET, name, encoded, background) for r in remotes]
+        return self._send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
 
     def put(self, value: object) -> Ref:
         return Ref(codec.encode(value))
@@ -217,7 +211,7 @@ class Client:
         self._check()
         deadline = time.monotonic() + grace_s
         actors = [r for r in remotes if isinstance(r, ClusterActor) and r.ended is None]
-        asked = [self._send(a, Kind.END, "", NOTHING, background=True) for a in actors]
+        asked = self._send(actors, Kind.END, "", NOTHING, background=True)
         for actor, future in zip(actors, asked, strict=True):
             try:
                 future.result(max(0.0, deadline - time.monotonic()))
@@ -351,15 +345,18 @@ class Client:
             files=self._shipment.files,
             concurrency=options.concurrency,
         )
-        body = codec.Encoded(control.write(prepare), [])
+        body = Parcel(codec.Encoded((control.write(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
         if self._shipment.files:
             for digest in missing.result():
-                content = codec.Encoded(b"", [memoryview(self._shipment.read(digest))])
-                channel.send(Kind.FILE, digest, content, CallFuture("the actor"), background=True)
+                content = codec.Encoded((), (memoryview(self._shipment.read(digest)),))
+                stored: CallFuture[None] = CallFuture("the actor")
+                channel.send(Kind.FILE, digest, Parcel(content), stored, background=True)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
-        channel.send(Kind.INIT, "", encoded, future, background=True)
+        parcel = Parcel(encoded)
+        channel.send(Kind.INIT, "", parcel, future, background=True)
+        parcel.close()
         return future
 
     def _open(self, actor: ClusterActor) -> Channel:
@@ -367,7 +364,13 @@ class Client:
         assert location is not None
         same_host = location.host == self._host
         actor.channel = Channel(
-            self._context, self._loop, location, same_host, self._key.pair, self._broken
+            self._context,
+            self._loop,
+            location,
+            same_host,
+            self._key.pair,
+            self._budget,
+            self._broken,
         )
         self._channels.add(actor.channel)
         return actor.channel
@@ -387,21 +390,27 @@ class Client:
 
     def _send(
         self,
-        remote: Remote,
+        remotes: Sequence[Remote],
         kind: Kind,
         name: str,
         encoded: codec.Encoded,
         background: bool,
-    ) -> CallFuture[Any]:
+    ) -> list[CallFuture[Any]]:
         self._check()
-        assert isinstance(remote, ClusterActor)
-        future: CallFuture[Any] = CallFuture(f"{remote.name}.{name}", keep=remote)
-        try:
-            channel = self._channel_of(remote)
-        except RemotelyError as error:
-            return failed(error)
-        channel.send(kind, name, encoded, future, background)
-        return future
+        parcel = Parcel(encoded, several=len(remotes) > 1)
+        futures = []
+        for remote in remotes:
+            assert isinstance(remote, ClusterActor)
+            future: CallFuture[Any] = CallFuture(f"{remote.name}.{name}", keep=remote)
+            try:
+                channel = self._channel_of(remote)
+            except RemotelyError as error:
+                future = failed(error)
+            else:
+                channel.send(kind, name, parcel, future, background)
+            futures.append(future)
+        parcel.close()
+        return futures
 
     def _channel_of(self, actor: ClusterActor) -> Channel:
         channel = actor.channel

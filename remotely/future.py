@@ -10,11 +10,21 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import as_completed as _as_completed
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout
 
 R = TypeVar("R")
+
+
+class Receiver(Protocol):
+    """Who takes in the reply of a call."""
+
+    def wait(self, future: "CallFuture[Any]", timeout: float | None) -> None:
+        """Return when the future is done, or after `timeout` seconds."""
+
+    def attend(self) -> None:
+        """Nobody waits, but somebody wants to be told: take in replies as they come."""
 
 
 class CallFuture(Future[R]):
@@ -22,28 +32,50 @@ class CallFuture(Future[R]):
 
     def __init__(self, what: str, keep: object = None) -> None:
         super().__init__()
-        self.set_running_or_notify_cancel()
+        self.answered = False
         self.call_id = 0
-        self.drive: Callable[[CallFuture[Any], float | None], None] | None = None
+        self.nbytes = 0
+        self.receiver: Receiver | None = None
         self._what = what
         self.keep = keep  # the actor must not end for want of handles while its call runs
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
-        self._wait(timeout)
+        if not self.answered:
+            self._wait(timeout)
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the error, or None if there is none.  Raises CallTimeout."""
-        self._wait(timeout)
+        if not self.answered:
+            self._wait(timeout)
         return super().exception()
+
+    def cancel(self) -> bool:
+        return False
+
+    def running(self) -> bool:
+        return not self.answered
+
+    def set_result(self, result: R) -> None:
+        super().set_result(result)
+        self.answered = True
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        super().set_exception(exception)
+        self.answered = True
+
+    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
+        super().add_done_callback(fn)
+        if not self.answered and self.receiver is not None:
+            self.receiver.attend()
 
     def __await__(self) -> Generator[Any, None, R]:
         return asyncio.wrap_future(self).__await__()
 
     def _wait(self, timeout: float | None) -> None:
-        if self.drive is not None and not self.done():
-            self.drive(self, timeout)
+        if self.receiver is not None:
+            self.receiver.wait(self, timeout)
         else:
             self.block(timeout)
         if not self.done():

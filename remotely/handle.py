@@ -88,9 +88,8 @@ class Handle:
     _remotely_wait: bool
 
     def __getattr__(self, name: str) -> Any:
-        member = _member(self._remotely_class, name)
-        if member is not _MISSING and _is_method(member):
-            return Method((self,), name, member)
+        """Read an attribute over there; the methods are on the type of the handle."""
+        _member(self._remotely_class, name)
         return _get((self,), name)[0].result()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -225,6 +224,19 @@ def put(value: T) -> T:
     return connection.current().put(value)  # type: ignore[no-any-return]
 
 
+class _MethodOf:
+    """Makes `handle.name` a Method.  No data descriptor: `handle.name = x` goes over there."""
+
+    __slots__ = ("_member", "_name")
+
+    def __init__(self, name: str, member: Any) -> None:
+        self._name = name
+        self._member = member
+
+    def __get__(self, handle: Any, cls: type) -> Any:
+        return self if handle is None else Method((handle,), self._name, self._member)
+
+
 _MISSING = object()
 _TYPES: dict[type, type[Handle]] = {}
 
@@ -245,6 +257,10 @@ def _type_of_handle(cls: type) -> type[Handle]:
             for name in FORWARDED
             if any(name in vars(base) for base in cls.__mro__[:-1])
         }
+        for name in dir(cls):
+            member = inspect.getattr_static(cls, name)
+            if not name.startswith("__") and _is_method(member):
+                names[name] = _MethodOf(name, member)
         names["__slots__"] = ()
         names["__class__"] = property(lambda _: cls)
         names["__doc__"] = cls.__doc__

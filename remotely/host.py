@@ -17,12 +17,13 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 def identity() -> str:
     """Return a name that two processes share just when they see the same files, and may open them.
 
-    The kernel's boot, the mount namespace (a container has its own) and the user.  REMOTELY_HOST,
-    if set, is added: it lets parts of one machine pass for several, as in the tests.
+    The kernel's boot, the namespaces of mounts and of processes (a container has its own) and the
+    user.  REMOTELY_HOST, if set, is added: it lets parts of one machine pass for several, as in the
+    tests.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    space = Path("/proc/self/ns/mnt").readlink()
-    return f"{boot}:{space}:{os.getuid()}:{os.environ.get('REMOTELY_HOST', '')}"
+    mounts, pids = Path("/proc/self/ns/mnt").readlink(), Path("/proc/self/ns/pid").readlink()
+    return f"{boot}:{mounts}:{pids}:{os.getuid()}:{os.environ.get('REMOTELY_HOST', '')}"
 
 
 def machine_name() -> str:

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Loop:
         self._calls: deque[Handler] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopped = False
+        self._thread = 0
         self._epoll.register(self._wake, select.EPOLLIN)
 
     def watch(self, fd: int, handler: Handler, *, edge: bool = False) -> None:
@@ -85,11 +87,16 @@ class Loop:
         self._calls.append(action)
         os.eventfd_write(self._wake, 1)
 
+    def is_own_thread(self) -> bool:
+        """Tell whether the caller is a handler."""
+        return self._thread == threading.get_ident()
+
     def stop(self) -> None:
         self._stopped = True
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
+        self._thread = threading.get_ident()
         while not self._stopped:
             self.turn()
 

@@ -7,9 +7,11 @@ frame costs an encryption and a system call's share; large buffers follow as fra
     1       VERSION
     1       Kind
     2       length of the name, big-endian
+    4       length of the loan, big-endian
     8       call id, big-endian; a reply repeats the id of its call
     n       the name: of a method, of an attribute, of a file's hash
-    rest    the payload, opaque here (a pickle, but for PREPARE and FILE)
+    m       the loan, opaque here: where in shared memory the buffers lie, if they lie there
+    rest    the payload, opaque here (a pickle, but for PREPARE, FILE and OPEN)
 
 Two rules hold this file together.
 
@@ -29,7 +31,7 @@ MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
 MAX_FRAME_BYTES = 4 << 30  # libzmq refuses larger ones before they reach us
 MAX_NAME_BYTES = 65_535
 
-_HEAD = struct.Struct(">BBHQ")
+_HEAD = struct.Struct(">BBHIQ")
 
 
 class Kind(IntEnum):
@@ -42,6 +44,8 @@ class Kind(IntEnum):
     FILE = 7
     NEXT = 8
     CLOSE = 9
+    OPEN = 10
+    OPENED = 11
     RESULT = 16
     RAISED = 17
 
@@ -65,6 +69,8 @@ SHAPES = {
     Kind.FILE: Shape("client", True, 1, 1, "one file that was missing, named by its hash"),
     Kind.NEXT: Shape("client", True, 0, 0, "the next item of a stream, by its name"),
     Kind.CLOSE: Shape("client", True, 0, 0, "close the generator of a stream"),
+    Kind.OPEN: Shape("client", False, 0, 0, "open my arena; the answer is where yours is"),
+    Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
 }
@@ -76,21 +82,26 @@ class Message(NamedTuple):
     name: str
     payload: bytes | memoryview
     buffers: Sequence[bytes | memoryview]
+    loan: bytes = b""
 
 
 def encode(
     kind: Kind,
     call_id: int,
     name: str = "",
-    payload: bytes | memoryview = b"",
+    payload: Sequence[bytes | memoryview] = (),
     buffers: Sequence[bytes | memoryview] = (),
+    loan: bytes = b"",
 ) -> list[bytes | memoryview]:
-    """Return the frames of one message.  Raises WireError for too long a name, too many buffers."""
+    """Return the frames of one message.  Raises WireError for too long a name, too many buffers.
+
+    The payload comes in any number of pieces.
+    """
     name_bytes = name.encode()
     if len(name_bytes) > MAX_NAME_BYTES or len(buffers) > MAX_FRAMES:
         raise WireError(f"a name of {len(name_bytes)} bytes or {len(buffers)} buffers is too much")
-    head = _HEAD.pack(VERSION, kind, len(name_bytes), call_id)
-    return [b"".join((head, name_bytes, payload)), *buffers]
+    head = _HEAD.pack(VERSION, kind, len(name_bytes), len(loan), call_id)
+    return [b"".join((head, name_bytes, loan, *payload)), *buffers]
 
 
 def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
@@ -98,26 +109,36 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
     if not frames or len(frames[0]) < _HEAD.size:
         raise WireError("a message without a head")
     first = memoryview(frames[0])
-    version, kind_code, name_length, call_id = _HEAD.unpack_from(first)
+    version, kind_code, name_length, loan_length, call_id = _HEAD.unpack_from(first)
     if version != VERSION:
         raise WireError(f"the peer speaks version {version} of the wire, we speak {VERSION}")
     shape = _SHAPES_BY_CODE.get(kind_code)
     if shape is None:
         raise WireError(f"no message of kind {kind_code}")
     kind, rule = shape
-    payload_at = _HEAD.size + name_length
+    loan_at = _HEAD.size + name_length
+    payload_at = loan_at + loan_length
     if (
         rule.sender != sender
         or bool(name_length) != rule.named
         or payload_at > len(first)
-        or not rule.min_buffers <= len(frames) - 1 <= rule.max_buffers
+        or not (_may_be_lent if loan_length else _are_here)(rule, len(frames) - 1)
     ):
         raise WireError(f"a malformed {kind.name} from the {sender}")
     try:
-        name = str(first[_HEAD.size : payload_at], "utf-8")
+        name = str(first[_HEAD.size : loan_at], "utf-8")
     except UnicodeDecodeError:
         raise WireError(f"a {kind.name} whose name is not text") from None
-    return Message(kind, call_id, name, first[payload_at:], frames[1:])
+    loan = bytes(first[loan_at:payload_at]) if loan_length else b""
+    return Message(kind, call_id, name, first[payload_at:], frames[1:], loan)
+
+
+def _are_here(rule: Shape, buffers: int) -> bool:
+    return rule.min_buffers <= buffers <= rule.max_buffers
+
+
+def _may_be_lent(rule: Shape, buffers: int) -> bool:
+    return rule.max_buffers > 0 and buffers == 0
 
 
 _SHAPES_BY_CODE = {int(kind): (kind, rule) for kind, rule in SHAPES.items()}

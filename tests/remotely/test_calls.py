@@ -377,7 +377,7 @@ def test_an_interrupt_while_waiting_leaves_the_channel_usable(embedded: None) ->
     waiting = echo.sleep.submit(0.2)
     real = waiting.block
     waiting.block = interrupt
-    waiting.drive = None
+    waiting.receiver = None
     with pytest.raises(KeyboardInterrupt):
         waiting.result()
 

@@ -27,7 +27,7 @@ def frames_of(
 ) -> list[bytes]:
     """Return frames as `encode` would not make them."""
     length = len(name) if name_length is None else name_length
-    head = struct.pack(">BBHQ", version, kind, length, 1)
+    head = struct.pack(">BBHIQ", version, kind, length, 0, 1)
     return [head + name + payload, *[b"b"] * buffers]
 
 
@@ -43,7 +43,14 @@ def messages(draw: st.DrawFn) -> tuple[str, Message]:
     )
     name = draw(names) if shape.named else ""
     payload = draw(st.binary(max_size=100))
-    return shape.sender, Message(kind, draw(call_ids), name, payload, buffers)
+    loan = b""
+    if shape.max_buffers and draw(st.booleans()):
+        buffers, loan = [], draw(st.binary(min_size=1, max_size=20))
+    return shape.sender, Message(kind, draw(call_ids), name, payload, buffers, loan)
+
+
+def encoded(message: Message) -> list[bytes | memoryview]:
+    return wire.encode(*message[:3], [message.payload], *message[4:])
 
 
 def outcome(frames: list[bytes], sender: str) -> Message | None:
@@ -64,21 +71,21 @@ def accepts(frames: list[bytes], sender: str) -> bool:
 @given(messages())
 def test_a_message_arrives_as_it_was_sent(sent: tuple[str, Message]) -> None:
     sender, message = sent
-    decoded = wire.decode(wire.encode(*message), sender)
+    decoded = wire.decode(encoded(message), sender)
     assert decoded._replace(payload=bytes(decoded.payload)) == message
 
 
 @given(messages())
 def test_a_message_may_come_from_the_frames_of_a_socket(sent: tuple[str, Message]) -> None:
     sender, message = sent
-    decoded = wire.decode([memoryview(frame) for frame in wire.encode(*message)], sender)
+    decoded = wire.decode([memoryview(frame) for frame in encoded(message)], sender)
     assert [decoded.kind, decoded.call_id, decoded.name] == list(message[:3])
     assert bytes(decoded.payload) == message.payload
     assert [bytes(buffer) for buffer in decoded.buffers] == message.buffers
 
 
 def test_large_payloads_and_buffers_are_not_copied_as_they_arrive() -> None:
-    frames = wire.encode(Kind.CALL, 1, "add", b"p" * 100, [b"b" * 100])
+    frames = wire.encode(Kind.CALL, 1, "add", [b"p" * 100], [b"b" * 100])
     decoded = wire.decode(frames, "client")
     assert isinstance(decoded.payload, memoryview)
     assert decoded.payload.obj is frames[0]
@@ -120,6 +127,14 @@ def test_a_kind_has_as_many_buffers_as_the_table_allows(kind: Kind, shape: Shape
     assert taken == {count for count in {0, least, most} if least <= count <= most}
 
 
+def test_what_is_lent_has_no_buffers_beside_it_and_only_where_there_might_be_some() -> None:
+    lent = wire.encode(Kind.CALL, 1, "add", loan=b"loan")
+    assert wire.decode(lent, "client").loan == b"loan"
+    for refused in ([*lent, b"buffer"], wire.encode(Kind.GET, 1, "rate", loan=b"loan")):
+        with pytest.raises(WireError, match="malformed"):
+            wire.decode(refused, "client")
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 
@@ -149,7 +164,7 @@ def test_too_many_buffers_are_refused_before_they_are_sent() -> None:
     [
         ([], "without a head"),
         ([b""], "without a head"),
-        ([b"\1\2\0\0" + b"\0" * 7], "without a head"),
+        ([b"\1\2\0\0" + b"\0" * 11], "without a head"),
         (frames_of(version=wire.VERSION + 1), f"version {wire.VERSION + 1}"),
         (frames_of(0), "kind 0"),
         (frames_of(255), "kind 255"),
@@ -171,7 +186,7 @@ def test_any_bytes_at_all_are_a_message_or_a_wire_error(frames: list[bytes], sen
 def test_a_damaged_message_is_a_message_or_a_wire_error(
     sent: tuple[str, Message], sender: str, data: st.DataObject
 ) -> None:
-    frames = [bytearray(frame) for frame in wire.encode(*sent[1])]
+    frames = [bytearray(frame) for frame in encoded(sent[1])]
     for _ in range(data.draw(st.integers(1, 4), "damages")):
         frame = frames[data.draw(st.integers(0, len(frames) - 1), "frame")]
         place = data.draw(st.integers(0, len(frame)), "place")
@@ -187,4 +202,5 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(
         shape = SHAPES[decoded.kind]
         assert shape.sender == sender
         assert bool(decoded.name) == shape.named
-        assert shape.min_buffers <= len(decoded.buffers) <= shape.max_buffers
+        assert decoded.loan or len(decoded.buffers) >= shape.min_buffers
+        assert len(decoded.buffers) <= shape.max_buffers

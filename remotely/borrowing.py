@@ -1,0 +1,83 @@
+"""What other processes of this machine lend to this one: values that arrive without a copy.
+
+A block goes back when the last view of it is gone, by one byte in the lender's table (arena.py).
+It may go at any moment, on any thread, inside the garbage collector: so no lock and no message.
+
+A fork copies views, and nobody could tell when both copies are gone.  So what is borrowed at the
+moment of a fork is kept by its lender until this process ends.
+"""
+
+import ctypes
+import mmap
+import os
+import weakref
+from typing import Any
+
+from remotely.arena import LET_GO, Address, Loan
+from remotely.descriptor import Descriptor
+
+_forks = 0
+_outstanding: dict[tuple[int, int], "_Borrowed"] = {}  # by lender and slot
+
+
+class _Borrowed(weakref.ref[Any]):
+    """Watches the owner of a block's views; it keeps the lender's arena mapped meanwhile."""
+
+    __slots__ = ("forks", "lender", "slot")
+
+    forks: int
+    lender: "Lender"
+    slot: int
+
+
+class Lender:
+    """Another process's arena, opened.  Raises OSError if it cannot be."""
+
+    def __init__(self, address: Address) -> None:
+        path = f"/proc/{address.pid}/fd/{address.fd}"
+        self._file = Descriptor(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        if os.fstat(self._file.fd).st_size != address.nbytes:
+            raise OSError(f"{path} is another file by now")
+        self._map = mmap.mmap(self._file.fd, address.nbytes)
+        self.address = address
+
+    def open(self, loan: Loan) -> tuple[memoryview | None, list[memoryview]]:
+        """Return the payload, if it was lent, and the buffers; their views own the loan."""
+        blocks = []
+        for slot, offset, nbytes, private in loan.blocks:
+            try:
+                owner: Any
+                if private:
+                    owner = mmap.mmap(self._file.fd, nbytes, mmap.MAP_PRIVATE, offset=offset)
+                else:
+                    owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, offset)
+            except BaseException:
+                self._map[slot] = LET_GO
+                raise
+            borrowed = _Borrowed(owner, _let_go)
+            borrowed.forks, borrowed.lender, borrowed.slot = _forks, self, slot
+            _outstanding[self.address.lender, slot] = borrowed
+            blocks.append(memoryview(owner).cast("B"))
+        pieces = [blocks[i][start : start + nbytes] for i, start, nbytes in loan.pieces]
+        return (pieces[0], pieces[1:]) if loan.has_payload else (None, pieces)
+
+    def decline(self, loan: Loan) -> None:
+        """Let go of a value that nobody here wants."""
+        for slot, *_ in loan.blocks:
+            self._map[slot] = LET_GO
+
+
+def _let_go(borrowed: _Borrowed) -> None:
+    lender, slot = borrowed.lender, borrowed.slot
+    del _outstanding[lender.address.lender, slot]  # first: after the byte it may be lent anew
+    if borrowed.forks == _forks:
+        lender._map[slot] = LET_GO
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_count_fork)

@@ -1,0 +1,12 @@
+"""A file descriptor that is closed when nobody holds its object any more."""
+
+import os
+from collections.abc import Callable
+
+
+class Descriptor:
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.fd)  # a name of its own: at the interpreter's end `os` may be gone
