@@ -17,6 +17,7 @@ future = counter.add.submit(3)    # does not block
 print(future.result())
 """
 
+from remotely.batching import batched
 from remotely.connection import connect, is_connected, shipped, shutdown
 from remotely.errors import (
     ActorDied,
@@ -57,6 +58,7 @@ __all__ = [
     "WireError",
     "WorkerLost",
     "as_completed",
+    "batched",
     "close",
     "connect",
     "get_actor",

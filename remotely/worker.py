@@ -314,7 +314,7 @@ class Worker:
         """Start a new interpreter: the actor's variables hold from its first import on."""
         control_fd, out, error = descriptors
         process = subprocess.Popen(
-            host.module_command("remotely.actor", str(control_fd)),
+            host.module_command("remotely.birth", str(control_fd)),
             pass_fds=[control_fd],
             stdin=subprocess.DEVNULL,
             stdout=out,

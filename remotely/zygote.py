@@ -9,7 +9,7 @@ descriptors travel along.  Who owns what:
     actor dies     we reap it and report its status; the worker already saw it on the pidfd
 
 An actor that needs environment variables of its own before anything is imported is not forked but
-started as a new interpreter (`python -m remotely.actor`), at the price of its imports.
+started as a new interpreter (`python -m remotely.birth`), at the price of its imports.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An OpenBLAS that starts threads at import would make this process unfit to fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import remotely.actor  # noqa: F401, PLC0415 - what every actor needs, once
+    import remotely.birth  # noqa: F401, PLC0415 - what every actor needs, once
 
     fd, folder, worker = sys.argv[1:]
     Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
@@ -109,9 +109,9 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._worker.close()
-            from remotely import actor  # noqa: PLC0415 - main() has it loaded
+            from remotely import birth  # noqa: PLC0415 - main() has it loaded
 
-            code = actor.main(*descriptors)
+            code = birth.main(*descriptors)
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         except BaseException:  # the last place where it can still be told

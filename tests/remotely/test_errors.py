@@ -99,7 +99,7 @@ def test_what_a_method_raises_arrives_as_itself_with_its_remote_traceback(cluste
         worker.fail("value")
 
     assert "in fail" in str(raised.value.__cause__)
-    assert "remotely/actor.py" not in str(raised.value.__cause__)
+    assert "remotely/servant.py" not in str(raised.value.__cause__)
     assert worker.work() == 1
 
 

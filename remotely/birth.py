@@ -1,0 +1,67 @@
+"""How a process becomes an actor: what must be set before any of the user's modules is imported.
+
+It is forked from the zygote, or started as `python -m remotely.birth`; either way the worker hands
+it a socket, on which it is told who it is to be.
+"""
+
+import atexit
+import faulthandler
+import os
+import random
+import signal
+import socket
+import sys
+
+from remotely import control
+from remotely.actor import Actor
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+MAX_CONTROL_BYTES = 1 << 18
+
+
+def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
+    """Be the actor that the worker describes; return the exit code of this process."""
+    if stdout_fd != 1:
+        os.setsid()  # a process group of its own: the worker ends it with all that it started
+        for fd, standard in ((stdout_fd, 1), (stderr_fd, 2)):
+            os.dup2(fd, standard)
+            os.close(fd)
+    worker = socket.socket(fileno=control_fd)
+    birth = control.Reader(control.Birth).read(worker.recv(MAX_CONTROL_BYTES))
+    assert isinstance(birth, control.Birth)
+    _prepare_process(birth)
+    return Actor(birth, worker).run()
+
+
+def _prepare_process(birth: control.Birth) -> None:
+    """Set what must be set before any of the user's modules is imported."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    atexit._clear()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()  # a native crash leaves its stack in what ActorDied shows
+    request = birth.request
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in birth.gpu_ids)
+    os.environ.update(request.env)
+    if not request.env.keys() & set(THREAD_VARIABLES):
+        _set_threads(max(1, int(request.cpus)))
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()  # a fork copies its state too
+
+
+def _set_threads(count: int) -> None:
+    """Let BLAS and OpenMP use so many threads: libraries to come, and those that the zygote has."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(count)
+    if "numpy" in sys.modules:
+        import threadpoolctl  # noqa: PLC0415 - it looks at the libraries that are loaded by now
+
+        threadpoolctl.threadpool_limits(count)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(count)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,322 @@
+"""The object of an actor, and what each message does to it.
+
+`answer` and its kin take a message and return its one reply.  They know nothing of sockets, and
+nothing of the order or the thread in which they are called: that is the actor's part (actor.py).
+"""
+
+import asyncio
+import difflib
+import inspect
+import itertools
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, NamedTuple
+
+from remotely import arena, codec, connection, control, shipping, wire
+from remotely.arena import Address, Loan
+from remotely.batching import Arguments, Batching, batched_methods
+from remotely.construct import construct
+from remotely.errors import RemotelyError
+from remotely.partner import Parcel, Partner, unpack
+from remotely.stream import Token
+from remotely.wire import Kind, Message
+
+
+class Reply(NamedTuple):
+    """A reply, to whom it goes, and what is lent with it."""
+
+    route: bytes
+    frames: list[bytes | memoryview]
+    loan: Loan | None = None
+
+
+Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: from whom, and what
+
+
+class Servant:
+    """Holds the object.  A route names a client's connection."""
+
+    def __init__(self, birth: control.Birth) -> None:
+        self.object: Any = None
+        self.calls = 0
+        self.failed = False  # its constructor raised
+        self.concurrency = 1
+        self.is_async = False
+        self.batched: dict[str, Batching] = {}
+        self._birth = birth
+        self._folder = Path(birth.folder)
+        self._prepared: control.Prepare | None = None
+        self._async_methods: frozenset[str] = frozenset()
+        self._partners: dict[bytes, Partner] = {}
+        self._streams: dict[str, Any] = {}
+        self._stream_names = itertools.count(1)
+        self._turns: dict[str, asyncio.Lock] = {}  # of async streams: one item at a time
+
+    def answer(self, route: bytes, message: Message) -> Reply:
+        """Run one message.  Every one gets exactly one reply, or the process dies.
+
+        SystemExit and its kin are let through on purpose: they end this process, and the worker,
+        which sees it end, tells the caller in our place.
+        """
+        try:
+            value = _RUN[message.kind](self, route, message)
+            return self._returned(route, message, value)
+        except Exception as error:
+            return raised(route, message, error)
+        finally:
+            self.calls += message.kind is Kind.CALL
+
+    def is_coroutine(self, message: Message) -> bool:
+        """Tell whether a message is for `answer_async`."""
+        if message.kind is Kind.CALL:
+            return message.name in self._async_methods
+        return message.kind in (Kind.NEXT, Kind.CLOSE) and isinstance(
+            self._streams.get(message.name), AsyncGeneratorType
+        )
+
+    async def answer_async(self, route: bytes, message: Message) -> Reply:
+        """Run one message that waits for others."""
+        try:
+            if message.kind is Kind.CALL:
+                self.calls += 1
+                args, kwargs = self.arguments(route, message)
+                value = await getattr(self.object, message.name)(*args, **kwargs)
+                return self._returned(route, message, self._streamed(value))
+            async with self._turns.setdefault(message.name, asyncio.Lock()):
+                return self._returned(route, message, await self._next_async(message))
+        except StopAsyncIteration:
+            return raised(route, message, StopIteration())
+        except (Exception, asyncio.CancelledError) as error:
+            return raised(route, message, error)
+
+    def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
+        """Run several calls of a batched method as one."""
+        try:
+            args, kwargs = batching.together([arguments for _, arguments in calls])
+            return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
+        except Exception as error:
+            return self._all_raised(calls, error)
+
+    async def answer_batch_async(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
+        try:
+            args, kwargs = batching.together([arguments for _, arguments in calls])
+            value = await batching.function(self.object, *args, **kwargs)
+            return self._each(batching, calls, value)
+        except (Exception, asyncio.CancelledError) as error:
+            return self._all_raised(calls, error)
+
+    def arguments(self, route: bytes, message: Message) -> Arguments:
+        args, kwargs = self._decode(route, message)
+        return args, kwargs
+
+    def close(self) -> None:
+        """Call the class's own `close`, if it has one."""
+        if callable(close := getattr(self.object, "close", None)):
+            closing = close()
+            if inspect.iscoroutine(closing):
+                asyncio.run(closing)
+
+    def tidy(self) -> None:
+        """Called each second: let go of clients that are no more."""
+        arena.tidy()
+        for route, partner in list(self._partners.items()):
+            if not partner.alive():
+                self._partners.pop(route, None)
+
+    # --- what a message does ----------------------------------------------------------------------
+
+    def _prepare(self, route: bytes, message: Message) -> list[str]:
+        prepare = control.Reader(control.Prepare).read(message.payload)
+        assert isinstance(prepare, control.Prepare)
+        self._prepared = prepare
+        connection.adopt(prepare, self._birth)
+        if prepare.host == self._birth.host:
+            sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
+        return shipping.missing(self._folder, prepare.files)
+
+    def _file(self, route: bytes, message: Message) -> None:
+        _, (content,) = unpack(message, self._partners.get(route))
+        shipping.store(self._folder, message.name, content)
+
+    def _init(self, route: bytes, message: Message) -> None:
+        assert self._prepared is not None
+        if self._prepared.files:
+            root = shipping.lay_out(self._folder, self._prepared.files)
+            sys.path.insert(0, str(root))
+            connection.set_shipped_root(root)
+        try:
+            cls, args, kwargs = self._decode(route, message)
+            self.object = construct(cls, args, kwargs)
+            cls = type(self.object)
+            self._async_methods = async_methods(cls)
+            self.is_async = bool(self._async_methods) or has_async_streams(cls)
+            self.batched = batched_methods(cls)
+            self.concurrency = self._prepared.concurrency
+        except BaseException:
+            self.failed = True
+            raise
+
+    def _call(self, route: bytes, message: Message) -> object:
+        args, kwargs = self._decode(route, message)
+        return self._streamed(self._attribute(message.name)(*args, **kwargs))
+
+    def _get(self, route: bytes, message: Message) -> object:
+        return self._attribute(message.name)
+
+    def _set(self, route: bytes, message: Message) -> None:
+        setattr(self.object, message.name, self._decode(route, message))
+
+    def _end(self, route: bytes, message: Message) -> None:
+        self.close()
+
+    def _attribute(self, name: str) -> Any:
+        try:
+            return getattr(self.object, name)
+        except AttributeError:
+            if name in dir(self.object):
+                raise  # a property of the user's failed
+            raise AttributeError(unknown_name(type(self.object), name, dir(self.object))) from None
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    def _streamed(self, value: Any) -> Any:
+        """Keep a generator here, and let its token travel."""
+        if not isinstance(value, _GENERATORS):
+            return value
+        name = f"{next(self._stream_names)}"
+        self._streams[name] = value
+        return Token(name)
+
+    def _next(self, route: bytes, message: Message) -> object:
+        stream = self._streams.get(message.name)
+        if stream is None:  # it ended while more was asked for
+            raise StopIteration
+        try:
+            return next(stream)
+        except BaseException:
+            self._streams.pop(message.name, None)
+            raise
+
+    async def _next_async(self, message: Message) -> object:
+        stream = self._streams[message.name]
+        try:
+            if message.kind is Kind.CLOSE:
+                raise StopAsyncIteration
+            return await anext(stream)
+        except BaseException:
+            self._streams.pop(message.name, None)
+            await stream.aclose()
+            raise
+
+    def _close_stream(self, route: bytes, message: Message) -> None:
+        if (stream := self._streams.pop(message.name, None)) is not None:
+            stream.close()
+
+    # --- large values through memory --------------------------------------------------------------
+
+    def _open_memory(self, route: bytes, message: Message) -> Address | None:
+        """Become the partner of a client; None if it has to be without."""
+        address = control.Reader(Address).read(message.payload)
+        assert isinstance(address, Address)
+        ours = arena.ours()
+        known = [p for p in self._partners.values() if p.lender.address == address]
+        try:
+            self._partners[route] = known[0] if known else Partner(address)
+        except OSError:
+            return None
+        return None if ours is None else ours.address
+
+    def _memory_is_open(self, route: bytes, message: Message) -> None:
+        self._partners[route].reads = True
+
+    def _decode(self, route: bytes, message: Message) -> Any:
+        return codec.decode(*unpack(message, self._partners.get(route)))
+
+    # --- replies ----------------------------------------------------------------------------------
+
+    def _returned(self, route: bytes, message: Message, value: object) -> Reply:
+        what = f"the result of {message.name}" if message.name else "the result"
+        parcel = Parcel(codec.encode(value, what))
+        loan = parcel.lend(self._partners.get(route)) if parcel.is_large else None
+        frames = parcel.message(Kind.RESULT, message.call_id, "", loan)
+        parcel.close()
+        return Reply(route, frames, loan)
+
+    def _each(self, batching: Batching, calls: Sequence[Call], value: Any) -> list[Reply]:
+        self.calls += len(calls)
+        replies = []
+        for answer, ((route, message), _) in zip(
+            batching.apart(value, len(calls)), calls, strict=True
+        ):
+            try:
+                replies.append(self._returned(route, message, answer))
+            except RemotelyError as error:
+                replies.append(raised(route, message, error))
+        return replies
+
+    def _all_raised(self, calls: Sequence[Call], error: BaseException) -> list[Reply]:
+        return [raised(route, message, error) for (route, message), _ in calls]
+
+
+_GENERATORS = (GeneratorType, AsyncGeneratorType)
+_RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
+    Kind.PREPARE: Servant._prepare,
+    Kind.FILE: Servant._file,
+    Kind.INIT: Servant._init,
+    Kind.CALL: Servant._call,
+    Kind.GET: Servant._get,
+    Kind.SET: Servant._set,
+    Kind.END: Servant._end,
+    Kind.NEXT: Servant._next,
+    Kind.CLOSE: Servant._close_stream,
+    Kind.OPEN: Servant._open_memory,
+    Kind.OPENED: Servant._memory_is_open,
+}
+
+
+def raised(route: bytes, message: Message, error: BaseException) -> Reply:
+    """Return the reply that tells of an error, with its traceback as text."""
+    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+    try:
+        pieces = codec.encode(error, in_band=True).pieces
+    except RemotelyError:
+        pieces = ()
+    told = text.encode(errors="replace")
+    return Reply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [told]))
+
+
+def _users_part(error: BaseException) -> Any:
+    """Return the traceback without our own frames at its top."""
+    here, trace = error.__traceback__, error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
+        trace = trace.tb_next
+    return trace or here
+
+
+_OURS = {__file__, codec.__file__}
+
+
+def unknown_name(cls: type, name: str, known: list[str]) -> str:
+    """Return a sentence about a name that a class does not have, with the nearest that it has."""
+    nearest = difflib.get_close_matches(name, [k for k in known if not k.startswith("__")], 1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{cls.__name__!r} has no method or attribute {name!r}{hint}"
+
+
+def async_methods(cls: type) -> frozenset[str]:
+    """Return the names of a class's asynchronous methods, its bases' included."""
+    return frozenset(
+        name
+        for name in dir(cls)
+        if inspect.iscoroutinefunction(inspect.getattr_static(cls, name, None))
+    )
+
+
+def has_async_streams(cls: type) -> bool:
+    """Tell whether a class has an `async def` method that yields."""
+    return any(
+        inspect.isasyncgenfunction(inspect.getattr_static(cls, name, None)) for name in dir(cls)
+    )
