@@ -44,7 +44,7 @@ from remotely.loop import Loop
 from remotely.servant import Reply, Servant, raised
 from remotely.wire import Kind, Message
 
-COUNT_EVERY_S = 1.0
+COUNT_EVERY_S = 2.0
 LAST_REPLY_S = 1.0
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 MAX_CONTROL_BYTES = 1 << 18
@@ -148,11 +148,13 @@ class Actor:
             return busy
         route, frames = sockets.receive_routed(self._socket)
         try:
-            message = wire.decode(frames, "client")
+            messages = wire.each(wire.decode(frames, "client"))
         except WireError as error:
             print(f"remotely: dropped a message: {error}", file=sys.stderr)
             return True
-        self._handle(route, message)
+        for message in messages:
+            if not self._over():
+                self._handle(route, message)
         return True
 
     def _handle(self, route: bytes, message: Message) -> None:

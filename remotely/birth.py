@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import sys
+from typing import Any
 
 from remotely import control
 from remotely.actor import Actor
@@ -44,23 +45,41 @@ def _prepare_process(birth: control.Birth) -> None:
     request = birth.request
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in birth.gpu_ids)
     os.environ.update(request.env)
-    if not request.env.keys() & set(THREAD_VARIABLES):
+    if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
         _set_threads(max(1, int(request.cpus)))
     random.seed()
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()  # a fork copies its state too
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()  # a fork copies its state too
 
 
 def _set_threads(count: int) -> None:
     """Let BLAS and OpenMP use so many threads: libraries to come, and those that the zygote has."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(count)
+    if _pools is not None and count != 1:
+        _pools.limit(limits=count)
+    if (torch := sys.modules.get("torch")) and count != 1:
+        torch.set_num_threads(count)
+
+
+def warm() -> None:
+    """In the zygote, after its imports: do once what every actor would have to do for itself.
+
+    Time and memory both: what is touched here is shared, what a fork touches is its own.
+    """
+    global _pools
     if "numpy" in sys.modules:
         import threadpoolctl  # noqa: PLC0415 - it looks at the libraries that are loaded by now
 
-        threadpoolctl.threadpool_limits(count)
+        _pools = threadpoolctl.ThreadpoolController()
+        _pools.limit(limits=1)
     if torch := sys.modules.get("torch"):
-        torch.set_num_threads(count)
+        torch.set_num_threads(1)
+        with torch.no_grad():  # the first operation sets up kernels and tables
+            torch.nn.Linear(8, 8)(torch.ones(1, 8)).sum().item()
+
+
+_pools: Any = None  # of BLAS and OpenMP threads, as the zygote has them
 
 
 if __name__ == "__main__":

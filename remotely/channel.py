@@ -9,6 +9,9 @@ A ZeroMQ socket belongs to one thread at a time; `_lock` is that time.  Who rece
     when nobody has asked yet, the loop looks after LOOK_S: a program that submits and then waits
     is not disturbed by a second thread, which would take turns with it at every reply
 
+And who sends?  Whoever calls.  But small calls that are submitted while many are in flight are held
+and leave together: when there are HOLD_CALLS, when somebody waits, or when the loop looks.
+
 So a blocking call leaves from and returns to its own thread.  ZeroMQ's descriptor is edge-triggered
 and any operation may swallow its edge; so whoever has held the socket, while another sleeps on it,
 drains it before letting go, and wakes the leader if something came.
@@ -57,8 +60,10 @@ BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 LOOK_S = 0.002
-SPIN_S = 200e-6 if host.cores() > 1 else 0.0  # with one core, only the actor's time
-SOON_S = 2 * SPIN_S
+HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further ones may travel
+HOLD_CALLS = 32  # together, so many at most
+SPIN_S = 400e-6 if host.cores() > 1 else 0.0  # with one core, it would be the actor's time
+SOON_S = 1e-3
 
 Reply = tuple[CallFuture[Any], wire.Message]
 
@@ -84,6 +89,7 @@ class Channel:
         self._pending: dict[int, CallFuture[Any]] = {}
         self._broken = False
         self._unsent: set[int] = set()
+        self._held: list[bytes | memoryview] = []  # calls that leave together
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False  # the loop receives
         self._looking = False  # the loop is going to look
@@ -96,7 +102,9 @@ class Channel:
         self._partner: Partner | None = None
         self._ended: Ended | None = None
         self._on_broken = on_broken
-        self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
+        self._socket = client(
+            context, pair, location.public_key, Reconnect.NEVER, remote=not same_host
+        )
         self._monitor = self._socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._fd = int(self._socket.FD)
         self._socket.connect(location.ipc if same_host else location.tcp)
@@ -111,11 +119,12 @@ class Channel:
         self, kind: Kind, name: str, parcel: Parcel, future: CallFuture[Any], background: bool
     ) -> None:
         """Send one call.  Without `background` the caller is about to wait for it."""
-        if background and len(self._pending) >= in_flight.CALLS_A_HANDLE:
+        bounded = background and kind is Kind.CALL
+        if bounded and len(self._pending) >= in_flight.CALLS_A_HANDLE:
             self._wait_for_room(0)
         loan = None
         if parcel.is_large:
-            self._count(parcel.encoded.nbytes, future, background)
+            self._count(parcel.encoded.nbytes, future, bounded)
             loan = parcel.lend(self._partner)
             if loan is None:
                 self._offer_memory()
@@ -130,7 +139,16 @@ class Channel:
                     self._unsent.add(call_id)
                     if loan is not None:
                         self._take_back(loan)
+                elif (
+                    bounded
+                    and len(frames) == 1
+                    and loan is None
+                    and len(self._pending) > HOLD_ABOVE
+                    and not parcel.is_large
+                ):
+                    self._hold(frames[0])
                 else:
+                    self._send_held()
                     # Who submits may change its arrays at once; who waits leaves them.
                     sockets.send(self._socket, frames, copy=background)
                 replies = self._after_use(background)
@@ -157,6 +175,7 @@ class Channel:
             if left_s is not None and left_s <= 0:
                 return
             with self._lock:
+                self._send_held()
                 here = future.call_id in self._pending
                 if lead := here and self._leader is None:
                     self._leader = wake
@@ -182,6 +201,7 @@ class Channel:
         """Let the loop take in replies as they come."""
         with self._lock:
             replies: list[Reply] = []
+            self._send_held()
             if self._pending and self._leader is None and not self._armed:
                 self._arm()
                 replies = self._drain()
@@ -208,7 +228,19 @@ class Channel:
         if leader is not None:
             os.eventfd_write(leader, 1)
 
-    # --- receiving; the lock is held --------------------------------------------------------------
+    # --- sending and receiving; the lock is held --------------------------------------------------
+
+    def _hold(self, call: bytes | memoryview) -> None:
+        self._held.append(call)
+        if len(self._held) >= HOLD_CALLS:
+            self._send_held()
+        else:
+            self._look_soon()
+
+    def _send_held(self) -> None:
+        if self._held and self._ended is None:
+            held, self._held = self._held, []
+            sockets.send(self._socket, held if len(held) == 1 else wire.several(held))
 
     def _drain(self) -> list[Reply]:
         """Take in what has arrived."""
@@ -268,6 +300,7 @@ class Channel:
         if self._soon:
             spin_until = begin + min(SPIN_S, SPIN_S if left_s is None else left_s)
             while not ready and time.monotonic() < spin_until:
+                os.sched_yield()  # libzmq's own threads, ours and the actor's, need a core
                 ready = poll.poll(0)
         if not ready:
             ready = poll.poll(None if left_s is None else left_s * 1000)
@@ -286,6 +319,7 @@ class Channel:
         """On the loop's thread, a while after something was submitted."""
         with self._lock:
             self._looking = False
+            self._send_held()
             if self._leader is not None or self._ended is not None or not self._pending:
                 return  # who leads looks after the rest when it leaves
             if self._busy:
@@ -330,9 +364,9 @@ class Channel:
 
     # --- back-pressure ----------------------------------------------------------------------------
 
-    def _count(self, nbytes: int, future: CallFuture[Any], background: bool) -> None:
+    def _count(self, nbytes: int, future: CallFuture[Any], bounded: bool) -> None:
         """Count a large value that is about to be sent, when there is room for it."""
-        may_wait = background and not self._loop.is_own_thread()
+        may_wait = bounded and not self._loop.is_own_thread()
         if may_wait and self._nbytes + nbytes > in_flight.BYTES_A_HANDLE:
             self._wait_for_room(nbytes)
         self._budget.take(nbytes, may_wait)

@@ -63,6 +63,8 @@ class Encoded(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        if not self.buffers and len(self.pieces) == 1:
+            return len(self.pieces[0])
         return sum(map(len, self.pieces)) + sum(buffer.nbytes for buffer in self.buffers)
 
 

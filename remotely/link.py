@@ -53,7 +53,8 @@ class Link:
         self._introduce = introduce
         self._on_message = on_message
         self._on_refused = on_refused
-        self.socket = client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
+        remote = not address.startswith("ipc:")
+        self.socket = client(context, key.pair, key.master_public, Reconnect.BACKING_OFF, remote)
         self._monitor = self.socket.get_monitor_socket(_REFUSED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         loop.watch_socket(self._monitor, self._see_handshake)
         self.socket.connect(address)

@@ -24,9 +24,6 @@ MAX_SOCKETS = 20_000  # a client of 5,000 actors; libzmq allots slots, not socke
 OPTIONS: list[tuple[int, int, str]] = [
     (zmq.LINGER, 0, "closing waits for ever for a peer that is gone"),
     (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
-    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
-    (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
-    (zmq.HEARTBEAT_TTL, int(HEARTBEAT_TIMEOUT_S * 1000), "only one side notices"),
     (zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000), "half-open peers are kept for 30 s"),
     (zmq.BACKLOG, 1024, "a burst of 101 connections is refused"),
     (zmq.IPV6, 0, "a v4 address may bind as v6"),
@@ -41,6 +38,13 @@ CLIENT_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.CONNECT_TIMEOUT, int(CONNECT_S * 1000), "the kernel tries for two minutes"),
     (zmq.SNDHWM, 0, "a submit blocks"),
     (zmq.RCVHWM, 0, "ticks and replies of a client that holds the GIL are held up"),
+]
+# The client's beats prove both ends to each other.  Within a machine none are needed: the kernel
+# tells when a process ends, and one that is stopped for a while is to be waited for.
+REMOTE_CLIENT_OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
+    (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
+    (zmq.HEARTBEAT_TTL, int(HEARTBEAT_TIMEOUT_S * 1000), "only one side notices"),
 ]
 
 
@@ -81,10 +85,11 @@ def client(
     pair: KeyPair,
     server_public: bytes,
     reconnect: Reconnect,
+    remote: bool = True,
 ) -> "zmq.Socket[bytes]":
-    """Return a DEALER that talks only to the holder of `server_public`."""
+    """Return a DEALER that talks only to the holder of `server_public`; `remote` is not ipc."""
     socket = context.socket(zmq.DEALER)
-    _set(socket, OPTIONS + CLIENT_OPTIONS)
+    _set(socket, OPTIONS + CLIENT_OPTIONS + (REMOTE_CLIENT_OPTIONS if remote else []))
     socket.set(zmq.RECONNECT_IVL, reconnect)
     if reconnect is Reconnect.BACKING_OFF:
         socket.set(zmq.RECONNECT_IVL_MAX, 2000)
@@ -105,10 +110,14 @@ def readable(socket: "zmq.Socket[bytes]") -> bool:
 
 
 def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:
-    """Take one message that waits: its head as bytes, its buffers where libzmq has them."""
-    frames: list[bytes | memoryview] = [_raw.recv(socket, _NOBLOCK)]
-    while _raw.get(socket, _RCVMORE):
-        frames.append(socket.recv(_NOBLOCK, copy=False).buffer)
+    """Take one message that waits; its buffers stay where libzmq has them."""
+    frame = _raw.recv(socket, _NOBLOCK, False)
+    if not frame.more:
+        return [frame.bytes if len(frame) < _COPY_BELOW_BYTES else frame.buffer]
+    frames = [frame.buffer]
+    while frame.more:
+        frame = _raw.recv(socket, _NOBLOCK, False)
+        frames.append(frame.buffer)
     return frames
 
 
@@ -131,7 +140,8 @@ def send(
 # pyzmq's own methods turn flags and options into enums and back, at every call; its backend takes
 # numbers, in a fifth of the time.
 _raw: Any = _Backend
-_NOBLOCK, _SNDMORE, _RCVMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.RCVMORE)
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+_COPY_BELOW_BYTES = 4096  # a view costs as much
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     CLOSE = 9
     OPEN = 10
     OPENED = 11
+    SEVERAL = 12
     RESULT = 16
     RAISED = 17
 
@@ -71,6 +72,7 @@ SHAPES = {
     Kind.CLOSE: Shape("client", True, 0, 0, "close the generator of a stream"),
     Kind.OPEN: Shape("client", False, 0, 0, "open my arena; the answer is where yours is"),
     Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
+    Kind.SEVERAL: Shape("client", False, 0, 0, "calls without buffers, that were made at once"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
 }
@@ -109,13 +111,15 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
     if not frames or len(frames[0]) < _HEAD.size:
         raise WireError("a message without a head")
     first = memoryview(frames[0])
-    version, kind_code, name_length, loan_length, call_id = _HEAD.unpack_from(first)
+    version, code, name_length, loan_length, call_id = _HEAD.unpack_from(first)
     if version != VERSION:
         raise WireError(f"the peer speaks version {version} of the wire, we speak {VERSION}")
-    shape = _SHAPES_BY_CODE.get(kind_code)
+    shape = _SHAPES_BY_CODE.get(code)
     if shape is None:
-        raise WireError(f"no message of kind {kind_code}")
+        raise WireError(f"no message of kind {code}")
     kind, rule = shape
+    if code == _RESULT and sender == "actor" and not (name_length or loan_length):
+        return Message(kind, call_id, "", first[_HEAD.size :], frames[1:])
     loan_at = _HEAD.size + name_length
     payload_at = loan_at + loan_length
     if (
@@ -133,6 +137,35 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
     return Message(kind, call_id, name, first[payload_at:], frames[1:], loan)
 
 
+def several(messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return the frames of one message that carries several, each of one frame."""
+    pieces: list[bytes | memoryview] = []
+    for message in messages:
+        pieces += (_LENGTH.pack(len(message)), message)
+    return encode(Kind.SEVERAL, 0, payload=pieces)
+
+
+def each(message: Message) -> list[Message]:
+    """Return the calls of a SEVERAL, or the message itself.  Raises WireError."""
+    if message.kind is not Kind.SEVERAL:
+        return [message]
+    found = []
+    rest = memoryview(message.payload)
+    while rest:
+        if len(rest) < _LENGTH.size:
+            raise WireError("a SEVERAL that ends within a length")
+        (length,) = _LENGTH.unpack_from(rest)
+        end = _LENGTH.size + length
+        if end > len(rest):
+            raise WireError("a SEVERAL that ends within a call")
+        call = decode([rest[_LENGTH.size : end]], "client")
+        if call.kind is not Kind.CALL or call.loan:
+            raise WireError(f"a SEVERAL with a {call.kind.name} in it")
+        found.append(call)
+        rest = rest[end:]
+    return found
+
+
 def _are_here(rule: Shape, buffers: int) -> bool:
     return rule.min_buffers <= buffers <= rule.max_buffers
 
@@ -141,4 +174,6 @@ def _may_be_lent(rule: Shape, buffers: int) -> bool:
     return rule.max_buffers > 0 and buffers == 0
 
 
+_LENGTH = struct.Struct(">I")
+_RESULT = int(Kind.RESULT)
 _SHAPES_BY_CODE = {int(kind): (kind, rule) for kind, rule in SHAPES.items()}

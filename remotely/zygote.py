@@ -150,6 +150,13 @@ def preload(modules: list[str]) -> None:
                 importlib.import_module(name)
             except Exception as error:
                 print(f"remotely: {name} cannot be imported here: {error}", file=sys.stderr)
+    from remotely import birth  # noqa: PLC0415 - main() has it loaded
+
+    try:
+        birth.warm()
+    except Exception as error:
+        print(f"remotely: an actor will set up its libraries by itself: {error}", file=sys.stderr)
+    gc.collect()
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ class Traces:
         self.children = {child.pid for child in me.children(recursive=True) if _lives(child)}
         self.threads = {t.name for t in threading.enumerate() if t.name.startswith("remotely")}
         self.folders = set(Path(tempfile.gettempdir()).glob("remotely-*"))
-        self.segments = set(Path("/dev/shm").glob("*")) if Path("/dev/shm").exists() else set()
+        # Not the semaphores of whoever uses multiprocessing on this machine meanwhile.
+        self.segments = {p for p in Path("/dev/shm").glob("*") if not p.name.startswith("sem.mp-")}
 
     def left_since(self, before: "Traces") -> dict[str, object]:
         left = {name: value - vars(before)[name] for name, value in vars(self).items()}

@@ -1,0 +1,126 @@
+"""A client that is faster than its actor is held back, and told."""
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely import in_flight
+from remotely.in_flight import Budget
+from tests.clusters import wait_until
+
+
+@remotely.remote_class
+class Slow:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def work(self, value: Any = None, seconds: float = 0.002) -> int:
+        time.sleep(seconds)
+        self.count += 1
+        return self.count
+
+
+def channel_of(actor: Any) -> Any:
+    return actor._remotely_remote.channel
+
+
+def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
+    embedded: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 40)
+    slow = Slow()
+    futures = []
+    for _ in range(200):
+        futures.append(slow.work.submit())
+        assert len(channel_of(slow)._pending) <= 40
+    assert [future.result() for future in futures] == list(range(1, 201))
+    assert caplog.text.count("wait for their answers") == 1
+
+
+def test_bytes_in_flight_are_bounded_a_handle(
+    embedded: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(in_flight, "BYTES_A_HANDLE", 3_500_000)
+    slow = Slow()
+    value = np.zeros(1_000_000, np.uint8)
+    futures = []
+    for _ in range(30):
+        futures.append(slow.work.submit(value))
+        assert channel_of(slow)._nbytes <= 3_500_000
+    assert [future.result() for future in futures] == list(range(1, 31))
+    assert channel_of(slow)._nbytes == 0
+    assert caplog.text.count("wait for their answers") == 1
+
+
+def test_a_value_larger_than_the_bound_goes_alone(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "BYTES_A_HANDLE", 100_000)
+    slow = Slow()
+    futures = [slow.work.submit(np.zeros(1_000_000, np.uint8)) for _ in range(3)]
+    assert [future.result() for future in futures] == [1, 2, 3]
+
+
+def test_a_done_callback_that_submits_is_never_held_back(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 1)
+    slow = Slow()
+    over = threading.Event()
+
+    def again(future: Any) -> None:
+        if future.result() < 5:
+            slow.work.submit().add_done_callback(again)
+            slow.work.submit()
+        else:
+            over.set()
+
+    slow.work.submit().add_done_callback(again)
+    assert over.wait(20)
+
+
+def test_a_dead_actor_holds_nobody_back(embedded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 5)
+    slow = Slow()
+    futures = [slow.work.submit(seconds=60.0) for _ in range(5)]
+    killer = threading.Timer(0.2, lambda: remotely.close(slow, grace_s=0))
+    killer.start()
+    with pytest.raises(remotely.ActorDied):
+        slow.work.submit().result()
+    for future in futures:
+        with pytest.raises(remotely.ActorDied):
+            future.result()
+    killer.join()
+
+
+# --- the budget of a process ----------------------------------------------------------------------
+
+
+def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
+    budget = Budget(100)
+    budget.take(60, wait=True)
+    went_on = threading.Event()
+
+    def take() -> None:
+        budget.take(50, wait=True)
+        went_on.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    wait_until(lambda: bool(budget._changed._waiters), "it waits")
+    assert not went_on.is_set()
+    budget.give(60)
+    thread.join(10)
+    assert went_on.is_set()
+
+
+def test_the_first_and_who_may_not_wait_pass_at_once() -> None:
+    budget = Budget(100)
+    budget.take(1000, wait=True)
+    budget.take(1000, wait=False)
+    budget.give(2000)
+    budget.take(100, wait=True)

@@ -1,0 +1,355 @@
+"""Large values between the processes of one machine: through memory, and never left behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import psutil
+import pytest
+
+import remotely
+from remotely import arena
+from tests.clusters import wait_until
+
+Array = np.ndarray[Any, Any]
+MIB = 1 << 20
+
+
+class Sample(NamedTuple):
+    obs: Any
+    reward: float
+
+
+@dataclass
+class Batch:
+    weights: Any
+    name: str
+
+
+@remotely.remote_class
+class Keeper:
+    kept: Any = None
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def keep(self, value: Any) -> None:
+        self.kept = value
+
+    def drop(self) -> None:
+        self.kept = None
+
+    def add(self, number: float) -> float:
+        self.kept += number
+        return float(self.kept.sum())
+
+    def is_a_view(self, value: Any) -> bool:
+        return not bool(value.flags.owndata)
+
+    def make(self, nbytes: int) -> Array:
+        return np.full(nbytes, 7, np.uint8)
+
+    def rollouts(self, count: int) -> Iterator[dict[str, Array]]:
+        for i in range(count):
+            yield {"obs": np.full((4, MIB), i, np.uint8), "rewards": np.full(1000, float(i))}
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def fork_and_read(self, value: Array) -> int:
+        child = os.fork()
+        if child == 0:
+            os._exit(int(value[0]))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def lent() -> int:
+    ours = arena.ours()
+    return ours.lent_bytes if ours else 0
+
+
+@pytest.fixture
+def keeper(embedded: None) -> Any:
+    """An actor with which large values are exchanged through memory by now."""
+    return acquainted(Keeper())
+
+
+def acquainted(keeper: Any) -> Any:
+    keeper.echo(np.zeros(MIB))
+    wait_until(lambda: keeper.is_a_view(np.zeros(MIB)), "memory is shared")
+    return keeper
+
+
+# --- what arrives ---------------------------------------------------------------------------------
+
+
+def test_a_large_array_arrives_as_a_view_that_is_the_readers_own(keeper: Keeper) -> None:
+    sent = np.arange(MIB, dtype=np.float32)
+    got = keeper.echo(sent)
+    assert not got.flags.owndata
+    assert got.flags.writeable
+    got += 1
+    assert (keeper.echo(sent) == sent).all()
+    assert (got == sent + 1).all()
+
+
+def large(array: Array) -> Array:
+    """Repeat an array until it is worth lending."""
+    return np.resize(array, (MIB // max(1, array.nbytes) + 1, *array.shape))
+
+
+STRUCTURED = np.array([(1, 2.5, b"ab")], dtype=[("a", "<i4"), ("b", ">f8"), ("c", "S2")])
+VALUES: dict[str, Any] = {
+    "strided": np.arange(MIB)[::2],
+    "transposed": np.arange(MIB).reshape(1024, 1024).T,
+    "fortran": np.asfortranarray(np.arange(MIB).reshape(1024, 1024)),
+    "big-endian": np.arange(MIB, dtype=">i4"),
+    "structured": large(STRUCTURED),
+    "empty among large": [np.zeros((0, 3)), np.zeros(MIB), np.array(5.0)],
+    "half": np.arange(MIB, dtype=np.float16),
+    "complex": np.arange(MIB, dtype=np.complex64),
+    "datetimes": np.arange(MIB).astype("M8[s]"),
+    "named tuple": Sample(np.ones((8, MIB), np.uint8), 1.5),
+    "dataclass": Batch({"deep": [np.ones(MIB), {"er": np.zeros(MIB)}]}, "batch"),
+    "bytes": b"x" * MIB,
+    "bytearray": bytearray(b"y" * MIB),
+    "text": "é" * MIB,
+    "list of bytes": [b"a" * MIB, b"b" * MIB],
+}
+
+
+def same(one: Any, two: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        alike = one.dtype == two.dtype and one.shape == two.shape
+        return bool(alike) and one.tobytes() == two.tobytes()  # where nan is nan
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[k], two[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(two) and all(map(same, one, two))
+    if isinstance(one, Batch):
+        return same(vars(one), vars(two))
+    return bool(one == two)
+
+
+def test_any_large_value_arrives_equal(keeper: Keeper) -> None:
+    for name, value in VALUES.items():
+        got = keeper.echo(value)
+        assert same(value, got), name
+        assert type(got) is type(value), name
+    assert keeper.echo(VALUES["fortran"]).flags.f_contiguous
+    frozen = np.ones(MIB)
+    frozen.setflags(write=False)
+    assert keeper.echo(frozen).flags.writeable
+
+
+@hypothesis.settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+@hypothesis.given(st.data())
+def test_arrays_of_any_kind_and_size_arrive_equal(keeper: Any, data: Any) -> None:
+    kinds = hnp.integer_dtypes() | hnp.floating_dtypes() | hnp.complex_number_dtypes()
+    value = data.draw(
+        st.dictionaries(
+            st.text(max_size=3),
+            hnp.arrays(
+                kinds, hnp.array_shapes(min_dims=0, min_side=0, max_side=60), fill=st.just(1)
+            ),
+            max_size=4,
+        )
+    )
+    extra = data.draw(st.integers(0, 300_000))
+    value["extra"] = np.arange(extra, dtype=np.uint8)
+    got = keeper.echo(value)
+    assert same(value, got)
+
+
+def test_tensors_and_models_arrive_equal(keeper: Keeper) -> None:
+    import torch
+
+    model = torch.nn.Linear(512, 512)
+    got = keeper.echo(model.state_dict())
+    assert all(torch.equal(got[name], value) for name, value in model.state_dict().items())
+    got["weight"] += 1
+    half = torch.arange(MIB, dtype=torch.bfloat16)
+    assert torch.equal(keeper.echo(half), half)
+
+
+def test_items_of_a_stream_cross_in_memory_too(keeper: Keeper) -> None:
+    for i, item in enumerate(keeper.rollouts(20)):
+        assert (item["obs"] == i).all()
+        assert not item["obs"].flags.owndata
+
+
+# --- sent once to several -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["group", "ref", "loop over a ref"])
+def test_a_value_for_several_is_copied_once_and_each_has_its_own(embedded: None, way: str) -> None:
+    keepers = remotely.group(Keeper, 4)
+    for keeper in keepers:
+        acquainted(keeper)
+    value = np.zeros(MIB)
+    gc.collect()
+    before = lent()
+    ref = None if way == "group" else remotely.put(value)
+    if way == "loop over a ref":
+        for keeper in keepers:
+            keeper.keep(ref)
+    else:
+        keepers.keep(value if ref is None else ref)
+    assert lent() - before < 2 * value.nbytes
+    assert [keeper.add(float(i)) for i, keeper in enumerate(keepers)] == [
+        i * len(value) for i in range(4)
+    ]
+    del ref
+    keepers.drop()
+    wait_until(lambda: lent() <= before, "all of it came back")
+
+
+def test_a_ref_is_what_was_put_whatever_becomes_of_the_value(keeper: Keeper) -> None:
+    value = np.zeros(MIB)
+    ref = remotely.put({"deep": [value, b"x" * MIB]})
+    value += 1
+    for _ in range(2):
+        got = keeper.echo(ref)
+        assert (got["deep"][0] == 0).all()
+        assert got["deep"][1] == b"x" * MIB
+        got["deep"][0][:] = 5
+
+
+# --- when it comes back ---------------------------------------------------------------------------
+
+
+def test_memory_comes_back_when_the_reader_lets_go(keeper: Keeper) -> None:
+    gc.collect()
+    before = lent()
+    keeper.keep(np.zeros(MIB))
+    assert lent() - before >= 8 * MIB
+    keeper.drop()
+    assert lent() <= before
+
+
+def test_memory_comes_back_when_the_reader_is_killed(keeper: Keeper) -> None:
+    gc.collect()
+    before = lent()
+    keeper.keep(np.zeros(MIB))
+    os.kill(keeper.pid(), signal.SIGKILL)
+    wait_until(lambda: lent() <= before, "what the dead held came back")
+
+
+def test_what_was_received_outlives_its_sender(keeper: Keeper) -> None:
+    got = keeper.make(MIB)
+    os.kill(keeper.pid(), signal.SIGKILL)
+    with pytest.raises(remotely.ActorDied):
+        keeper.pid()
+    assert (got == 7).all()
+    got += 1
+
+
+def test_a_call_that_nobody_waits_for_any_more_holds_nothing(keeper: Keeper) -> None:
+    future = keeper.make.submit(MIB)
+    with pytest.raises(remotely.CallTimeout):
+        future.result(timeout=0)
+    del future
+    for _ in range(3):
+        keeper.echo(np.zeros(MIB))
+    assert lent() <= 16 * MIB
+
+
+def test_a_fork_may_read_what_was_received(keeper: Keeper) -> None:
+    assert keeper.fork_and_read(np.full(MIB, 42, np.uint8)) == 42
+    assert (keeper.echo(np.ones(MIB)) == 1).all()
+
+
+def test_ten_thousand_large_calls_leave_everything_where_it_was(keeper: Keeper) -> None:
+    value = np.zeros(100_000, np.uint8)
+    there = psutil.Process(keeper.pid())
+    here = psutil.Process()
+
+    def held() -> list[int]:
+        gc.collect()
+        return [lent(), here.num_fds(), there.num_fds(), len(os.listdir("/dev/shm"))]
+
+    def resident() -> int:
+        return there.memory_info().rss + here.memory_info().rss
+
+    for _ in range(500):
+        keeper.echo(value)
+    before, used = held(), resident()
+    for _ in range(9_500):
+        keeper.echo(value)
+    assert held() == before
+    assert resident() - used < 20 * MIB
+
+
+# --- where there is none --------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import numpy as np
+import remotely
+
+@remotely.remote_class
+class Keeper:
+    kept = None
+    def echo(self, value):
+        return value
+    def keep(self, value):
+        self.kept = value
+    def owns(self, value):
+        return bool(value.flags.owndata), len(value)
+
+keeper = Keeper()
+keepers = []
+for i in range(6):
+    value = np.full(400_000, i, np.uint8)
+    assert (keeper.echo(value) == value).all()
+    assert (keeper.echo(remotely.put(value)) == value).all()
+    keepers.append(keeper.echo(value))
+    keeper.keep(value)
+assert all((value == i).all() for i, value in enumerate(keepers))
+from remotely import arena
+print("arena" if arena.ours() else "none")
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "there", "warnings"), [("0", "none", 0), ("1MiB", "arena", 2), ("64MiB", "arena", 0)]
+)
+def test_without_room_values_travel_by_socket_with_one_warning_a_process(
+    nothing_left: None, tmp_path: Any, size: str, there: str, warnings: int
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "REMOTELY_ARENA": size},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [there]
+    assert done.stderr.count("memory for large values is full") <= warnings
+
+
+def test_across_machines_large_values_travel_by_socket(cluster: str) -> None:
+    keeper = Keeper()
+    value = np.arange(MIB)
+    for _ in range(3):
+        assert (keeper.echo(value) == value).all()
+    assert keeper.is_a_view(value)
+    assert (keeper.echo(remotely.put(value)) == value).all()
