@@ -1,8 +1,15 @@
 """The process of one actor: runs its calls one by one, and answers each exactly once.
 
-Two threads.  The main thread owns the ROUTER socket and runs the user's code, as a script would.
+Two threads.  The main thread has the ROUTER socket and runs the user's code, as a script would.
 The door thread answers libzmq's questions about keys and listens to the worker, so that neither
-waits for a long call.  What ends the process is decided in this order, so that a full inbox can
+waits for a long call.
+
+Small results of calls that came together go back together: while the next of them runs, they are
+held.  It may be a long one; so for as long as there are any, the door thread looks each LOOK_S,
+and sends what has been held since it last looked.  That is the one use of the socket that is not
+the main thread's, and why there is a lock.
+
+What ends the process is decided in this order, so that a full inbox can
 never keep an orphan alive: worker gone, stop asked, next call.
 
 How a call runs depends on the class:
@@ -30,7 +37,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -46,6 +53,8 @@ from remotely.wire import Kind, Message
 
 COUNT_EVERY_S = 2.0
 LAST_REPLY_S = 1.0
+LOOK_S = 0.002
+LOOKS_IN_VAIN = 10  # after which the door thread stops looking
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 MAX_CONTROL_BYTES = 1 << 18
 
@@ -62,6 +71,11 @@ class Actor:
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
         self._gathered: dict[str, Gathering] = {}
+        self._more = False  # of the calls that came together
+        self._held: list[bytes | memoryview] = []  # results that go back together
+        self._held_route = b""
+        self._is_old = False  # what is held was there at the last look
+        self._looks_left = 0
         self._in_flight = 0  # on the event loop
         self._tasks: set[Any] = set()  # it alone holds them but weakly
 
@@ -79,6 +93,7 @@ class Actor:
         )
         self._door_thread.start()
 
+        self._lock = threading.Lock()
         self._socket = sockets.server(self._context, KeyPair(birth.public_key, birth.secret_key))
         self._socket.bind(birth.ipc)
         tcp = ""
@@ -144,15 +159,18 @@ class Actor:
         while self._done:
             self._send(self._done.popleft())
             busy = True
-        if not sockets.readable(self._socket):
-            return busy
-        route, frames = sockets.receive_routed(self._socket)
+        with self._lock:
+            if not sockets.readable(self._socket):
+                return busy
+            route, frames = sockets.receive_routed(self._socket)
         try:
             messages = wire.each(wire.decode(frames, "client"))
         except WireError as error:
             print(f"remotely: dropped a message: {error}", file=sys.stderr)
             return True
+        last = messages[-1] if messages else None
         for message in messages:
+            self._more = message is not last
             if not self._over():
                 self._handle(route, message)
         return True
@@ -198,14 +216,57 @@ class Actor:
         os.eventfd_write(self._done_fd, 1)
 
     def _send(self, reply: Reply) -> None:
-        try:
+        with self._lock:
+            if self._more and reply.is_small:
+                self._hold(reply)
+                return
+            if self._held:
+                if reply.route == self._held_route and reply.is_small:
+                    self._held.append(reply.frames[0])
+                    self._send_held()
+                    return
+                self._send_held()
             # Copied, since the next call may change an array that the object keeps.
-            sockets.send(self._socket, (reply.route, *reply.frames))
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:  # the caller has gone: there is nobody to tell
-                raise
-            if reply.loan and (ours := arena.ours()):
+            arrives = self._send_now((reply.route, *reply.frames))
+            if not arrives and reply.loan and (ours := arena.ours()):
                 ours.take_back(reply.loan)
+
+    def _send_now(self, frames: Sequence[bytes | memoryview]) -> bool:
+        """Return whether there is still whom to send it to."""
+        try:
+            sockets.send(self._socket, frames)
+            return True
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+
+    # --- results that go back together; the lock is held ------------------------------------------
+
+    def _hold(self, reply: Reply) -> None:
+        self._held_route = reply.route
+        self._held.append(reply.frames[0])
+        if not self._looks_left:
+            self._looks_left = LOOKS_IN_VAIN
+            self._door.call(self._look_later)
+
+    def _send_held(self) -> None:
+        held, self._held, self._is_old = self._held, [], False
+        self._send_now((self._held_route, *wire.together(Kind.RESULTS, held)))
+
+    def _look_later(self) -> None:
+        self._door.after(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """On the door thread."""
+        with self._lock:
+            self._looks_left = LOOKS_IN_VAIN if self._held else self._looks_left - 1
+            if self._held and self._is_old:
+                self._send_held()
+                os.eventfd_write(self._done_fd, 1)  # sending may have swallowed the socket's edge
+            self._is_old = bool(self._held)
+            if self._looks_left:
+                self._look_later()
 
     # --- batched methods --------------------------------------------------------------------------
 

@@ -240,18 +240,18 @@ class Channel:
     def _send_held(self) -> None:
         if self._held and self._ended is None:
             held, self._held = self._held, []
-            sockets.send(self._socket, held if len(held) == 1 else wire.several(held))
+            sockets.send(self._socket, wire.together(Kind.CALLS, held))
 
     def _drain(self) -> list[Reply]:
         """Take in what has arrived."""
         replies: list[Reply] = []
         while self._pending and self._ended is None and readable(self._socket):
             with suppress(WireError):
-                message = wire.decode(sockets.receive(self._socket), "actor")
-                if (future := self._pending.pop(message.call_id, None)) is not None:
-                    replies.append((future, message))
-                else:
-                    decline(message, self._partner)
+                for message in wire.each(wire.decode(sockets.receive(self._socket), "actor")):
+                    if (future := self._pending.pop(message.call_id, None)) is not None:
+                        replies.append((future, message))
+                    else:
+                        decline(message, self._partner)
         if not self._pending:
             self._disarm()
         return replies

@@ -16,7 +16,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, NamedTuple
 
 from remotely import arena, codec, connection, control, shipping, wire
-from remotely.arena import Address, Loan
+from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
 from remotely.errors import RemotelyError
@@ -31,6 +31,7 @@ class Reply(NamedTuple):
     route: bytes
     frames: list[bytes | memoryview]
     loan: Loan | None = None
+    is_small: bool = False  # a result that may travel with others
 
 
 Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: from whom, and what
@@ -239,8 +240,12 @@ class Servant:
 
     def _returned(self, route: bytes, message: Message, value: object) -> Reply:
         what = f"the result of {message.name}" if message.name else "the result"
-        parcel = Parcel(codec.encode(value, what))
-        loan = parcel.lend(self._partners.get(route)) if parcel.is_large else None
+        encoded = codec.encode(value, what)
+        if encoded.nbytes < SHARE_FROM_BYTES:
+            frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
+            return Reply(route, frames, is_small=len(frames) == 1)
+        parcel = Parcel(encoded)
+        loan = parcel.lend(self._partners.get(route))
         frames = parcel.message(Kind.RESULT, message.call_id, "", loan)
         parcel.close()
         return Reply(route, frames, loan)

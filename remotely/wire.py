@@ -46,9 +46,10 @@ class Kind(IntEnum):
     CLOSE = 9
     OPEN = 10
     OPENED = 11
-    SEVERAL = 12
+    CALLS = 12
     RESULT = 16
     RAISED = 17
+    RESULTS = 18
 
 
 class Shape(NamedTuple):
@@ -72,9 +73,10 @@ SHAPES = {
     Kind.CLOSE: Shape("client", True, 0, 0, "close the generator of a stream"),
     Kind.OPEN: Shape("client", False, 0, 0, "open my arena; the answer is where yours is"),
     Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
-    Kind.SEVERAL: Shape("client", False, 0, 0, "calls without buffers, that were made at once"),
+    Kind.CALLS: Shape("client", False, 0, 0, "several CALLs without buffers"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
+    Kind.RESULTS: Shape("actor", False, 0, 0, "several RESULTs without buffers"),
 }
 
 
@@ -118,7 +120,8 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
     if shape is None:
         raise WireError(f"no message of kind {code}")
     kind, rule = shape
-    if code == _RESULT and sender == "actor" and not (name_length or loan_length):
+    plain = not name_length and not loan_length and len(frames) == 1
+    if plain and code == _RESULT and sender == "actor":  # most of what a client reads
         return Message(kind, call_id, "", first[_HEAD.size :], frames[1:])
     loan_at = _HEAD.size + name_length
     payload_at = loan_at + loan_length
@@ -137,32 +140,36 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
     return Message(kind, call_id, name, first[payload_at:], frames[1:], loan)
 
 
-def several(messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return the frames of one message that carries several, each of one frame."""
+def together(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return the frames of CALLS or RESULTS, from messages of one frame."""
+    if len(messages) == 1:
+        return [messages[0]]
     pieces: list[bytes | memoryview] = []
     for message in messages:
         pieces += (_LENGTH.pack(len(message)), message)
-    return encode(Kind.SEVERAL, 0, payload=pieces)
+    return encode(kind, 0, payload=pieces)
 
 
 def each(message: Message) -> list[Message]:
-    """Return the calls of a SEVERAL, or the message itself.  Raises WireError."""
-    if message.kind is not Kind.SEVERAL:
+    """Return what CALLS or RESULTS carry, or the message itself.  Raises WireError."""
+    if message.kind not in _CARRIED:
         return [message]
+    carried = _CARRIED[message.kind]
+    sender = SHAPES[carried].sender
     found = []
-    rest = memoryview(message.payload)
-    while rest:
-        if len(rest) < _LENGTH.size:
-            raise WireError("a SEVERAL that ends within a length")
-        (length,) = _LENGTH.unpack_from(rest)
-        end = _LENGTH.size + length
-        if end > len(rest):
-            raise WireError("a SEVERAL that ends within a call")
-        call = decode([rest[_LENGTH.size : end]], "client")
-        if call.kind is not Kind.CALL or call.loan:
-            raise WireError(f"a SEVERAL with a {call.kind.name} in it")
-        found.append(call)
-        rest = rest[end:]
+    payload = memoryview(message.payload)
+    end = 0
+    while end < len(payload):
+        begin = end + _LENGTH.size
+        if begin > len(payload):
+            raise WireError(f"{message.kind.name} that end within a length")
+        end = begin + _LENGTH.unpack_from(payload, end)[0]
+        if end > len(payload):
+            raise WireError(f"{message.kind.name} that end within one of them")
+        one = decode((payload[begin:end],), sender)
+        if one.kind is not carried or one.loan:
+            raise WireError(f"{message.kind.name} with a {one.kind.name} among them")
+        found.append(one)
     return found
 
 
@@ -176,4 +183,5 @@ def _may_be_lent(rule: Shape, buffers: int) -> bool:
 
 _LENGTH = struct.Struct(">I")
 _RESULT = int(Kind.RESULT)
+_CARRIED = {Kind.CALLS: Kind.CALL, Kind.RESULTS: Kind.RESULT}
 _SHAPES_BY_CODE = {int(kind): (kind, rule) for kind, rule in SHAPES.items()}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import remotely
+from tests.clusters import wait_until
 
 
 @dataclass
@@ -51,6 +52,11 @@ class Echo:
     def sleep(self, seconds: float) -> float:
         time.sleep(seconds)
         return seconds
+
+    def wait_for_file(self, path: str) -> bool:
+        while not os.path.exists(path):
+            time.sleep(0.001)
+        return True
 
     def bump(self) -> Any:
         """Return the array that is kept, and let the next call change it."""
@@ -402,3 +408,41 @@ def test_modules_beside_the_script_travel_by_value(cluster: str, tmp_path: Any) 
             return int(beside_the_script.scale(number))
 
     assert Scaler().scale(4) == 12
+
+
+def test_calls_that_leave_together_are_answered_in_order_and_errors_among_them(
+    cluster: str,
+) -> None:
+    echo = Echo()
+    futures = [echo.add.submit("x" if i % 50 == 7 else 1) for i in range(1000)]
+    expected = 0
+    for i, future in enumerate(futures):
+        if i % 50 == 7:
+            with pytest.raises(TypeError):
+                future.result()
+        else:
+            expected += 1
+            assert future.result() == expected
+
+
+def test_a_result_is_not_held_back_by_the_call_after_it(embedded: None, tmp_path: Any) -> None:
+    """Whoever waits for the first results may be what ends the call after them."""
+    gate = tmp_path / "gate"
+    echo = Echo()
+    futures = [echo.echo.submit(i) for i in range(60)]
+    waiting = echo.wait_for_file.submit(str(gate))
+    more = [echo.echo.submit(i) for i in range(60)]
+    assert [future.result(timeout=20) for future in futures] == list(range(60))
+    gate.touch()
+    assert waiting.result()
+    assert [future.result() for future in more] == list(range(60))
+
+
+def test_what_is_held_leaves_without_anybody_waiting(embedded: None) -> None:
+    echo = Echo()
+    arrived: list[int] = []
+    for i in range(100):
+        echo.note.submit(i).add_done_callback(lambda _, i=i: arrived.append(i))
+    wait_until(lambda: len(arrived) == 100, "all calls were made and answered")
+    futures = [echo.note.submit(i) for i in range(100)]
+    wait_until(lambda: all(future.done() for future in futures), "and again, without callbacks")

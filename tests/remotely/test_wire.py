@@ -204,3 +204,42 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(
         assert bool(decoded.name) == shape.named
         assert decoded.loan or len(decoded.buffers) >= shape.min_buffers
         assert len(decoded.buffers) <= shape.max_buffers
+
+
+# --- several as one -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("carrier", "carried", "sender"),
+    [(Kind.CALLS, Kind.CALL, "client"), (Kind.RESULTS, Kind.RESULT, "actor")],
+)
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_several_arrive_as_if_each_had_come_alone(
+    carrier: Kind, carried: Kind, sender: str, count: int
+) -> None:
+    name = "add" if carried is Kind.CALL else ""
+    alone = [wire.encode(carried, i, name, [b"p" * i])[0] for i in range(count)]
+    (frame,) = wire.together(carrier, alone)
+    arrived = wire.each(wire.decode([frame], sender))
+    assert [(m.kind, m.call_id, m.name, bytes(m.payload)) for m in arrived] == [
+        (carried, i, name, b"p" * i) for i in range(count)
+    ]
+
+
+@given(st.binary(max_size=80), st.sampled_from([Kind.CALLS, Kind.RESULTS]))
+def test_any_payload_at_all_is_several_or_a_wire_error(payload: bytes, kind: Kind) -> None:
+    message = wire.decode(wire.encode(kind, 0, payload=[payload]), SHAPES[kind].sender)
+    try:
+        assert all(one.kind in (Kind.CALL, Kind.RESULT) for one in wire.each(message))
+    except WireError:
+        pass
+
+
+def test_only_calls_travel_among_calls() -> None:
+    end = wire.encode(Kind.END, 1)[0]
+    call = wire.encode(Kind.CALL, 1, "add")[0]
+    lent = wire.encode(Kind.CALL, 1, "add", loan=b"loan")[0]
+    for other in (end, lent):
+        message = wire.decode(wire.together(Kind.CALLS, [call, other]), "client")
+        with pytest.raises(WireError, match="among them"):
+            wire.each(message)
