@@ -11,14 +11,18 @@ CODE   := $(wildcard remotely remotely_rl examples tools tests)
 # Made last, so that an install that was cut short is taken up again.
 INSTALLED := $(VENV)/.installed
 
+# What `make bench` compares with: environments of their own, never the project's.
+PEERS := .peers/.installed .peers-parl/.installed
+NEEDS := tools/bench/peers
+
 # make says "Leaving directory", "Nothing to be done" and the like to nobody's use here.
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow check types format clean
+.PHONY: help install pong test test-slow check types format bench bench-peers clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## make .venv with everything in it; does nothing when that is up to date
 	@:
@@ -60,6 +64,24 @@ format: install ## format, and mend what lint can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-clean: ## remove caches and build outputs; .venv and runs/ stay
+bench: install ## measure speed against bars and peers, 20 minutes; ARGS=--quick takes one
+	@exec $(BIN)/python -m tools.bench $(ARGS)
+
+bench-peers: $(PEERS) ## install what `make bench` compares with: Ray, xoscar, Pyro5, RPyC, PARL
+	@:
+
+.peers/.installed: $(NEEDS)/requirements.txt
+	@$(PYTHON) -m venv .peers
+	@.peers/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+# PARL's build wants the setuptools that is installed here, not one that pip would fetch for it.
+.peers-parl/.installed: $(NEEDS)/requirements-parl.txt
+	@$(PYTHON) -m venv .peers-parl
+	@.peers-parl/bin/python -m pip install --disable-pip-version-check -r $<
+	@.peers-parl/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps parl==2.2.1
+	@touch $@
+
+clean: ## remove caches and build outputs; .venv, .peers and runs/ stay
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -path './.*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

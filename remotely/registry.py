@@ -7,9 +7,13 @@
 
 No clock, no socket, no process: messages and `now` come in, messages go out by `tell`, and
 `let_go` is called with a peer that has ended.  So 1,000 workers can be played by a loop.
+
+An event costs what it touches, and not what there is: whatever would be a search among all actors,
+sessions or workers has an index, kept where a record comes (`_enter`) and goes (`_forget`).  What
+is still told or looked at one by one is a worker for the first client that uses a module, a worker
+that is asked for the log of an actor that is no more, and everything for a status.
 """
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +21,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from remotely import control
+from remotely.index import Index
 from remotely.lease import LEASE_S, Leases
+from remotely.log_asks import LogAsks
 from remotely.placement import Ledger, Never, Placement, Resources, Wait
+from remotely.waiting import Waiting
 
 OWNER_GRACE_S = 1.0  # for the actors of an owner that has ended: nobody waits for their results
 REMEMBERED_DEATHS = 10_000
@@ -29,6 +36,7 @@ class Session:
     """A client, for as long as its lease lasts, over any number of connections."""
 
     hello: control.Hello
+    modules: set[str] = field(default_factory=set)
     leaving: bool = False
 
 
@@ -52,24 +60,6 @@ class Record:
     watchers: set[str] = field(default_factory=set)
 
 
-@dataclass
-class LogAsk:
-    """A client that wants an actor's output; `unheard`: the workers that have not answered."""
-
-    session: str
-    ticket: int
-    unheard: set[str]
-
-
-@dataclass
-class Waiter:
-    """A request for which there is no room yet."""
-
-    session: str
-    place: control.Place
-    deadline: float
-
-
 class Registry:
     """The state of a cluster.  Peers are known by their ids: of a session, of a worker."""
 
@@ -87,10 +77,14 @@ class Registry:
         self._workers: dict[str, Machine] = {}
         self._actors: dict[str, Record] = {}
         self._names: dict[str, str] = {}
-        self._waiting: list[Waiter] = []
+        self._waiting = Waiting()
         self._deaths: OrderedDict[str, control.Obituary] = OrderedDict()
-        self._log_asks: dict[int, LogAsk] = {}
-        self._log_ids = itertools.count(1)
+        self._log_asks = LogAsks(tell)
+        self._owned: Index[str, str] = Index()  # actors, by their owner
+        self._housed: Index[str, str] = Index()  # actors, by their worker
+        self._watched: Index[str, str] = Index()  # actors, by a session that is told of their end
+        self._inside: Index[str, str] = Index()  # sessions, by the actor in which they live
+        self._using: Index[tuple[str, str], str] = Index()  # sessions, by Python and module
         self._leases: Leases = Leases(lease_s)
         self._ledger = Ledger()
         self._closing = False
@@ -120,9 +114,9 @@ class Registry:
                 self.end_session(who)
             else:  # it owned actors before this master started, and has not come back
                 self._end_owned(who)
-        for waiter in [w for w in self._waiting if w.deadline <= now]:
-            self._waiting.remove(waiter)
-            why = f"{self._why_waiting(waiter.place.request)} for {waiter.place.patience_s:.0f} s"
+        for waiter in self._waiting.overdue(now):
+            self._waiting.remove(waiter.request.actor)
+            why = f"{self._why_waiting(waiter.request)} for {waiter.place.patience_s:.0f} s"
             self._refuse(waiter.session, waiter.place.ticket, "NoResources", why)
         return lost
 
@@ -136,23 +130,34 @@ class Registry:
 
     def greet(self, hello: control.Hello, now: float) -> bool:
         """Take in a client; true if it is new, and not one that comes back."""
-        new = hello.session not in self._sessions
+        who = hello.session
+        new = who not in self._sessions
         if new:
-            self._sessions[hello.session] = Session(hello)
-        self.renew(hello.session, now)
-        for name, worker in self._workers.items():
-            if hello.modules and worker.register.python == hello.python:
-                self._tell(name, control.Preload(modules=hello.modules))
-        registers = [worker.register for worker in self._workers.values()]
-        pythons = sorted({register.python for register in registers})
-        cpus = sum(register.cpus for register in registers)
-        self._tell(hello.session, control.Welcome(pythons=pythons, cpus=cpus))
+            self._sessions[who] = Session(hello)
+            if hello.actor:
+                self._inside.add(hello.actor, who)
+        self.renew(who, now)
+        self._preload(who, hello.modules)
+        self._tell(who, control.Welcome(pythons=self._ledger.pythons, cpus=self._ledger.cpus))
         return new
+
+    def _preload(self, who: str, modules: list[str]) -> None:
+        """Have the workers import what a client uses, unless another client uses it already."""
+        session = self._sessions[who]
+        python = session.hello.python
+        unused = [module for module in modules if (python, module) not in self._using]
+        session.modules.update(modules)
+        for module in modules:
+            self._using.add((python, module), who)
+        if unused:
+            for name, machine in self._workers.items():
+                if machine.register.python == python:
+                    self._tell(name, control.Preload(modules=unused))
 
     def hear_client(self, who: str, message: object, now: float) -> None:
         self.renew(who, now)
         match message:
-            case control.Place():
+            case control.Place() if not self._sessions[who].leaving:
                 self._place(who, message, now)
             case control.End(actor=actor, grace_s=grace_s):
                 self._end_actor(actor, grace_s)
@@ -160,66 +165,44 @@ class Registry:
                 self._locate(who, message)
             case control.AskStatus(ticket=ticket):
                 self._tell(who, self._status(ticket))
-            case control.ReadLog(ticket=ticket, actor=actor, offset=offset):
-                self._read_log(who, ticket, actor, offset)
+            case control.ReadLog():
+                self._read_log(who, message)
             case control.Goodbye():
                 self._sessions[who].leaving = True
+                self._waiting.remove_session(who)
                 self._end_owned(who)
                 self._say_farewell(who)
 
     def end_session(self, who: str) -> None:
         """A client has ended, and with it the actors that it owns."""
-        if self._sessions.pop(who, None) is None:
+        if (session := self._sessions.pop(who, None)) is None:
             return
         self._leases.end(who)
         self._let_go(who)
-        self._waiting = [w for w in self._waiting if w.session != who]
-        for record in self._actors.values():
-            record.watchers.discard(who)
+        self._inside.discard(session.hello.actor, who)
+        for module in session.modules:
+            self._using.discard((session.hello.python, module), who)
+        for actor in self._watched.pop(who):
+            self._actors[actor].watchers.discard(who)
+        self._waiting.remove_session(who)
         self._end_owned(who)
 
-    def _owned(self, who: str) -> list[Record]:
-        return [record for record in self._actors.values() if record.request.owner == who]
-
     def _end_owned(self, who: str) -> None:
-        for record in self._owned(who):
-            self._end_actor(record.request.actor, OWNER_GRACE_S)
+        for actor in self._owned.of(who):
+            self._end_actor(actor, OWNER_GRACE_S)
 
     def _say_farewell(self, who: str) -> None:
         """Let a client go when its actors have ended and their last output has passed."""
         session = self._sessions.get(who)
-        if session and session.leaving and not self._owned(who):
+        if session and session.leaving and who not in self._owned:
             self._tell(who, control.Farewell())
             self.end_session(who)
 
-    def _read_log(self, who: str, ticket: int, actor: str, offset: int) -> None:
-        actor = self._names.get(actor, actor)
-        record = self._actors.get(actor)  # an ended actor's file lies where it lived: ask them all
+    def _read_log(self, who: str, question: control.ReadLog) -> None:
+        actor = self._names.get(question.actor, question.actor)
+        record = self._actors.get(actor)
         workers = {record.worker} if record else set(self._workers)
-        ask = next(self._log_ids)
-        self._log_asks[ask] = LogAsk(who, ticket, workers)
-        message = control.ReadLog(ticket=ask, actor=actor, offset=offset)
-        for worker in workers:
-            self._tell(worker, message)
-        self._check_log_asks()
-
-    def _pass_log(self, worker: str, piece: control.LogPiece) -> None:
-        if ask := self._log_asks.get(piece.ticket):
-            ask.unheard.discard(worker)
-            if piece.known:
-                del self._log_asks[piece.ticket]
-                self._tell(ask.session, msgspec.structs.replace(piece, ticket=ask.ticket))
-        self._check_log_asks()
-
-    def _check_log_asks(self) -> None:
-        """Answer those for whom no worker is left that could know."""
-        for number, ask in list(self._log_asks.items()):
-            if ask.unheard.isdisjoint(self._workers):
-                del self._log_asks[number]
-                piece = control.LogPiece(
-                    ticket=ask.ticket, text="", offset=0, known=False, ended=True
-                )
-                self._tell(ask.session, piece)
+        self._log_asks.ask(who, msgspec.structs.replace(question, actor=actor), workers)
 
     def _status(self, ticket: int) -> control.Status:
         workers = []
@@ -256,18 +239,24 @@ class Registry:
         actor = place.request.actor
         record = self._actors.get(actor)
         if record is not None and record.request.life == place.request.life:  # asked again
-            record.watchers.add(who)
+            self._watch(who, record)
             if record.location is None:
                 record.asker = who, place.ticket
             else:
                 self._tell(who, control.Placed(ticket=place.ticket, location=record.location))
             return
-        self._waiting = [w for w in self._waiting if w.place.request.actor != actor]
+        if record is not None:  # an earlier life, of whose end nobody has told
+            self._forget(_lost(record))
+        self._waiting.remove(actor)
         if not self._try(who, place):
-            deadline = now + place.patience_s
-            self._waiting.append(Waiter(who, place, deadline))
+            self._waiting.add(who, place, now + place.patience_s)
             why = self._why_waiting(place.request)
             self._tell(who, control.Waiting(ticket=place.ticket, why=why))
+
+    def _watch(self, who: str, record: Record) -> None:
+        """Have a session be told of an actor's end."""
+        record.watchers.add(who)
+        self._watched.add(who, record.request.actor)
 
     def _try(self, who: str, place: control.Place) -> bool:
         """Place it or refuse it; false if it has to wait."""
@@ -275,33 +264,44 @@ class Registry:
         holder = self._actors.get(self._names.get(request.name, ""))
         both_named = request.named and holder is not None and holder.request.named
         if both_named and self._names[request.name] != request.actor:
-            why = f"an actor named {request.name!r} is on this cluster already"
-            self._refuse(who, place.ticket, "NameTaken", why)
+            self._refuse_name(who, place)
             return True
         if not self._workers or self._closing:
             return False
-        asked = Resources(request.cpus, request.gpus, request.memory)
-        match self._ledger.place(asked, request.python):
+        match self._ledger.place(_asked(request), request.python):
             case Placement(worker=worker, gpu_ids=gpu_ids):
                 gpus = list(gpu_ids)
-                self._actors[request.actor] = Record(
-                    request, worker, gpus, asker=(who, place.ticket), watchers={who}
-                )
-                self._name(request)
-                self._deaths.pop(request.actor, None)
+                self._enter(Record(request, worker, gpus, asker=(who, place.ticket)), who)
                 self._tell(worker, control.Spawn(request=request, gpu_ids=gpus))
             case Never(reason=why):
-                pythons = {w.register.python for w in self._workers.values()}
-                error = "NoResources" if request.python in pythons else "VersionMismatch"
+                known = request.python in self._ledger.pythons
+                error = "NoResources" if known else "VersionMismatch"
                 self._refuse(who, place.ticket, error, why)
             case Wait():
                 return False
         return True
 
-    def _name(self, request: control.Request) -> None:
-        """Two scripts may each have a Counter-1; the name then means that of the first."""
+    def _enter(self, record: Record, watcher: str) -> None:
+        """An actor has its place, and its name."""
+        request = record.request
+        self._actors[request.actor] = record
+        self._deaths.pop(request.actor, None)
+        self._owned.add(request.owner, request.actor)
+        self._housed.add(record.worker, request.actor)
+        if watcher:
+            self._watch(watcher, record)
+        # Two scripts may each have a Counter-1; the name then means that of the first.
         if request.named or request.name not in self._names:
             self._names[request.name] = request.actor
+        if request.named:
+            for waiter in self._waiting.for_name(request.name):
+                if waiter.request.actor != request.actor:
+                    self._waiting.remove(waiter.request.actor)
+                    self._refuse_name(waiter.session, waiter.place)
+
+    def _refuse_name(self, who: str, place: control.Place) -> None:
+        why = f"an actor named {place.request.name!r} is on this cluster already"
+        self._refuse(who, place.ticket, "NameTaken", why)
 
     def _refuse(self, who: str, ticket: int, error: str, why: str) -> None:
         self._tell(who, control.NotPlaced(ticket=ticket, error=error, why=why))
@@ -309,27 +309,30 @@ class Registry:
     def _why_waiting(self, request: control.Request) -> str:
         if not self._workers:
             return "no machine has joined the cluster"
-        free = [self._ledger.free(name) for name in self._workers]
+        most = self._ledger.most_free()
         return (
             f"{request.class_name} asks for {request.cpus:g} CPUs, {request.gpus} GPUs and "
             f"{request.memory / 2**30:.3g} GiB; the most that a machine has free is "
-            f"{max(f.cpus for f in free):g} CPUs, {max(f.gpus for f in free):g} GPUs and "
-            f"{max(f.memory for f in free) / 2**30:.3g} GiB"
+            f"{most.cpus:g} CPUs, {most.gpus} GPUs and {most.memory / 2**30:.3g} GiB"
         )
 
-    def _retry(self) -> None:
-        self._waiting = [w for w in self._waiting if not self._try(w.session, w.place)]
+    def _retry(self, worker: str | None = None) -> None:
+        """Place or refuse who waits, if they can be now; `worker`: only there is new room."""
+        self._waiting.serve(
+            lambda asked, python: worker is None or self._ledger.has_room(worker, asked, python),
+            lambda waiter: self._try(waiter.session, waiter.place),
+        )
 
     def _end_actor(self, actor: str, grace_s: float) -> None:
         if record := self._actors.get(actor):
             self._tell(record.worker, control.End(actor=actor, grace_s=grace_s))
-        self._waiting = [w for w in self._waiting if w.place.request.actor != actor]
+        self._waiting.remove(actor)
 
     def _locate(self, who: str, ask: control.Locate) -> None:
         actor = ask.actor or self._names.get(ask.name, "")
         record = self._actors.get(actor)
         if record is not None:
-            record.watchers.add(who)
+            self._watch(who, record)
         self._tell(
             who,
             control.Located(
@@ -346,15 +349,31 @@ class Registry:
         name = register.worker
         new = name not in self._workers
         if new:
-            machine = self._workers[name] = Machine(register)
-            size = Resources(register.cpus, register.gpus, register.memory)
-            self._ledger.add_worker(name, size, register.python)
-            for status in register.actors:
-                self._relearn(name, status, now)
-                machine.reports[status.location.actor] = status
+            self._relearn(register, now)
         self.renew(name, now)
         self._tell(name, control.Registered(client_keys=self._client_keys))
         return new
+
+    def _relearn(self, register: control.Register, now: float) -> None:
+        """Enter a worker with all that lives there, before anything else can be placed on it."""
+        name, actors = register.worker, register.actors
+        living = {s.request.actor: s for s in actors if s.request.actor not in self._deaths}
+        # Some were asked for anew, of a master that did not know yet that they live.
+        waiters = [waiter for actor in living if (waiter := self._waiting.remove(actor))]
+        for actor in living:
+            if elsewhere := self._actors.get(actor):
+                self._forget(_lost(elsewhere))
+        self._workers[name] = Machine(register, {s.location.actor: s for s in actors})
+        size = Resources(register.cpus, register.gpus, register.memory)
+        self._ledger.add_worker(name, size, register.python)
+        for status in living.values():
+            request = status.request
+            self._ledger.reserve(name, _asked(request), tuple(status.gpu_ids))
+            self._enter(Record(request, name, status.gpu_ids, status.location), request.owner)
+            if request.owner and request.owner not in self._sessions:
+                self.renew(request.owner, now)
+        for waiter in waiters:
+            self._place(waiter.session, waiter.place, now)
 
     def settle(self, register: control.Register) -> None:
         """Make right what was lost on the way while a worker's connection was broken."""
@@ -364,35 +383,21 @@ class Registry:
             if status.location.actor not in self._actors:
                 end = control.End(actor=status.location.actor, grace_s=OWNER_GRACE_S)
                 self._tell(name, end)
-        modules = {m for s in self._sessions.values() for m in s.hello.modules}
+        modules = [m for python, m in self._using if python == register.python]
         if modules:
             self._tell(name, control.Preload(modules=sorted(modules)))
         self._retry()
 
     def _reconcile(self, name: str, living: dict[str, control.ActorStatus]) -> None:
-        for actor, record in list(self._actors.items()):
-            if record.worker != name:
-                continue
+        for actor in self._housed.of(name):
+            record = self._actors[actor]
             if record.location is None and actor in living:
                 self._spawned(name, living[actor].location, living[actor].since)
             elif record.location is None:  # it ignores this if it is about to be born
                 spawn = control.Spawn(request=record.request, gpu_ids=record.gpu_ids)
                 self._tell(name, spawn)
             elif actor not in living:
-                self._forget(control.Obituary(actor=actor, life=record.request.life, lost=True))
-
-    def _relearn(self, worker: str, status: control.ActorStatus, now: float) -> None:
-        request = status.request
-        if request.actor in self._deaths:
-            return
-        asked = Resources(request.cpus, request.gpus, request.memory)
-        self._ledger.reserve(worker, asked, tuple(status.gpu_ids))
-        self._actors[request.actor] = Record(
-            request, worker, status.gpu_ids, status.location, watchers={request.owner}
-        )
-        self._name(request)
-        if request.owner and request.owner not in self._sessions:
-            self.renew(request.owner, now)
+                self._forget(_lost(record))
 
     def hear_worker(self, who: str, message: object, now: float) -> None:
         self.renew(who, now)
@@ -406,7 +411,7 @@ class Registry:
             case control.Output(job=job):
                 self._tell(job, message)
             case control.LogPiece():
-                self._pass_log(who, message)
+                self._log_asks.hear(who, message)
             case control.Left():
                 self.remove_worker(who, "its worker was stopped")
 
@@ -431,26 +436,29 @@ class Registry:
             return
         self._leases.end(name)
         self._let_go(name)
-        for actor, record in list(self._actors.items()):
-            if record.worker == name:
-                life = record.request.life
-                self._forget(control.Obituary(actor=actor, life=life, lost=True, why=why))
         self._ledger.remove_worker(name)
-        self._check_log_asks()
+        for actor in self._housed.of(name):
+            self._forget(_lost(self._actors[actor], why))
+        self._log_asks.remove_worker(name)
+        self._retry()  # for some, no machine may be left that is large enough
 
     def _forget(self, obituary: control.Obituary) -> None:
         """An actor has ended: free what it held, tell who watched, end what it owned."""
         record = self._actors.get(obituary.actor)
         if record is None or record.request.life != obituary.life:
             return
-        del self._actors[obituary.actor]
-        if self._names.get(record.request.name) == obituary.actor:
+        actor = obituary.actor
+        del self._actors[actor]
+        self._owned.discard(record.request.owner, actor)
+        self._housed.discard(record.worker, actor)
+        for session in record.watchers:
+            self._watched.discard(session, actor)
+        if self._names.get(record.request.name) == actor:
             del self._names[record.request.name]
         if machine := self._workers.get(record.worker):
-            machine.reports.pop(obituary.actor, None)
-            asked = Resources(record.request.cpus, record.request.gpus, record.request.memory)
-            self._ledger.release(record.worker, asked, tuple(record.gpu_ids))
-        self._deaths[obituary.actor] = obituary
+            machine.reports.pop(actor, None)
+        self._ledger.release(record.worker, _asked(record.request), tuple(record.gpu_ids))
+        self._deaths[actor] = obituary
         while len(self._deaths) > REMEMBERED_DEATHS:
             self._deaths.popitem(last=False)
         if record.asker:
@@ -462,8 +470,18 @@ class Registry:
             self._refuse(session, ticket, error, why)
         for session in record.watchers:
             self._tell(session, control.Died(obituary=obituary))
-        for name, found in list(self._sessions.items()):
-            if found.hello.actor == obituary.actor:
-                self.end_session(name)
+        for session in self._inside.of(actor):
+            self.end_session(session)
         self._say_farewell(record.request.owner)
-        self._retry()
+        if machine:
+            self._retry(record.worker)
+
+
+def _asked(request: control.Request) -> Resources:
+    return Resources(request.cpus, request.gpus, request.memory)
+
+
+def _lost(record: Record, why: str = "") -> control.Obituary:
+    return control.Obituary(
+        actor=record.request.actor, life=record.request.life, lost=True, why=why
+    )

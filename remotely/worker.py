@@ -33,7 +33,7 @@ from remotely import control, host, pid_file, sockets
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
 from remotely.keys import MemberKey, fresh_pair
-from remotely.lease import BEAT_EVERY_S, TERM_S
+from remotely.lease import TERM_S
 from remotely.link import Link
 from remotely.loop import Loop, Timer
 from remotely.output import Output, read_piece
@@ -43,6 +43,8 @@ log = logging.getLogger("remotely.worker")
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
 MEMORY_CHECK_S = 1.0
+REPORT_EVERY_S = 5.0  # what `remotely status` shows of an actor's processor time and memory
+LAST_WORD_MS = 500
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -112,7 +114,7 @@ class Worker:
             self._hear_master,
             self._refused,
         )
-        self._loop.every(BEAT_EVERY_S, self._report)
+        self._loop.every(REPORT_EVERY_S, self._report)
         self._loop.every(MEMORY_CHECK_S, self._check_memory)
         if config.lifeline:
             self._loop.watch(0, self._feel_lifeline)
@@ -135,7 +137,8 @@ class Worker:
         if self._config.pid_file:
             pid_file.leave(Path(self._config.pid_file))
         self._link.send(control.Left())
-        self._context.destroy(linger=500)
+        # The master of an embedded cluster ends with us, and will not hear it.
+        self._context.destroy(linger=0 if self._config.lifeline else LAST_WORD_MS)
 
     # --- the master -------------------------------------------------------------------------------
 

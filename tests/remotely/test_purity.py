@@ -14,7 +14,20 @@ PACKAGE = ROOT / "remotely"
 FILES = {path.stem: path for path in sorted(PACKAGE.glob("*.py"))}
 
 # What happens in these depends on what they are handed, and on nothing else.
-PURE = ("wire", "codec", "placement", "lease", "registry", "errors", "control")
+PURE = (
+    "wire",
+    "codec",
+    "blocks",
+    "batching",
+    "placement",
+    "lease",
+    "registry",
+    "index",
+    "waiting",
+    "log_asks",
+    "errors",
+    "control",
+)
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
 # Beyond the pure files, these are reached from them: by_value looks at files, to learn where a

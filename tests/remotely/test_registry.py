@@ -1,0 +1,554 @@
+"""What the master knows stays true in any order of events, and its price does not grow with it.
+
+The peers are played by calls; test_placing.py proves what they are promised on real sockets.
+"""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any, TypeVar
+
+import hypothesis
+import hypothesis.strategies as st
+import msgspec
+import pytest
+
+from remotely import control
+from remotely.index import Index
+from remotely.placement import Resources
+from remotely.registry import Registry
+from remotely.waiting import Waiter, Waiting
+
+PYTHON = "3.11"
+GIB = 1 << 30
+LEASE_S = 10.0
+
+Said = TypeVar("Said")
+
+
+class Cluster:
+    """A registry, and peers that say what a test has them say."""
+
+    def __init__(self, waiting: type[Waiting] = Waiting) -> None:
+        self.now = 0.0
+        self.said: list[tuple[str, msgspec.Struct]] = []
+        self.to_spawn: list[tuple[str, control.Spawn]] = []
+        self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
+        self.tickets = itertools.count(1)
+        self.waiting = waiting
+        self.starts_master()
+
+    def starts_master(self) -> None:
+        """Put a master that knows nobody in the place of the one there is."""
+        self.registry = Registry(self._tell, lambda who: None, [], LEASE_S)
+        self.registry._waiting = self.waiting()
+
+    def _tell(self, who: str, message: msgspec.Struct) -> None:
+        self.said.append((who, message))
+        if isinstance(message, control.Spawn):
+            self.to_spawn.append((who, message))
+
+    def told(self, kind: type[Said]) -> list[tuple[str, Said]]:
+        """Return what was said of this kind since the last time, and to whom."""
+        found: list[tuple[str, Said]] = []
+        found += [(who, said) for who, said in self.said if isinstance(said, kind)]
+        self.said.clear()
+        return found
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def hello(self, who: str, modules: Iterable[str] = (), actor: str = "") -> None:
+        hello = control.Hello(
+            session=who,
+            python=PYTHON,
+            pid=1,
+            host="",
+            machine="",
+            actor=actor,
+            modules=list(modules),
+        )
+        self.registry.greet(hello, self.now)
+
+    def says(self, who: str, message: msgspec.Struct) -> None:
+        hear = self.registry.hear_worker if who in self.living else self.registry.hear_client
+        hear(who, message, self.now)
+
+    def asks(self, who: str, actor: str, **wishes: Any) -> int:
+        """Ask for an actor; return the ticket."""
+        request = request_of(actor, who, **wishes)
+        place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
+        self.says(who, place)
+        return place.ticket
+
+    def has(self, who: str, actor: str, **wishes: Any) -> None:
+        self.asks(who, actor, **wishes)
+        assert self.spawns() == [actor]
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def joins(self, worker: str, cpus: float = 2, gpus: int = 0, python: str = PYTHON) -> None:
+        """Join, or be back, with what lives there."""
+        register = control.Register(
+            worker=worker,
+            python=python,
+            host="",
+            machine="",
+            address="",
+            pid=1,
+            cpus=cpus,
+            gpus=gpus,
+            memory=8 * GIB,
+            actors=list(self.living.setdefault(worker, {}).values()),
+        )
+        self.registry.enlist(register, self.now)
+        self.registry.settle(register)
+
+    def spawns(self, at_most: int = 1000) -> list[str]:
+        """Have the workers do what they were told; return whom they brought to life, in order."""
+        told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
+        for worker, spawn in told:
+            if worker in self.registry.workers:
+                status = status_of(spawn.request, spawn.gpu_ids)
+                self.living[worker][spawn.request.actor] = status
+                self.says(worker, control.Spawned(location=status.location))
+        return [spawn.request.actor for _, spawn in told]
+
+    def buries(self, actor: str) -> None:
+        for worker, living in self.living.items():
+            if actor in living and worker in self.registry.workers:
+                life = living.pop(actor).request.life
+                self.says(worker, control.Died(obituary=control.Obituary(actor=actor, life=life)))
+                return
+
+
+def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
+    fields: dict[str, Any] = {
+        "actor": actor,
+        "name": actor,
+        "class_name": "Counter",
+        "owner": who,
+        "job": who,
+        "python": PYTHON,
+        **wishes,
+    }
+    return control.Request(**fields)
+
+
+def status_of(request: control.Request, gpu_ids: Iterable[int] = ()) -> control.ActorStatus:
+    location = control.Location(
+        actor=request.actor,
+        name=request.name,
+        class_name=request.class_name,
+        life=request.life,
+        pid=1,
+        host="",
+        machine="",
+        ipc="",
+        tcp="",
+        public_key=b"",
+    )
+    return control.ActorStatus(location=location, request=request, gpu_ids=list(gpu_ids))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.hello("client")
+    return made
+
+
+# --- any order of events --------------------------------------------------------------------------
+
+
+class PlainWaiting(Waiting):
+    """Tries everyone who may have room, one by one: the promise, and slow."""
+
+    def serve(
+        self, may_fit: Callable[[Resources, str], bool], is_served: Callable[[Waiter], bool]
+    ) -> None:
+        for actor, waiter in list(self._waiters.items()):
+            still_waits = self._waiters.get(actor) is waiter
+            if still_waits and may_fit(*needs_of(waiter.request)) and is_served(waiter):
+                self.remove(actor)
+
+
+def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
+    """Have one thing happen, of those that a master may meet."""
+    registry = cluster.registry
+    who, worker, actor = f"client-{a % 3}", f"worker-{a % 4}", f"actor-{b % 8}"
+    match event:
+        case "hello":
+            modules = [[], ["numpy"], ["numpy", "torch"]][b % 3]
+            cluster.hello(who, modules, actor if b % 4 == 0 and a % 3 else "")
+        case "join":
+            cluster.joins(worker, [2, 1, 4, 2.5][a % 4], a % 2, [PYTHON, PYTHON, "3.10"][b % 3])
+        case "forget" if worker in cluster.living:  # an end that is not told
+            cluster.living[worker].pop(actor, None)
+        case "lose":
+            registry.remove_worker(worker, "lost")
+        case "spawn":
+            cluster.spawns(at_most=1)
+        case "die":
+            cluster.buries(actor)
+        case "wait":
+            cluster.now += a % 7
+            registry.expire(cluster.now)
+        case "end session":
+            registry.end_session(who)
+        case "new master" if a % 5 == 0:
+            cluster.starts_master()
+        case _ if who not in registry._sessions or registry._sessions[who].hello.actor == actor:
+            pass  # a client that lives in an actor does not make that actor
+        case "place":
+            cluster.asks(
+                who,
+                actor,
+                cpus=[0.5, 1, 2, 4][a % 4],
+                gpus=int(b % 5 == 0),
+                owner=who if b % 3 else "",
+                name="store" if a % 2 else actor,
+                named=b % 2 == 0,
+                life=int(a % 6 == 0),
+            )
+        case "end":
+            cluster.says(who, control.End(actor=actor, grace_s=0))
+        case "locate":
+            cluster.says(who, control.Locate(ticket=1, **{["actor", "name"][a % 2]: actor}))
+        case "read a log":
+            cluster.says(who, control.ReadLog(ticket=1, actor=actor))
+        case "goodbye":
+            cluster.says(who, control.Goodbye())
+
+
+EVENTS = [
+    *["place"] * 6,
+    *["spawn"] * 4,
+    *["join", "die", "hello"] * 3,
+    *["forget", "lose", "wait", "end session", "new master", "end", "locate", "read a log"],
+    "goodbye",
+]
+events = st.lists(
+    st.tuples(st.sampled_from(EVENTS), st.integers(0, 59), st.integers(0, 59)), max_size=80
+)
+
+
+@hypothesis.given(events)
+def test_no_order_of_events_parts_an_index_from_the_records(
+    events: list[tuple[str, int, int]],
+) -> None:
+    cluster = Cluster()
+    for event in events:
+        happen(cluster, *event)
+        check(cluster.registry)
+
+
+@hypothesis.given(events)
+def test_who_waits_hears_what_a_search_among_all_who_wait_would_tell_them(
+    events: list[tuple[str, int, int]],
+) -> None:
+    cluster, plain = Cluster(), Cluster(PlainWaiting)
+    for event in events:
+        happen(cluster, *event)
+        happen(plain, *event)
+        assert cluster.said == plain.said
+
+
+def check(registry: Registry) -> None:
+    """Find everything by search, and compare."""
+    actors, sessions = registry._actors, registry._sessions
+    records = list(actors.items())
+    assert held_by(registry._owned) == by((r.request.owner, a) for a, r in records)
+    assert held_by(registry._housed) == by((r.worker, a) for a, r in records)
+    assert held_by(registry._watched) == by((w, a) for a, r in records for w in r.watchers)
+    assert held_by(registry._inside) == by(
+        (session.hello.actor, who) for who, session in sessions.items() if session.hello.actor
+    )
+    assert held_by(registry._using) == by(
+        ((PYTHON, module), who) for who, session in sessions.items() for module in session.modules
+    )
+    assert {r.worker for r in actors.values()} <= set(registry.workers)
+    assert not actors.keys() & registry._deaths.keys()
+    for name, actor in registry._names.items():
+        assert actors[actor].request.name == name
+    for worker, machine in registry._workers.items():
+        register = machine.register
+        here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
+        taken = sum(here, Resources())
+        total = Resources(register.cpus, register.gpus, register.memory)
+        assert registry._ledger.free(worker).cpus == (total - taken).cpus
+        assert registry._ledger.free(worker).memory == (total - taken).memory
+    check_waiting(registry)
+
+
+def check_waiting(registry: Registry) -> None:
+    waiting = registry._waiting
+    waiters = waiting._waiters.values()
+    assert [w.number for w in waiters] == sorted(w.number for w in waiters)
+    in_lines = {a: w for line in waiting._lines.values() for a, w in line.items()}
+    assert in_lines == waiting._waiters
+    assert all(waiting._lines.values())
+    assert held_by(waiting._by_session) == by((w.session, w.request.actor) for w in waiters)
+    assert held_by(waiting._by_name) == by(
+        (w.request.name, w.request.actor) for w in waiters if w.request.named
+    )
+    assert not waiting._waiters.keys() & registry._actors.keys()
+    for waiter in waiters:
+        assert waiter.session in registry._sessions
+        asked, python = needs_of(waiter.request)
+        assert not any(registry._ledger.has_room(w, asked, python) for w in registry.workers)
+        sizes = [m.register for m in registry._workers.values() if m.register.python == python]
+        totals = [Resources(size.cpus, size.gpus, size.memory) for size in sizes]
+        assert not registry.workers or any(asked.fits(total) for total in totals)
+
+
+def needs_of(request: control.Request) -> tuple[Resources, str]:
+    return Resources(request.cpus, request.gpus, request.memory), request.python
+
+
+def held_by(index: Index[Any, Any]) -> dict[Any, set[Any]]:
+    return {key: set(index.of(key)) for key in index}
+
+
+def by(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, set[Any]]:
+    found: dict[Any, set[Any]] = {}
+    for key, item in pairs:
+        found.setdefault(key, set()).add(item)
+    return found
+
+
+# --- the price ------------------------------------------------------------------------------------
+
+
+def cluster_of(workers: int) -> Cluster:
+    """Return one whose workers have twenty actors each, which belong to a client each."""
+    cluster = Cluster()
+    for number in range(workers):
+        requests = [request_of(f"{number}.{n}", f"client-{number}") for n in range(20)]
+        cluster.living[f"worker-{number}"] = {r.actor: status_of(r) for r in requests}
+        cluster.joins(f"worker-{number}", cpus=21)
+        cluster.hello(f"client-{number}", ["numpy"])
+    for number in range(10 * workers):
+        cluster.asks(f"client-{number % workers}", f"waits-{number}", cpus=15)
+    assert len(cluster.registry._waiting) == 10 * workers
+    cluster.said.clear()
+    return cluster
+
+
+def steps(action: Callable[[], object]) -> int:
+    """Return how many instructions of Python an action takes: a time that is the same each time."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def _goes(cluster: Cluster) -> None:
+    cluster.says("client-1", control.Goodbye())
+    for number in range(20):
+        cluster.buries(f"1.{number}")
+    assert cluster.told(control.Farewell)
+
+
+def _comes_back(cluster: Cluster) -> None:
+    cluster.living["worker-1"].pop("1.7")
+    cluster.joins("worker-1", cpus=21)
+    assert len(cluster.told(control.Died)) == 1
+
+
+def _is_new(cluster: Cluster) -> None:
+    requests = [request_of(f"new.{n}", "client-1") for n in range(20)]
+    cluster.living["new"] = {request.actor: status_of(request) for request in requests}
+    cluster.joins("new", cpus=21)
+
+
+FLAT: dict[str, Callable[[Cluster], object]] = {
+    "a placement": lambda c: c.has("client-1", "a", cpus=0.5),
+    "the end of an actor, in vain for all who wait": lambda c: c.buries("1.3"),
+    "an actor is to end": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
+    "a request that has to wait": lambda c: c.asks("client-1", "a", cpus=15),
+    "a request that nobody can serve": lambda c: c.asks("client-1", "a", cpus=99),
+    "a request that is taken back": lambda c: c.registry._end_actor("waits-9", 0),
+    "a beat": lambda c: c.says("worker-1", control.Beat()),
+    "a report": lambda c: c.says(
+        "worker-1", control.Report(actors=list(c.living["worker-1"].values()))
+    ),
+    "a look-up": lambda c: c.says("client-2", control.Locate(ticket=1, name="1.3")),
+    "the log of one that lives": lambda c: c.says(
+        "client-2", control.ReadLog(ticket=1, actor="1.3")
+    ),
+    "a client comes": lambda c: c.hello("client-new", ["numpy"]),
+    "a client is back": lambda c: c.hello("client-1", ["numpy"]),
+    "a client goes with its actors": _goes,
+    "a client is lost": lambda c: c.registry.end_session("client-1"),
+    "a worker is lost with its actors": lambda c: c.registry.remove_worker("worker-1", "lost"),
+    "a worker is back and has lost one": _comes_back,
+    "a worker comes with its actors": _is_new,
+}
+
+
+@pytest.mark.parametrize("event", FLAT)
+def test_an_event_takes_as_many_steps_on_a_large_cluster_as_on_a_small_one(event: str) -> None:
+    small, large = cluster_of(5), cluster_of(50)
+    steps_of_small = steps(lambda: FLAT[event](small))
+    assert steps_of_small > 10
+    assert steps(lambda: FLAT[event](large)) == pytest.approx(steps_of_small, rel=0.02)
+
+
+def test_a_thousand_who_wait_in_vain_for_the_same_are_tried_as_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.joins("worker", cpus=4)
+    for n in range(4):
+        cluster.has("client", f"a{n}", cpus=1)
+    for n in range(1000):
+        cluster.asks("client", f"w{n}", cpus=2)
+    tried, really_try = [], cluster.registry._try
+
+    def counted(who: str, place: control.Place) -> bool:
+        tried.append(place.request.actor)
+        return really_try(who, place)
+
+    monkeypatch.setattr(cluster.registry, "_try", counted)
+    cluster.buries("a0")
+    assert tried == []
+    cluster.buries("a1")
+    assert tried == ["w0", "w1"]
+
+
+# --- who waits ------------------------------------------------------------------------------------
+
+
+def test_of_those_who_have_room_the_first_to_ask_is_served_first_whatever_they_ask_for(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "all", cpus=4)
+    for n, cpus in enumerate([2, 1, 2, 0.5, 1]):
+        cluster.asks("client", f"w{n}", cpus=cpus)
+    cluster.buries("all")
+    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+
+
+def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "other")
+    ticket = cluster.asks("client", "large", cpus=2, name="store", named=True)
+    cluster.has("client", "small", cpus=1, name="store", named=True)
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NameTaken")
+
+
+def test_who_waits_for_a_machine_that_leaves_is_refused_if_no_other_is_large_enough(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("large", cpus=4)
+    cluster.joins("small", cpus=2)
+    cluster.has("client", "a", cpus=3)
+    ticket = cluster.asks("client", "b", cpus=3)
+    cluster.has("client", "c", cpus=2)
+    cluster.asks("client", "d", cpus=2)
+    cluster.registry.remove_worker("large", "lost")
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NoResources")
+    cluster.buries("c")
+    assert cluster.spawns() == ["d"]
+
+
+def test_a_client_that_says_goodbye_asks_for_nothing_any_more(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=1)
+    cluster.has("client", "b", cpus=1)
+    cluster.asks("client", "c", cpus=1)
+    cluster.says("client", control.Goodbye())
+    cluster.buries("a")
+    assert cluster.spawns() == []
+    cluster.buries("b")
+    assert cluster.told(control.Farewell)
+
+
+def test_an_actor_that_its_client_asked_a_new_master_for_before_its_worker_was_back_is_made_once(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a")
+    cluster.starts_master()
+    cluster.hello("client")
+    ticket = cluster.asks("client", "a")  # it was never told that it has it
+    assert cluster.told(control.Waiting)
+    cluster.joins("worker", cpus=2)
+    ((who, placed),) = cluster.told(control.Placed)
+    assert (who, placed.ticket) == ("client", ticket)
+    assert placed.location == cluster.living["worker"]["a"].location
+    assert cluster.spawns() == []
+
+
+# --- what has ended is gone -----------------------------------------------------------------------
+
+
+def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=2)
+    cluster.has("client", "a", cpus=2, life=1)
+    assert cluster.registry._ledger.free("worker").cpus == 0
+    cluster.buries("a")
+    assert cluster.registry._ledger.free("worker").cpus == 2
+
+
+def test_modules_are_told_once_and_not_after_the_last_who_uses_them_has_gone(
+    cluster: Cluster,
+) -> None:
+    def told() -> list[tuple[str, list[str]]]:
+        return [(who, said.modules) for who, said in cluster.told(control.Preload)]
+
+    cluster.joins("w1")
+    cluster.joins("other python", python="3.10")
+    cluster.hello("c1", ["numpy"])
+    assert told() == [("w1", ["numpy"])]
+    cluster.hello("c2", ["numpy", "torch"])
+    assert told() == [("w1", ["torch"])]
+    cluster.hello("c1", ["numpy", "torch"])
+    assert told() == []
+    cluster.joins("w2")
+    assert told() == [("w2", ["numpy", "torch"])]
+    cluster.registry.end_session("c1")
+    cluster.registry.end_session("c2")
+    cluster.joins("w3")
+    assert told() == []
+
+
+def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
+    for n in range(3):
+        cluster.joins(f"worker-{n}", cpus=2)
+        cluster.hello(f"client-{n}", ["numpy"])
+    for n in range(9):
+        cluster.asks(f"client-{n % 3}", f"actor-{n}", name=f"name-{n}", named=True)
+    cluster.spawns()
+    cluster.says("client-0", control.ReadLog(ticket=1, actor="unknown"))
+    for n in range(3):
+        cluster.registry.end_session(f"client-{n}")
+        cluster.registry.remove_worker(f"worker-{n}", "lost")
+    cluster.registry.end_session("client")
+    registry = cluster.registry
+    for index in (registry._owned, registry._housed, registry._watched, registry._inside):
+        assert held_by(index) == {}
+    assert held_by(registry._using) == {}
+    assert (len(registry._waiting), registry._waiting._lines) == (0, {})
+    assert (registry._actors, registry._names, registry._sessions) == ({}, {}, {})
+    ledger = registry._ledger
+    assert (ledger._shelves, ledger._sizes, ledger._memories) == ({}, {}, [])
+    assert registry._log_asks._asks == {}
+    assert held_by(registry._log_asks._unanswered) == {}

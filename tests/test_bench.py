@@ -1,0 +1,201 @@
+"""The benchmark judges and shows what was measured as it says; what it measures, it is run for."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tools.bench import bars, page, table, turns, units
+from tools.bench.bars import Row, Term, at_least, at_most, judge
+from tools.bench.figures import Figures, Spread, spread
+
+TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
+BARE = Term("bare", "bare pyzmq")
+
+
+def measured(**by_system: dict[str, list[float]]) -> Figures:
+    figures = Figures()
+    for system, by_figure in by_system.items():
+        for figure, values in by_figure.items():
+            for number, value in enumerate(values):
+                figures.add(system, figure, number, value)
+    return figures
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def test_a_spread_is_the_median_and_the_ends() -> None:
+    assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0, 3)
+    assert spread([4.0, 1.0]) == Spread(2.5, 1.0, 4.0, 2)
+
+
+def test_figures_survive_a_file() -> None:
+    figures = measured(ours={"call_s": [1.0, 2.0]}, ray={"call_s": [3.0]})
+    again = Figures.from_json(figures.to_json())
+    assert again.of("ours", "call_s") == {0: 1.0, 1: 2.0}
+    assert again.of("ray", "call_s") == {0: 3.0}
+    assert again.of("parl", "call_s") == {}
+
+
+def test_only_lines_that_are_figures_are_taken_from_what_a_process_prints() -> None:
+    said = '[Actor-1] hello\n{"figure": "call_s", "value": 0.5}\n{"other": 1}\n'
+    assert turns.figures_in(said) == {"call_s": 0.5}
+
+
+# --- bars -----------------------------------------------------------------------------------------
+
+
+def test_the_median_of_the_ratios_of_each_round_is_judged() -> None:
+    row = Row("a call", "call_s", (at_most(1.3, BARE),))
+    figures = measured(ours={"call_s": [1.0, 20.0, 3.0]}, bare={"call_s": [1.0, 10.0, 2.0]})
+    verdict = judge(row, row.bars[0], figures)
+    assert verdict is not None
+    assert verdict.ratio == Spread(1.5, 1.0, 2.0, 3)  # not the ratio of medians, 3 to 2
+    assert not verdict.reached
+
+
+def test_a_round_that_lacks_the_other_side_is_left_out() -> None:
+    row = Row("a call", "call_s", (at_most(1.3, BARE),))
+    figures = measured(ours={"call_s": [1.0, 99.0]}, bare={"call_s": [1.0]})
+    verdict = judge(row, row.bars[0], figures)
+    assert verdict is not None
+    assert verdict.ratio.rounds == 1
+    assert verdict.reached
+    assert judge(row, row.bars[0], measured(ours={"call_s": [1.0]})) is None
+
+
+@pytest.mark.parametrize(
+    ("bar", "reached"),
+    [
+        (at_least(40_000), True),
+        (at_least(50_001), False),
+        (at_most(50_000), True),
+        (at_least(1, Term("ray", "Ray", times=2), Term("bare", "x", "other_per_s")), True),
+        (at_least(1, Term("ray", "Ray", times=2), Term("bare", "x", "other_per_s", 2)), False),
+    ],
+)
+def test_a_bar_is_a_number_or_a_sum_of_what_others_measured(bar: bars.Bar, reached: bool) -> None:
+    figures = measured(
+        ours={"calls_per_s": [50_000.0]},
+        ray={"calls_per_s": [20_000.0]},
+        bare={"other_per_s": [10_000.0]},
+    )
+    verdict = judge(Row("calls", "calls_per_s"), bar, figures)
+    assert verdict is not None
+    assert verdict.reached == reached
+
+
+def test_every_figure_of_the_table_has_a_unit_and_every_term_a_system() -> None:
+    for row in bars.ROWS:
+        assert units.shown(row.figure, 0.5)
+        for term in [*row.beside, *(term for bar in row.bars for term in bar.terms)]:
+            assert term.system in turns.SYSTEMS
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "text"),
+    [
+        ("call_s", 0.000167, "167 us"),
+        ("echo_s", 0.0245, "24.5 ms"),
+        ("start_s", 1.5, "1.50 s"),
+        ("calls_per_s", 40_000.0, "40,000/s"),
+        ("stream_bytes_per_s", 4.1e9, "4.10 GB/s"),
+        ("uss_bytes", 9.6e6, "9.60 MB"),
+        ("idle_share", 0.0042, "0.42 %"),
+    ],
+)
+def test_a_figure_is_shown_in_the_unit_that_its_name_ends_in(
+    figure: str, value: float, text: str
+) -> None:
+    assert units.shown(figure, value) == text
+
+
+def test_a_range_is_in_the_unit_of_its_median() -> None:
+    assert units.shown_spread("call_s", Spread(0.9e-3, 0.5e-3, 1.2e-3, 3)) == "900 us (500-1,200)"
+    assert units.shown_spread("call_s", Spread(0.9e-3, 0.9e-3, 0.9e-3, 1)) == "900 us"
+
+
+@pytest.mark.parametrize(
+    ("bar", "text"),
+    [
+        (at_least(40_000), ">= 40,000/s"),
+        (at_most(1.3, BARE), "<= 1.3 x bare pyzmq"),
+        (at_most(1, BARE), "<= bare pyzmq"),
+        (at_most(1, BARE._replace(times=2), Term("ours", "a call")), "<= 2 x bare pyzmq + a call"),
+        (at_most(1 / 3, BARE, BARE), "<= 0.33 x (bare pyzmq + bare pyzmq)"),
+    ],
+)
+def test_a_bar_is_told_in_words(bar: bars.Bar, text: str) -> None:
+    assert table.said(Row("calls", "calls_per_s"), bar) == text
+
+
+def test_the_table_has_a_line_for_each_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (
+        Row("a call", "call_s", (at_most(1.3, BARE), at_most(0.1, Term("ray", "Ray")))),
+        Row("a start", "start_s", (at_most(0.4),)),
+        Row("an end", "end_s"),
+    )
+    monkeypatch.setattr(table, "ROWS", rows)
+    figures = measured(
+        ours={"call_s": [1e-4, 3e-4], "start_s": [0.5]}, bare={"call_s": [1e-4, 2e-4]}
+    )
+    assert table.bars(figures, TITLES) == [
+        ["a call", "<= 1.3 x bare pyzmq", "200 us (100-300)", "1.25 x (1.00-1.50)", "yes",
+         "bare pyzmq 150 us"],
+        ["", "<= 0.1 x Ray", "", "", "-", ""],
+        ["a start", "<= 400 ms", "500 ms", "", "NO", ""],
+        ["an end", "", table.MISSING, "", "", ""],
+    ]  # fmt: skip
+    head, lines = table.measured(figures, TITLES)
+    assert head == ["", "remotely", "bare pyzmq"]
+    assert lines == [["a call", "200 us (100-300)", "150 us (100-200)"]]
+
+
+def test_the_columns_of_the_table_are_straight() -> None:
+    line = ["a very long thing that is measured", "<= Ray", "1 s", "", "yes", ""]
+    head, long = table.text([line]).splitlines()
+    assert head.index("to reach") == long.index("<= Ray")
+    assert head.index("reached") == long.index("yes")
+
+
+def test_the_page_has_a_place_for_each_table_and_keeps_the_rest() -> None:
+    text = page.PAGE.read_text()
+    once = page.filled(text, {"date": "today"}, measured(ours={"call_s": [1e-4]}))
+    assert "| date | today |" in once
+    assert "| blocking call, ipc | <= 1.3 x bare pyzmq | 100 us |" in once
+    assert page.filled(once, {"date": "today"}, measured(ours={"call_s": [1e-4]})) == once
+    without_tables = [line for line in once.splitlines() if not line.startswith("|")]
+    assert without_tables == [line for line in text.splitlines() if not line.startswith("|")]
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def test_every_second_round_goes_backwards() -> None:
+    forth = turns.in_order(turns.SYSTEMS, ["calls", "tcp"], 0)
+    assert turns.in_order(turns.SYSTEMS, ["calls", "tcp"], 1) == forth[::-1]
+    assert {turn.part for turn in forth} == {"calls", "tcp"}
+    assert turns.in_order(["ours"], ["calls"], 0) == [
+        turns.Turn("calls", "ours", turns.HERE / "ours" / "calls.py")
+    ]
+
+
+def test_every_script_is_there_and_every_system_known() -> None:
+    for by_system in turns.PARTS.values():
+        for system, script in by_system.items():
+            assert system in turns.SYSTEMS
+            assert Path(turns.HERE / script).is_file()
+
+
+@pytest.mark.timeout(30)
+def test_a_turn_returns_its_figures_and_one_that_fails_says_why() -> None:
+    memory = turns.HERE / "peers" / "of_memory.py"
+    found = turns.take(turns.Turn("streams", "memory", memory), quick=True)
+    assert found.keys() == {"copy_bytes_per_s"}
+    assert math.isfinite(found["copy_bytes_per_s"])
+    with pytest.raises(turns.TurnFailed, match="KeyError: 'none'"):
+        turns.take(turns.Turn("none", "memory", memory), quick=True)

@@ -1,0 +1,156 @@
+"""What is measured, and what it is to reach.
+
+A row is one figure of ours.  A bar compares it with a number, or with what others took in the same
+round: a ratio is formed within each round, and the median of the rounds' ratios is judged.  So a
+machine that is slow for a minute is slow for both sides.
+"""
+
+from typing import NamedTuple
+
+from tools.bench.figures import Figures, Spread, spread
+
+
+class Term(NamedTuple):
+    """So many times what `system` measured of `figure`; of the row's own if it names none."""
+
+    system: str
+    title: str
+    figure: str = ""
+    times: float = 1
+
+
+class Bar(NamedTuple):
+    """At most, or at least, `limit` times the sum of the terms; without terms, `limit` itself."""
+
+    at_most: bool
+    limit: float
+    terms: tuple[Term, ...] = ()
+
+
+class Row(NamedTuple):
+    title: str
+    figure: str
+    bars: tuple[Bar, ...] = ()
+    beside: tuple[Term, ...] = ()  # figures of another name that are shown beside it
+
+
+class Verdict(NamedTuple):
+    ratio: Spread
+    reached: bool
+
+
+def at_most(limit: float, *terms: Term) -> Bar:
+    return Bar(True, limit, terms)
+
+
+def at_least(limit: float, *terms: Term) -> Bar:
+    return Bar(False, limit, terms)
+
+
+BARE = Term("bare", "bare pyzmq")
+RAY = Term("ray", "Ray")
+
+
+def copy_of(size: str, times: float = 1) -> Term:
+    return Term("memory", "one copy", f"copy_{size}", times)
+
+
+def from_memory(size: str) -> Term:
+    return Term("memory", "one that no cache helps", f"copy_{size}_memory_s")
+
+
+ROWS = (
+    Row("blocking call, ipc", "call_s", (at_most(1.3, BARE),)),
+    Row("blocking call, tcp; bare pyzmq with CURVE too", "call_tcp_s", (at_most(1.3, BARE),)),
+    Row(
+        "pipelined calls, one client, one actor",
+        "pipelined_per_s",
+        (at_least(40_000), at_least(10, RAY)),
+    ),
+    Row("pipelined calls, 8 clients, 8 actors", "crowd_per_s", (at_least(8, RAY),)),
+    Row("array there and back, 0.1 MB", "echo_100kb_s", beside=(copy_of("100kb_s"),)),
+    Row(
+        "array there and back, 1 MB",
+        "echo_1mb_s",
+        (at_most(0.35, RAY), at_most(1, BARE)),
+        beside=(copy_of("1mb_s"),),
+    ),
+    Row(
+        "array there and back, 10 MB",
+        "echo_10mb_s",
+        (at_most(4, copy_of("10mb_s")), at_most(1 / 3, RAY)),
+        beside=(from_memory("10mb"),),
+    ),
+    Row(
+        "array there and back, 100 MB",
+        "echo_100mb_s",
+        (at_most(4, copy_of("100mb_s")), at_most(1, RAY)),
+        beside=(from_memory("100mb"),),
+    ),
+    Row(
+        "8 MB of parameters to a group of 16",
+        "broadcast_s",
+        (
+            at_most(1, copy_of("parameters_s", 2), Term("ours", "an empty call", "empty_16_s")),
+            at_most(1 / 4, RAY),
+        ),
+        beside=(Term("parl", "PARL, to 8", "broadcast_8_s"),),
+    ),
+    Row("the same by put, to the group", "broadcast_put_s"),
+    Row("the same by put, in a loop", "broadcast_put_loop_s"),
+    Row("an empty call to the group", "empty_16_s"),
+    Row(
+        "trajectories of 28 MB, from 4 actors",
+        "stream_bytes_per_s",
+        (at_least(0.7, copy_of("bytes_per_s")),),
+    ),
+    Row("16 actors that use torch, with a call each", "spawn_16_torch_s", (at_most(0.3),)),
+    Row("unique memory of an actor that uses torch", "torch_uss_bytes", (at_most(10e6),)),
+    Row("first actor that uses torch, with a call", "first_torch_s"),
+    Row("a further one that uses torch, with a call", "next_torch_s"),
+    Row("embedded connect()", "connect_s", (at_most(0.4),)),
+    Row("`remotely start`, from the prompt to the next", "start_s", (at_most(1.5),)),
+    Row("`remotely stop`", "stop_s"),
+    Row("first actor, with a call", "first_actor_s"),
+    Row("16 actors, with a call each", "spawn_16_s"),
+    Row("shutdown() with 17 actors", "shutdown_s"),
+    Row("200 actors, with a call each", "spawn_200_s"),
+    Row("an empty call to a group of 199", "empty_199_s"),
+    Row(
+        "blocking call while 200 actors are alive",
+        "call_of_200_s",
+        (at_most(1.2, Term("ours", "one while 10 are", "call_of_10_s")),),
+    ),
+    Row("idle cluster, of one core", "idle_0_share", (at_most(0.005),)),
+    Row("idle cluster with 16 actors, of one core", "idle_16_share", (at_most(0.005),)),
+    Row("of that, the client", "idle_16_client_share"),
+    Row("of that, the master", "idle_16_master_share"),
+    Row("of that, the worker", "idle_16_worker_share"),
+    Row("of that, the zygote", "idle_16_zygote_share"),
+    Row("of that, the actors", "idle_16_actors_share"),
+    Row(
+        "the master's part in a placement, of 1,000 workers",
+        "placement_of_1000_s",
+        beside=(Term("ours", "of 10", "placement_of_10_s"),),
+    ),
+    Row("what 1,000 workers at rest take of its core", "master_of_1000_share"),
+)
+
+
+def judge(row: Row, bar: Bar, figures: Figures) -> Verdict | None:
+    """Return the ratio to the bar's terms, and whether the bar is reached; None if not measured."""
+    ratios = []
+    for number, value in figures.of("ours", row.figure).items():
+        parts = [
+            term.times
+            * figures.of(term.system, term.figure or row.figure).get(number, float("nan"))
+            for term in bar.terms
+        ]
+        ratio = value / sum(parts) if parts else value
+        if ratio == ratio:  # not so where a round lacks one of them
+            ratios.append(ratio)
+    if not ratios:
+        return None
+    found = spread(ratios)
+    reached = found.median <= bar.limit if bar.at_most else found.median >= bar.limit
+    return Verdict(found, reached)

@@ -1,0 +1,56 @@
+"""The floor of everything that carries arrays: one copy of them, into memory that is there already.
+
+The same arrays copied again and again stay in the processor's cache where they fit, as a bar
+would have it.  Beside them, named `_memory`, stand copies that come from memory: of so many arrays
+in turn that no cache holds them.
+"""
+
+import itertools
+import statistics
+
+import numpy as np
+
+from tools.bench import stopwatch
+from tools.bench.stopwatch import Array, Effort, report
+
+MORE_THAN_A_CACHE = 256_000_000  # bytes
+
+
+def copies(effort: Effort) -> None:
+    """How long each array of the echoes takes to be copied once."""
+    for size, count in stopwatch.ECHOES.items():
+        array = stopwatch.random_bytes(count)
+        many = [array.copy() for _ in range(max(1, MORE_THAN_A_CACHE // count))]
+        report(
+            **{
+                f"copy_{size}_s": _copy_s([array], effort),
+                f"copy_{size}_memory_s": _copy_s(many, effort) / len(many),
+            }
+        )
+
+
+def parameters(effort: Effort) -> None:
+    report(copy_parameters_s=_copy_s(list(stopwatch.parameters().values()), effort))
+
+
+def trajectory(effort: Effort) -> None:
+    arrays = stopwatch.trajectory()
+    seconds = _copy_s(list(arrays.values()), effort)
+    report(copy_bytes_per_s=stopwatch.size_of(arrays) / seconds)
+
+
+def _copy_s(arrays: list[Array], effort: Effort) -> float:
+    """Return how long it takes to copy each of the arrays once."""
+    pairs = [(array.copy(), array) for array in arrays]
+    count = max(1, effort.echo_bytes // stopwatch.size_of(dict(enumerate(arrays))))
+
+    def copy() -> None:
+        for target, array in itertools.chain.from_iterable(itertools.repeat(pairs, count)):
+            np.copyto(target, array)
+
+    copy()
+    return statistics.median(stopwatch.seconds(copy) / count for _ in range(effort.repeats))
+
+
+if __name__ == "__main__":
+    stopwatch.main({"arrays": copies, "broadcast": parameters, "streams": trajectory})

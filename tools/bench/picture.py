@@ -1,0 +1,88 @@
+"""The picture of a run: a panel for each row that others measured too, on a logarithmic scale."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+from tools.bench.bars import ROWS, Row
+from tools.bench.figures import Figures, Spread
+from tools.bench.table import beside
+from tools.bench.units import shown
+
+OURS, FLOOR, PEER = "#c2410c", "#64748b", "#cbd5e1"
+FLOORS = ("memory", "bare")
+COLUMNS = 3
+
+Line = tuple[str, str, str, Spread]  # system, title, figure, value
+
+
+def draw(figures: Figures, titles: dict[str, str], subtitle: str, file: Path) -> None:
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - after its backend was chosen
+
+    panels = [(row, found) for row in ROWS if len(found := lines_of(row, figures, titles)) > 1]
+    if not panels:
+        raise SystemExit("nothing to draw: no figure of ours has another one beside it")
+    rows = [panels[i : i + COLUMNS] for i in range(0, len(panels), COLUMNS)]
+    room = [1 + max(len(found) for _, found in row) for row in rows]  # bars are of one height
+    figure, axes = plt.subplots(
+        len(rows),
+        COLUMNS,
+        figsize=(15, 0.28 * sum(room) + 1),
+        squeeze=False,
+        layout="constrained",
+        gridspec_kw={"height_ratios": room},
+    )
+    for number, (place, (row, found)) in enumerate(zip(axes.flat, panels, strict=False)):
+        _panel(place, row, found, room[number // COLUMNS])
+    for place in axes.flat[len(panels) :]:
+        place.set_axis_off()
+    figure.suptitle(f"remotely and others\n{subtitle}", fontsize=11)
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
+
+
+def lines_of(row: Row, figures: Figures, titles: dict[str, str]) -> list[Line]:
+    """Return what a panel shows, best first; nothing unless ours is among it."""
+    named = [(system, titles[system], row.figure) for system in titles] + [
+        (term.system, term.title, term.figure) for term in beside(row) if term.system != "ours"
+    ]
+    found = [
+        (system, title, figure, spread)
+        for system, title, figure in named
+        if (spread := figures.spread(system, figure)) and spread.median > 0
+    ]
+    if not any(system == "ours" for system, *_ in found):
+        return []
+    return sorted(found, key=lambda line: line[3].median, reverse=_more_is_better(row))
+
+
+def _panel(place: Any, row: Row, found: list[Line], room: int) -> None:
+    for height, (system, _, figure, spread) in enumerate(reversed(found)):
+        colour = OURS if system == "ours" else FLOOR if system in FLOORS else PEER
+        error = [[spread.median - spread.low], [spread.high - spread.median]]
+        place.barh(height, spread.median, color=colour, height=0.7)
+        place.errorbar(spread.median, height, xerr=error, color="#334155", linewidth=1)
+        place.annotate(
+            shown(figure, spread.median),
+            (spread.high, height),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    place.set_yticks(range(len(found)), [title for _, title, *_ in reversed(found)], fontsize=8)
+    place.set_ylim(len(found) - 0.4 - room, len(found) - 0.4)
+    place.set_xscale("log")
+    values = [spread.median for *_, spread in found]
+    place.set_xlim(min(values) / 3, max(values) * 6)
+    place.set_xticks([])
+    place.minorticks_off()
+    place.spines[["top", "right", "bottom"]].set_visible(False)
+    better = "more" if _more_is_better(row) else "less"
+    place.set_title(f"{row.title.replace('`', '')} ({better} is better)", fontsize=9, loc="left")
+
+
+def _more_is_better(row: Row) -> bool:
+    return row.figure.endswith("_per_s")

@@ -1,0 +1,483 @@
+"""What a cluster costs its master, and whether that stays so as the cluster grows.
+
+    python -m tools.bench.registry [--workers 1000] [--actors 20000] [--sockets] [--json FILE]
+
+A real Registry hears bytes, as its shell does: each message is decoded, handled, and what the
+registry says to it is encoded.  Figures are microseconds of one core an event, sockets apart, on
+clusters of a hundredth, a tenth and all of the workers and actors; a figure is flat if its row is.
+
+With --sockets a real master, a process of its own, has as many connections, each with CURVE, from
+workers that beat and report; what it takes of a core is what the kernel says, libzmq's thread
+included, and the latency of a placement is what a client sees.
+"""
+
+import argparse
+import gc
+import itertools
+import json
+import multiprocessing
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+import zmq
+
+from remotely import control, host, sockets
+from remotely.keys import MasterKey, MemberKey, fresh_keys
+from remotely.lease import BEAT_EVERY_S, LEASE_S, TICK_EVERY_S
+from remotely.master import GC_THRESHOLD, Config
+from remotely.registry import Registry
+from remotely.sockets import Reconnect
+
+SIZES = (0.01, 0.1, 1.0)  # of what is asked for
+CPUS = 32.0  # of a worker
+ROOM = 0.5  # CPUs that are left on a worker when its actors have taken theirs
+WAITERS = 1000
+SAMPLES = 200  # events a figure, where the cluster has as many to give
+REST_S = 10.0
+SETTLE_S = 3.0
+
+Said = TypeVar("Said")
+
+
+class Cluster:
+    """A Registry, and its peers as a loop plays them; each worker's actors belong to one client."""
+
+    def __init__(self, workers: int, actors: int, owner: str = "") -> None:
+        self.spent_s = 0.0
+        self.said: list[tuple[str, msgspec.Struct]] = []
+        self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
+        self.registry = Registry(self._tell, lambda who: None, [b"k" * 40], LEASE_S)
+        self.workers = [f"{number:016x}" for number in range(workers)]
+        self.clients = [f"{number:032x}" for number in range(workers)]
+        self.tickets = itertools.count(1)
+        self.registers = [
+            register(
+                name, [status(n, w, owner or self.clients[w]) for n in range(actors // workers)]
+            )
+            for w, name in enumerate(self.workers)
+        ]
+
+    def hear(self, role: str, who: str, *messages: msgspec.Struct) -> None:
+        """Have the master hear, and count what it takes."""
+        for message in messages:
+            data = control.write(message)
+            begin = time.perf_counter()
+            match self._readers[role].read(data):
+                case control.Hello() as hello:
+                    self.registry.greet(hello, begin)
+                case control.Register() as found:
+                    self.registry.enlist(found, begin)
+                    self.registry.settle(found)
+                case heard if role == "client":
+                    self.registry.hear_client(who, heard, begin)
+                case heard:
+                    self.registry.hear_worker(who, heard, begin)
+            self.spent_s += time.perf_counter() - begin
+
+    def time(self, action: Callable[[], object]) -> None:
+        """Count what the master does of its own accord."""
+        begin = time.perf_counter()
+        action()
+        self.spent_s += time.perf_counter() - begin
+
+    def took_us(self, events: int) -> float:
+        """Return microseconds an event since the last figure."""
+        spent_s, self.spent_s = self.spent_s, 0.0
+        self.said.clear()
+        gc.collect()  # what we have left, at nobody's cost
+        return spent_s / events * 1e6
+
+    def taken(self, kind: type[Said]) -> list[tuple[str, Said]]:
+        """Take what was said of this kind, and forget the rest."""
+        found: list[tuple[str, Said]] = []
+        found += [(who, said) for who, said in self.said if isinstance(said, kind)]
+        self.said.clear()
+        return found
+
+    def _tell(self, who: str, message: msgspec.Struct) -> None:
+        control.write(message)
+        self.said.append((who, message))
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def place(self, who: str, **wishes: Any) -> control.Place:
+        place = place_of(next(self.tickets), who, **wishes)
+        self.hear("client", who, place)
+        return place
+
+    def spawn(self) -> list[tuple[str, control.Request]]:
+        """Have the workers do what they were told; return what lives where."""
+        spawned = [(who, spawn.request) for who, spawn in self.taken(control.Spawn)]
+        for who, request in spawned:
+            self.hear("worker", who, control.Spawned(location=location_of(request), since=1.0))
+        return spawned
+
+    def bury(self, worker: str, actor: str) -> None:
+        obituary = control.Obituary(actor=actor, life=0, asked=True, exit=0)
+        self.hear("worker", worker, control.Died(obituary=obituary))
+
+    def tick(self) -> None:
+        now = time.perf_counter()
+        for who in (*self.workers, *self.clients):
+            control.write(control.Tick())
+            self.registry.renew(who, now)
+        self.registry.expire(now)
+
+
+def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
+    fields: dict[str, Any] = {
+        "actor": actor,
+        "name": f"Environment-{actor[:6]}",
+        "class_name": "Environment",
+        "owner": owner,
+        "job": owner,
+        "cpus": 1,
+        "memory": 1 << 30,
+        "python": host.PYTHON,
+        "modules": ["numpy", "torch"],
+        **wishes,
+    }
+    return control.Request(**fields)
+
+
+def place_of(number: int, who: str, **wishes: Any) -> control.Place:
+    request = request_of(f"{number:08x}{'f' * 24}", who, **wishes)
+    return control.Place(ticket=number, request=request, patience_s=60)
+
+
+def location_of(request: control.Request) -> control.Location:
+    return control.Location(
+        actor=request.actor,
+        name=request.name,
+        class_name=request.class_name,
+        life=request.life,
+        pid=12345,
+        host="a boot, a mount namespace, a user: some sixty characters in all",
+        machine="machine",
+        ipc="ipc:///tmp/remotely-abcdefgh/s/0123456789ab.0",
+        tcp="tcp://10.0.0.1:45678",
+        public_key=b"k" * 40,
+    )
+
+
+def status(number: int, worker: int, owner: str) -> control.ActorStatus:
+    request = request_of(f"{worker:06x}{number:04x}{'0' * 22}", owner)
+    return control.ActorStatus(
+        location=location_of(request), request=request, cpu_percent=99.9, rss=1 << 28, since=1e9
+    )
+
+
+def register(name: str, actors: list[control.ActorStatus], cpus: float = 0) -> control.Register:
+    return control.Register(
+        worker=name,
+        python=host.PYTHON,
+        host="elsewhere",
+        machine=f"machine-{name[-4:]}",
+        address="10.0.0.1",
+        pid=1,
+        cpus=cpus or len(actors) + ROOM,
+        gpus=0,
+        memory=len(actors) + 256 << 30,
+        actors=actors,
+    )
+
+
+# --- without sockets ------------------------------------------------------------------------------
+
+
+def figures(workers: int, actors: int) -> dict[str, float]:
+    """Return microseconds an event, on a cluster of this size."""
+    gc.set_threshold(GC_THRESHOLD)  # as in the master's process
+    cluster = Cluster(workers, actors)
+    found: dict[str, float] = {}
+    for found_register in cluster.registers:
+        cluster.hear("worker", found_register.worker, found_register)
+    found["a worker is back, with its actors"] = cluster.took_us(workers)
+    for who in cluster.clients:
+        hello = control.Hello(
+            session=who,
+            python=host.PYTHON,
+            pid=1,
+            host="elsewhere",
+            machine="machine",
+            modules=["numpy", "torch"],
+        )
+        cluster.hear("client", who, hello)
+    found["a client says hello"] = cluster.took_us(workers)
+    _of_placing(cluster, found)
+    _of_rest(cluster, found)
+    _of_waiting(cluster, found)
+    _of_ends(cluster, found)
+    return found
+
+
+def _of_placing(cluster: Cluster, found: dict[str, float]) -> None:
+    count = min(SAMPLES, 10 * len(cluster.workers))
+    askers = list(itertools.islice(itertools.cycle(cluster.clients), count))
+    spawned = []
+    for who in askers:
+        cluster.place(who, cpus=0.01)
+        spawned += cluster.spawn()
+    assert len(spawned) == count
+    found["a placement"] = cluster.took_us(count)
+    for who, (_, request) in zip(askers, spawned, strict=True):
+        cluster.hear("client", who, control.Locate(ticket=1, name=request.name))
+    found["an actor is looked up by name"] = cluster.took_us(count)
+    for who, (worker, request) in zip(askers, spawned, strict=True):
+        cluster.hear("client", who, control.End(actor=request.actor, grace_s=5.0))
+        cluster.bury(worker, request.actor)
+    found["an actor ends"] = cluster.took_us(count)
+
+
+def _of_rest(cluster: Cluster, found: dict[str, float]) -> None:
+    for who in cluster.workers:
+        cluster.hear("worker", who, control.Beat())
+    found["a beat"] = cluster.took_us(len(cluster.workers))
+    for told in cluster.registers:
+        cluster.hear("worker", told.worker, control.Report(actors=told.actors))
+    found["a report of a worker's actors"] = cluster.took_us(len(cluster.workers))
+    cluster.time(cluster.tick)
+    found["a tick, for each peer"] = cluster.took_us(len(cluster.workers + cluster.clients))
+
+
+def _of_waiting(cluster: Cluster, found: dict[str, float]) -> None:
+    dying = cluster.registers[: min(10, len(cluster.registers))]
+    for name, memory in (("alike", lambda n: 1 << 30), ("all different", lambda n: n << 20)):
+        asker = cluster.clients[-1]
+        waiting = [cluster.place(asker, cpus=3, memory=memory(n)) for n in range(WAITERS)]
+        assert not cluster.taken(control.Spawn)
+        found[f"a request waits ({name})"] = cluster.took_us(WAITERS)
+        for told in dying:  # room for one core more, and they want three
+            cluster.bury(told.worker, told.actors[-1].location.actor)
+        assert not cluster.taken(control.Spawn)
+        found[f"an actor ends while {WAITERS:,} wait in vain ({name})"] = cluster.took_us(
+            len(dying)
+        )
+        for place in waiting:
+            cluster.hear("client", asker, control.End(actor=place.request.actor, grace_s=0.0))
+        found[f"a request is taken back ({name})"] = cluster.took_us(WAITERS)
+        dying = [msgspec.structs.replace(told, actors=told.actors[:-1]) for told in dying]
+
+
+def _of_ends(cluster: Cluster, found: dict[str, float]) -> None:
+    for who, told in list(zip(cluster.clients, cluster.registers, strict=True))[-5:]:
+        cluster.hear("client", who, control.Goodbye())
+        for actor in told.actors:
+            cluster.bury(told.worker, actor.location.actor)
+        assert cluster.taken(control.Farewell)
+    found["a client leaves, with a worker's actors"] = cluster.took_us(5)
+    for who in cluster.workers[:5]:
+        cluster.time(lambda who=who: cluster.registry.remove_worker(who, "lost"))  # type: ignore[misc]
+    found["a worker is lost, with its actors"] = cluster.took_us(5)
+    cluster.hear("client", cluster.clients[0], control.AskStatus(ticket=1))
+    found["status, for each worker"] = cluster.took_us(len(cluster.workers) - 5)
+
+
+def owner_of_all(workers: int, actors: int) -> dict[str, float]:
+    """Return microseconds an actor, when the client that owns every one of them ends."""
+    who = "f" * 32
+    cluster = Cluster(workers, actors, owner=who)
+    hello = control.Hello(session=who, python=host.PYTHON, pid=1, host="", machine="")
+    cluster.hear("client", who, hello)
+    for told in cluster.registers:
+        cluster.hear("worker", told.worker, told)
+    cluster.took_us(1)
+    cluster.time(lambda: cluster.registry.end_session(who))
+    assert len(cluster.taken(control.End)) == actors
+    found = {"the owner of all actors ends, for each": cluster.took_us(actors)}
+    sample = cluster.registers[:: max(1, workers // SAMPLES)]
+    for told in sample:
+        cluster.bury(told.worker, told.actors[0].location.actor)
+    found["and such an actor ends"] = cluster.took_us(len(sample))
+    return found
+
+
+def at_rest_percent(found: dict[str, float], workers: int) -> float:
+    """Return what beats, reports and ticks take of a core: of workers, and as many clients."""
+    us_per_s = (
+        2 * workers / BEAT_EVERY_S * found["a beat"]
+        + workers / BEAT_EVERY_S * found["a report of a worker's actors"]
+        + 2 * workers / TICK_EVERY_S * found["a tick, for each peer"]
+    )
+    return us_per_s / 1e6 * 100
+
+
+# --- with sockets ---------------------------------------------------------------------------------
+
+
+def with_sockets(workers: int, actors: int) -> dict[str, float]:
+    """Return what a master process takes of a core at rest, and how fast a client gets an actor."""
+    host.raise_descriptor_limit()
+    master_key, client_key, worker_key = fresh_keys()
+    address = f"tcp://127.0.0.1:{_free_port()}"
+    master = _start_master(address, master_key)
+    spawn = multiprocessing.get_context("spawn")
+    ready = spawn.Event()
+    members = (address, worker_key, workers, actors, ready)
+    crowd = spawn.Process(target=_crowd, args=members, daemon=True)
+    crowd.start()
+    context = sockets.new_context()
+    try:
+        if not ready.wait(60):
+            raise SystemExit(f"{workers} workers were not taken in within 60 s")
+        time.sleep(SETTLE_S)
+        rest_percent = _percent_of_a_core(master.pid)
+        latencies_s = _latencies_s(context, address, client_key, worker_key)
+    finally:
+        context.destroy(linger=0)
+        crowd.kill()
+        crowd.join()
+        assert master.stdin is not None
+        master.stdin.close()  # its lifeline
+        master.wait()
+    return {
+        "at rest, % of a core": rest_percent,
+        "a placement for a client, ms: median": 1e3 * statistics.median(latencies_s),
+        "a placement for a client, ms: 99 of 100": 1e3 * sorted(latencies_s)[-SAMPLES // 100 - 1],
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start_master(address: str, key: MasterKey) -> "subprocess.Popen[bytes]":
+    master = subprocess.Popen(
+        host.module_command("remotely.master"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert master.stdin is not None
+    assert master.stdout is not None
+    config = Config(address=address, key=key.to_dict(), lifeline=True)
+    master.stdin.write(msgspec.json.encode(config) + b"\n")
+    master.stdin.flush()
+    if (word := master.stdout.readline()) != b"READY\n":
+        raise SystemExit(f"the master did not start: {word.decode()}")
+    return master
+
+
+def _percent_of_a_core(pid: int) -> float:
+    """Return what a process takes while nothing but rest happens; all of its threads."""
+    process = psutil.Process(pid)
+    begin, before = time.monotonic(), process.cpu_times()
+    time.sleep(REST_S)
+    after, seconds = process.cpu_times(), time.monotonic() - begin
+    return 100 * (after.user + after.system - before.user - before.system) / seconds
+
+
+def _crowd(address: str, key: MemberKey, workers: int, actors: int, ready: Any) -> None:
+    """Be all the workers: each beats and reports in its turn, and hears what it is told."""
+    host.raise_descriptor_limit()
+    context = sockets.new_context()
+    lines = [
+        sockets.client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
+        for _ in range(workers)
+    ]
+    beat, reports = control.write(control.Beat()), []
+    for w, line in enumerate(lines):
+        living = [status(n, w, "") for n in range(actors // workers)]
+        line.connect(address)
+        line.send(control.write(register(f"{w:016x}", living)))
+        reports.append(control.write(control.Report(actors=living)))
+    for line in lines:
+        line.poll()  # until it is registered
+    ready.set()
+    begin = time.monotonic()
+    for turn in itertools.count():
+        line = lines[turn % workers]
+        time.sleep(max(0.0, begin + turn * BEAT_EVERY_S / workers - time.monotonic()))
+        while sockets.readable(line):
+            line.recv()
+        line.send(beat)
+        line.send(reports[turn % workers])
+
+
+def _latencies_s(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    client_key: MemberKey,
+    worker_key: MemberKey,
+) -> list[float]:
+    """Ask for actors one by one; the worker with most room, where they all go, is at once ready."""
+    session, found = "f" * 32, []
+    hello = control.Hello(session=session, python=host.PYTHON, pid=1, host="", machine="")
+    worker = _Member(context, address, worker_key, register("f" * 16, [], cpus=1e6))
+    client = _Member(context, address, client_key, hello)
+    worker.hears(control.Registered)
+    client.hears(control.Welcome)
+    for number in range(SAMPLES):
+        begin = time.perf_counter()
+        client.says(place_of(number, session))
+        spawn = worker.hears(control.Spawn)
+        worker.says(control.Spawned(location=location_of(spawn.request)))
+        client.hears(control.Placed)
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+class _Member:
+    """A connection that waits for what it expects."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        key: MemberKey,
+        introduction: msgspec.Struct,
+    ) -> None:
+        self._reader = control.Reader(control.FromMaster[key.role])
+        self._line = sockets.client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
+        self._line.connect(address)
+        self.says(introduction)
+
+    def says(self, message: msgspec.Struct) -> None:
+        self._line.send(control.write(message))
+
+    def hears(self, kind: type[Said]) -> Said:
+        while True:
+            if isinstance(said := self._reader.read(self._line.recv()), kind):
+                return said
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--actors", type=int, default=20_000)
+    parser.add_argument("--sockets", action="store_true", help="a real master and connections too")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    sizes = [(max(10, int(s * options.workers)), max(20, int(s * options.actors))) for s in SIZES]
+    columns = []
+    for workers, actors in sizes:
+        column = {**figures(workers, actors), **owner_of_all(workers, actors)}
+        column["at rest, % of a core"] = at_rest_percent(column, workers)
+        if options.sockets:
+            measured = with_sockets(workers, actors)
+            column |= {f"with sockets: {name}": value for name, value in measured.items()}
+        columns.append(column)
+    heads = [f"{workers:,}/{actors:,}" for workers, actors in sizes]
+    print(
+        f"{'microseconds of the master, by workers/actors':60}" + "".join(f"{h:>14}" for h in heads)
+    )
+    for name in columns[0]:
+        print(f"{name:60}" + "".join(f"{column[name]:>14,.2f}" for column in columns))
+    if options.json:
+        rows = dict(zip(heads, columns, strict=True))
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

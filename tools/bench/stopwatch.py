@@ -1,0 +1,121 @@
+"""How every system is timed: alike, with nothing but the standard library and numpy.
+
+A system's process is told a part, measures what belongs to it and prints each figure as a line of
+JSON, which __main__.py collects.  A figure's name ends in its unit, and the unit is SI:
+
+    _s   _per_s   _bytes   _bytes_per_s   _share (of one core)
+
+A timing is repeated, and the median counts: one that met another process's burst does not.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Effort(NamedTuple):
+    repeats: int  # timings, of which the median counts
+    calls: int  # in one timing of blocking calls
+    pipelined: int  # in one timing of calls that do not wait for each other
+    broadcasts: int  # in one timing of calls to a group
+    echo_bytes: int  # what one timing of echoes carries, about
+    stream_s: float
+    idle_s: float
+
+
+FULL = Effort(5, 1000, 3000, 5, 500_000_000, stream_s=3.0, idle_s=10.0)
+QUICK = Effort(3, 300, 1000, 2, 20_000_000, stream_s=1.0, idle_s=2.0)
+
+ECHOES = {
+    "100kb": 100_000,
+    "1mb": 1_000_000,
+    "10mb": 10_000_000,
+    "100mb": 100_000_000,
+}
+
+
+def main(parts: Mapping[str, Callable[[Effort], None]]) -> None:
+    """Measure the part that the command line names."""
+    part, *words = sys.argv[1:]
+    parts[part](QUICK if "--quick" in words else FULL)
+
+
+def report(**figures: float) -> None:
+    for name, value in figures.items():
+        print(json.dumps({"figure": name, "value": value}), flush=True)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def per_call(run: Callable[[int], object], count: int, repeats: int) -> float:
+    """Return the seconds of one call, where `run(n)` makes n; the first run is not timed."""
+    run(min(count, 200))
+    return statistics.median(seconds(lambda: run(count)) / count for _ in range(repeats))
+
+
+def echoes(run: Callable[[Array, int], object], effort: Effort) -> None:
+    """Report how long an array takes there and back, where `run(array, n)` sends it n times."""
+    for size, count_of_bytes in ECHOES.items():
+        array = random_bytes(count_of_bytes)
+        count = max(1, min(100, effort.echo_bytes // count_of_bytes))
+        run(array, count)
+        timings = [seconds(lambda: run(array, count)) for _ in range(effort.repeats)]  # noqa: B023 - called at once
+        report(**{f"echo_{size}_s": statistics.median(timings) / count})
+
+
+def random_bytes(count: int) -> Array:
+    """Return an array whose pages are all there, and are not one page of zeros."""
+    return np.random.default_rng(0).integers(0, 256, count, dtype=np.uint8)
+
+
+def parameters() -> dict[str, Array]:
+    """Return what a broadcast carries: 20 arrays, 8 MB in all."""
+    generator = np.random.default_rng(0)
+    return {f"layer{i}": generator.standard_normal(100_000, np.float32) for i in range(20)}
+
+
+def trajectory() -> dict[str, Array]:
+    """Return what a stream carries: 1,000 observations of four 84x84 images, 28 MB in all."""
+    return {
+        "obs": random_bytes(1000 * 4 * 84 * 84).reshape(1000, 4, 84, 84),
+        "action": random_bytes(1000),
+        "done": np.zeros(1000, np.uint8),
+    }
+
+
+def size_of(arrays: Mapping[Any, Array]) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+class Meter:
+    """Counts bytes for a while, after as long a while that does not count."""
+
+    def __init__(self, for_s: float) -> None:
+        self._for_s = for_s
+        self._begin = time.perf_counter() + for_s
+        self._first: float | None = None
+        self._bytes = 0
+        self.per_s = 0.0
+
+    def runs_on(self, count: int) -> bool:
+        """Take note of `count` bytes that arrived now; False when the time is up."""
+        now = time.perf_counter()
+        if self._first is None:
+            if now >= self._begin:
+                self._first = now
+            return True
+        self._bytes += count
+        self.per_s = self._bytes / (now - self._first)
+        return now - self._first < self._for_s

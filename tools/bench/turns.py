@@ -1,0 +1,212 @@
+"""Who measures what, and how they take turns.
+
+A turn is one system measuring one part in a process of its own, started for it and ended after it.
+Kept alive between turns, most systems would disturb the others: Ray and PARL burn a good part of a
+core while they idle, and stopping them (SIGSTOP) makes their heartbeats end them.  A fresh start
+costs seconds, which nobody counts, and its length is a figure itself.
+
+Turns go part by part and, within a part, system by system, so that what is compared is measured
+within the same minute; then all over again, every second round in reverse order.  Before each turn
+the machine is left to become quiet.  What a turn leaves running is ended: its orphans become
+children of ours.
+"""
+
+import contextlib
+import ctypes
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.bench import processes
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+OWN = Path(sys.executable)
+PEERS = ROOT / ".peers" / "bin" / "python"
+PEERS_PARL = ROOT / ".peers-parl" / "bin" / "python"
+
+LIMIT_S = 240.0  # of one turn
+QUIET_S = 5.0  # how long a turn waits for a machine that does not become quiet
+GRACE_S = 2.0  # what a turn started ends by itself, or is ended after
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+
+
+class System(NamedTuple):
+    title: str
+    python: Path
+    package: str  # whose version tells which it is
+    is_quick: bool = True  # also with --quick
+
+
+SYSTEMS = {
+    "ours": System("remotely", OWN, "remotely"),
+    "memory": System("one copy", OWN, "numpy"),
+    "bare": System("bare pyzmq", OWN, "pyzmq"),
+    "pipe": System("multiprocessing", OWN, ""),
+    "rpyc": System("RPyC", PEERS, "rpyc"),
+    "pyro5": System("Pyro5", PEERS, "Pyro5"),
+    "ray": System("Ray", PEERS, "ray", is_quick=False),
+    "xoscar": System("xoscar", PEERS, "xoscar", is_quick=False),
+    "parl": System("PARL", PEERS_PARL, "parl", is_quick=False),
+}
+
+# Each is run by path, and told the part.
+PARTS: dict[str, dict[str, str]] = {
+    "calls": {
+        "bare": "peers/of_zmq.py",
+        "ours": "ours/calls.py",
+        "pipe": "peers/of_pipe.py",
+        "rpyc": "peers/of_rpyc.py",
+        "pyro5": "peers/of_pyro5.py",
+        "ray": "peers/of_ray.py",
+        "xoscar": "peers/of_xoscar.py",
+        "parl": "peers/of_parl.py",
+    },
+    "tcp": {"bare": "peers/of_zmq.py", "ours": "ours/calls.py"},
+    "crowd": {"ours": "ours/calls.py", "ray": "peers/of_ray.py"},
+    "arrays": {
+        "memory": "peers/of_memory.py",
+        "bare": "peers/of_zmq.py",
+        "ours": "ours/arrays.py",
+        "ray": "peers/of_ray.py",
+        "pipe": "peers/of_pipe.py",
+        "xoscar": "peers/of_xoscar.py",
+        "parl": "peers/of_parl.py",
+    },
+    "broadcast": {
+        "memory": "peers/of_memory.py",
+        "ours": "ours/arrays.py",
+        "ray": "peers/of_ray.py",
+        "parl": "peers/of_parl.py",
+    },
+    "streams": {
+        "memory": "peers/of_memory.py",
+        "ours": "ours/arrays.py",
+        "ray": "peers/of_ray.py",
+    },
+    "spawn": {"ours": "ours/startup.py", "ray": "peers/of_ray.py"},
+    "start": {
+        "ours": "ours/startup.py",
+        "ray": "peers/of_ray.py",
+        "xoscar": "peers/of_xoscar.py",
+        "parl": "peers/of_parl.py",
+    },
+    "many": {"ours": "ours/many.py"},
+    "idle": {"ours": "ours/idle.py", "ray": "peers/of_ray.py"},
+    "registry": {"ours": "ours/master.py"},
+}
+NOT_QUICK = {"registry"}  # parts that --quick leaves out unless they are named
+
+
+class Turn(NamedTuple):
+    part: str
+    system: str
+    script: Path
+
+
+class TurnFailed(Exception):
+    """A system's process did not end well; the text is the end of what it said."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the systems that are installed here."""
+    found = {}
+    for name, system in SYSTEMS.items():
+        if not system.package:
+            found[name] = ""
+        elif system.python == OWN:
+            found[name] = importlib.metadata.version(system.package)
+        elif system.python.exists():
+            ask = f"from importlib.metadata import version; print(version({system.package!r}))"
+            done = subprocess.run([system.python, "-c", ask], capture_output=True, text=True)
+            if done.returncode == 0:
+                found[name] = done.stdout.strip()
+    return found
+
+
+def in_order(systems: Iterable[str], parts: Iterable[str], number: int) -> list[Turn]:
+    """Return the turns of a round: of each part those systems that measure it."""
+    allowed, wanted = set(systems), set(parts)
+    turns = [
+        Turn(part, system, HERE / script)
+        for part, by_system in PARTS.items()
+        for system, script in by_system.items()
+        if part in wanted and system in allowed and (HERE / script).exists()
+    ]
+    return turns[::-1] if number % 2 else turns
+
+
+def take(turn: Turn, quick: bool) -> dict[str, float]:
+    """Run a turn and return its figures.  Raises TurnFailed."""
+    if not quick:
+        processes.wait_until_quiet(QUIET_S)
+    # No resolving: the path in .venv is what makes an interpreter that of its environment.
+    words = [str(SYSTEMS[turn.system].python), str(turn.script), turn.part]
+    with tempfile.TemporaryDirectory(prefix="rb-", ignore_cleanup_errors=True) as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        with out.open("wb") as stdout, err.open("wb") as stderr, _nothing_left():
+            process = subprocess.Popen(
+                words + ["--quick"] * quick,
+                cwd=folder,
+                env=_environment(folder),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,  # files, not pipes: daemons of a peer would keep a pipe open
+                stderr=stderr,
+                start_new_session=True,
+            )
+            try:
+                code: int | str = process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                code = f"nothing after {LIMIT_S:g} s"
+        if code != 0:
+            said = err.read_text(errors="replace") or out.read_text(errors="replace")
+            raise TurnFailed(f"{turn.part} of {turn.system} ended with {code}: {said[-2000:]}")
+        return figures_in(out.read_text(errors="replace"))
+
+
+def figures_in(text: str) -> dict[str, float]:
+    """Return the figures among what a process printed."""
+    lines = [line for line in text.splitlines() if line.startswith('{"figure"')]
+    return {told["figure"]: float(told["value"]) for told in map(json.loads, lines)}
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Return what a turn inherits: nothing of the user's, and a home that goes with it."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY_", "RAY_", "PYTHON"))}
+    return {
+        **own,
+        "HOME": folder,
+        "TMPDIR": folder,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+@contextlib.contextmanager
+def _nothing_left() -> Iterator[None]:
+    """End, after the block, whatever was started in it, also what was to outlive its parents."""
+    prctl = ctypes.CDLL(None).prctl
+    before = set(processes.descendants(os.getpid()))
+    prctl(SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        deadline = time.monotonic() + GRACE_S
+        while left := set(processes.descendants(os.getpid())) - before:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    if time.monotonic() > deadline:
+                        os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.02)
+        prctl(SUBREAPER, 0, 0, 0, 0)
