@@ -95,10 +95,10 @@ class Actor:
 
         self._lock = threading.Lock()
         self._socket = sockets.server(self._context, KeyPair(birth.public_key, birth.secret_key))
-        self._socket.bind(birth.ipc)
+        sockets.bind(self._socket, birth.ipc)
         tcp = ""
         if birth.tcp_host:
-            self._socket.bind(f"tcp://{birth.tcp_host}:*")
+            sockets.bind(self._socket, f"tcp://{birth.tcp_host}:*")
             tcp = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         worker.send(control.write(control.Bound(tcp=tcp)))
 

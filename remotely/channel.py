@@ -102,12 +102,10 @@ class Channel:
         self._partner: Partner | None = None
         self._ended: Ended | None = None
         self._on_broken = on_broken
-        self._socket = client(
-            context, pair, location.public_key, Reconnect.NEVER, remote=not same_host
-        )
+        self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
         self._monitor = self._socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._fd = int(self._socket.FD)
-        self._socket.connect(location.ipc if same_host else location.tcp)
+        sockets.connect(self._socket, location.ipc if same_host else location.tcp)
         loop.watch(self._monitor.FD, self._hear_monitor, edge=True)
         loop.call(self._hear_monitor)
 

@@ -80,6 +80,15 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0  # wall clock, for people alone
 
 
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes of an actor while it lives."""
+
+    actor: str
+    calls: int = 0
+    cpu_percent: float = 0
+    rss: int = 0
+
+
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Who a session is; it is the owner of actors.  `actor`: the one in which it lives, if any."""
 
@@ -242,7 +251,7 @@ class Died(_Struct, frozen=True):
 
 
 class Report(_Struct, frozen=True):
-    actors: list[ActorStatus]
+    actors: list[Figures]
 
 
 class Left(_Struct, frozen=True):

@@ -21,7 +21,7 @@ from remotely.errors import NotAllowed, RemotelyError, VersionMismatch
 from remotely.keys import MemberKey
 from remotely.lease import BEAT_EVERY_S
 from remotely.loop import Loop
-from remotely.sockets import Reconnect, client
+from remotely.sockets import Reconnect, client, connect
 
 # A master that is not up yet does none of this: the connection is closed, and tried again.
 _REFUSED = (
@@ -53,16 +53,22 @@ class Link:
         self._introduce = introduce
         self._on_message = on_message
         self._on_refused = on_refused
-        remote = not address.startswith("ipc:")
-        self.socket = client(context, key.pair, key.master_public, Reconnect.BACKING_OFF, remote)
+        self.socket = client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
         self._monitor = self.socket.get_monitor_socket(_REFUSED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         loop.watch_socket(self._monitor, self._see_handshake)
-        self.socket.connect(address)
+        connect(self.socket, address)
         loop.watch_socket(self.socket, self._receive)
-        self._beat = loop.every(BEAT_EVERY_S, lambda: self.send(control.Beat()))
+        self._said = 0.0
+        self._beat = loop.every(BEAT_EVERY_S, self._keep_up)
         self.send(introduce())
 
+    def _keep_up(self) -> None:
+        """Beat, unless we have said something since the last time: that has renewed our lease."""
+        if time.monotonic() - self._said >= BEAT_EVERY_S:
+            self.send(control.Beat())
+
     def send(self, message: msgspec.Struct) -> None:
+        self._said = time.monotonic()
         with contextlib.suppress(zmq.Again):  # cannot be: the queue is unbounded
             self.socket.send(control.write(message), zmq.NOBLOCK)
 

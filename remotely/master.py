@@ -26,7 +26,7 @@ import zmq
 from remotely import control, host, pid_file, sockets
 from remotely.errors import RemotelyError
 from remotely.keys import MasterKey
-from remotely.lease import HEARTBEAT_IVL_S, HEARTBEAT_TIMEOUT_S, LEASE_S, TICK_EVERY_S
+from remotely.lease import LEASE_S, TICK_EVERY_S
 from remotely.loop import Loop
 from remotely.registry import Registry
 
@@ -68,12 +68,7 @@ class Master:
         self._door = sockets.Door(self._context, self._key.role_of)
         self._loop.watch_socket(self._door.socket, self._open_door)
         self._socket = sockets.server(self._context, self._key.pair)
-        if not config.address.startswith("ipc:"):
-            # A peer's beats prove us to it, and not it to us: their TTL counts until its next
-            # message alone.  Twice as rarely as peers beat: libzmq searches its timers each time.
-            self._socket.set(zmq.HEARTBEAT_IVL, int(2000 * HEARTBEAT_IVL_S))
-            self._socket.set(zmq.HEARTBEAT_TIMEOUT, int(1000 * HEARTBEAT_TIMEOUT_S))
-        self._socket.bind(config.address)
+        sockets.bind(self._socket, config.address)
         self._loop.watch_socket(self._socket, self._receive)
         self._loop.every(TICK_EVERY_S, self._tick)
         if config.lifeline:

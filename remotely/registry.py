@@ -42,10 +42,10 @@ class Session:
 
 @dataclass
 class Machine:
-    """A worker, and the actors that it last told of."""
+    """A worker, and what it last told of its actors."""
 
     register: control.Register
-    reports: dict[str, control.ActorStatus] = field(default_factory=dict)
+    reports: dict[str, control.Figures] = field(default_factory=dict)
 
 
 @dataclass
@@ -56,6 +56,7 @@ class Record:
     worker: str
     gpu_ids: list[int]
     location: control.Location | None = None
+    since: float = 0  # wall clock, for people alone
     asker: tuple[str, int] | None = None  # session and ticket of a placement that is under way
     watchers: set[str] = field(default_factory=set)
 
@@ -220,7 +221,7 @@ class Registry:
                     free_cpus=free.cpus,
                     free_gpus=int(free.gpus),
                     free_memory=free.memory,
-                    actors=list(machine.reports.values()),
+                    actors=self._statuses(name, machine),
                 )
             )
         clients = [
@@ -232,6 +233,26 @@ class Registry:
         return control.Status(
             ticket=ticket, workers=workers, clients=clients, waiting=len(self._waiting)
         )
+
+    def _statuses(self, worker: str, machine: Machine) -> list[control.ActorStatus]:
+        """Return what is known of the actors that live on a worker."""
+        statuses = []
+        for actor in self._housed.of(worker):
+            record = self._actors[actor]
+            figures = machine.reports.get(actor)
+            if record.location is not None:
+                statuses.append(
+                    control.ActorStatus(
+                        location=record.location,
+                        request=record.request,
+                        gpu_ids=record.gpu_ids,
+                        calls=figures.calls if figures else 0,
+                        cpu_percent=figures.cpu_percent if figures else 0,
+                        rss=figures.rss if figures else 0,
+                        since=record.since,
+                    )
+                )
+        return statuses
 
     # --- placing ----------------------------------------------------------------------------------
 
@@ -363,13 +384,14 @@ class Registry:
         for actor in living:
             if elsewhere := self._actors.get(actor):
                 self._forget(_lost(elsewhere))
-        self._workers[name] = Machine(register, {s.location.actor: s for s in actors})
+        self._workers[name] = Machine(register)
         size = Resources(register.cpus, register.gpus, register.memory)
         self._ledger.add_worker(name, size, register.python)
         for status in living.values():
             request = status.request
             self._ledger.reserve(name, _asked(request), tuple(status.gpu_ids))
-            self._enter(Record(request, name, status.gpu_ids, status.location), request.owner)
+            record = Record(request, name, status.gpu_ids, status.location, status.since)
+            self._enter(record, request.owner)
             if request.owner and request.owner not in self._sessions:
                 self.renew(request.owner, now)
         for waiter in waiters:
@@ -407,7 +429,7 @@ class Registry:
             case control.Died(obituary=obituary):
                 self._forget(obituary)
             case control.Report(actors=actors):
-                self._workers[who].reports = {a.location.actor: a for a in actors}
+                self._workers[who].reports = {figures.actor: figures for figures in actors}
             case control.Output(job=job):
                 self._tell(job, message)
             case control.LogPiece():
@@ -419,10 +441,7 @@ class Registry:
         record = self._actors.get(location.actor)
         if record is None:
             return
-        record.location = location
-        self._workers[worker].reports[location.actor] = control.ActorStatus(
-            location=location, request=record.request, gpu_ids=record.gpu_ids, since=since
-        )
+        record.location, record.since = location, since
         if record.asker:
             session, ticket = record.asker
             record.asker = None
@@ -455,8 +474,6 @@ class Registry:
             self._watched.discard(session, actor)
         if self._names.get(record.request.name) == actor:
             del self._names[record.request.name]
-        if machine := self._workers.get(record.worker):
-            machine.reports.pop(actor, None)
         self._ledger.release(record.worker, _asked(record.request), tuple(record.gpu_ids))
         self._deaths[actor] = obituary
         while len(self._deaths) > REMEMBERED_DEATHS:
@@ -473,7 +490,7 @@ class Registry:
         for session in self._inside.of(actor):
             self.end_session(session)
         self._say_farewell(record.request.owner)
-        if machine:
+        if record.worker in self._workers:
             self._retry(record.worker)
 
 

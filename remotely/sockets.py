@@ -39,12 +39,13 @@ CLIENT_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.SNDHWM, 0, "a submit blocks"),
     (zmq.RCVHWM, 0, "ticks and replies of a client that holds the GIL are held up"),
 ]
-# The client's beats prove both ends to each other.  Within a machine none are needed: the kernel
-# tells when a process ends, and one that is stopped for a while is to be waited for.
-REMOTE_CLIENT_OPTIONS: list[tuple[int, int, str]] = [
+# And what both ends of a TCP connection get: each notices by its own pings that the other is gone.
+# Within a machine none are needed: the kernel tells when a process ends, and one that is stopped
+# for a while is to be waited for.  HEARTBEAT_TTL stays off: a peer's ping starts that clock and any
+# other message of it stops it, so whoever vanishes after a word is never noticed by it.
+REMOTE_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
     (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
-    (zmq.HEARTBEAT_TTL, int(HEARTBEAT_TIMEOUT_S * 1000), "only one side notices"),
 ]
 
 
@@ -85,11 +86,10 @@ def client(
     pair: KeyPair,
     server_public: bytes,
     reconnect: Reconnect,
-    remote: bool = True,
 ) -> "zmq.Socket[bytes]":
-    """Return a DEALER that talks only to the holder of `server_public`; `remote` is not ipc."""
+    """Return a DEALER that talks only to the holder of `server_public`."""
     socket = context.socket(zmq.DEALER)
-    _set(socket, OPTIONS + CLIENT_OPTIONS + (REMOTE_CLIENT_OPTIONS if remote else []))
+    _set(socket, OPTIONS + CLIENT_OPTIONS)
     socket.set(zmq.RECONNECT_IVL, reconnect)
     if reconnect is Reconnect.BACKING_OFF:
         socket.set(zmq.RECONNECT_IVL_MAX, 2000)
@@ -102,6 +102,24 @@ def client(
 def _set(socket: "zmq.Socket[bytes]", options: list[tuple[int, int, str]]) -> None:
     for option, value, _ in options:
         socket.set(option, value)
+
+
+def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Bind, and ping who comes from another machine.  Options hold for what is bound after them."""
+    if is_remote(address):
+        _set(socket, REMOTE_OPTIONS)
+    socket.bind(address)
+
+
+def connect(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Connect, and ping the other end if it is on another machine."""
+    if is_remote(address):
+        _set(socket, REMOTE_OPTIONS)
+    socket.connect(address)
+
+
+def is_remote(address: str) -> bool:
+    return not address.startswith("ipc:")
 
 
 def readable(socket: "zmq.Socket[bytes]") -> bool:

@@ -191,21 +191,27 @@ class Worker:
 
     def _report(self) -> None:
         if self._children:
-            actors = [self._status(c) for c in self._children.values() if c.announced]
+            actors = [self._figures(c) for c in self._children.values() if c.announced]
             self._link.send(control.Report(actors=actors))
 
-    def _status(self, child: Child) -> control.ActorStatus:
+    def _figures(self, child: Child) -> control.Figures:
         cpu, rss = 0.0, 0
         with contextlib.suppress(psutil.Error):
             child.cpu = child.cpu or psutil.Process(child.pid)
             cpu, rss = child.cpu.cpu_percent(), child.cpu.memory_info().rss
+        return control.Figures(
+            actor=child.request.actor, calls=child.calls, cpu_percent=cpu, rss=rss
+        )
+
+    def _status(self, child: Child) -> control.ActorStatus:
+        figures = self._figures(child)
         return control.ActorStatus(
             location=child.location,
             request=child.request,
             gpu_ids=child.gpu_ids,
-            calls=child.calls,
-            cpu_percent=cpu,
-            rss=rss,
+            calls=figures.calls,
+            cpu_percent=figures.cpu_percent,
+            rss=figures.rss,
             since=child.since,
         )
 

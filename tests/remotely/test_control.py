@@ -138,7 +138,9 @@ def test_another_version_is_told_even_if_nothing_else_can_be_read() -> None:
 
 
 def test_a_field_of_the_wrong_type_is_named() -> None:
-    sent = b"\1" + msgspec.msgpack.encode({"type": "End", "actor": 7, "grace_s": 1.0})
+    sent = bytes([control.VERSION]) + msgspec.msgpack.encode(
+        {"type": "End", "actor": 7, "grace_s": 1.0}
+    )
     with pytest.raises(WireError, match=r"\$\.actor"):
         READERS["to the master from a client"].read(sent)
 
@@ -165,12 +167,12 @@ def test_a_field_of_the_wrong_type_is_named() -> None:
 @pytest.mark.parametrize("way", UNIONS)
 def test_hostile_bytes_are_a_wire_error(way: str, body: bytes) -> None:
     with pytest.raises(WireError):
-        READERS[way].read(b"\1" + body)
+        READERS[way].read(bytes([control.VERSION]) + body)
 
 
 @given(st.sampled_from(list(UNIONS)), st.binary(max_size=64))
 def test_any_bytes_at_all_are_a_message_or_an_error_of_ours(way: str, data: bytes) -> None:
-    for sent in (data, b"\1" + data):
+    for sent in (data, bytes([control.VERSION]) + data):
         try:
             assert type(READERS[way].read(sent)) in members(way)
         except (WireError, VersionMismatch):

@@ -289,8 +289,8 @@ def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Clie
     ("frames", "error"),
     [
         ([b""], "WireError"),
-        ([b"\1garbage"], "WireError"),
-        ([b"\1\xff\xff\xff"], "WireError"),
+        ([bytes([control.VERSION]) + b"garbage"], "WireError"),
+        ([bytes([control.VERSION]) + b"\xff\xff\xff"], "WireError"),
         ([control.write(control.Beat()), b"a frame too many"], "WireError"),
         ([bytes([control.VERSION + 1]) + b"anything"], "VersionMismatch"),
     ],

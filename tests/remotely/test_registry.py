@@ -382,7 +382,7 @@ FLAT: dict[str, Callable[[Cluster], object]] = {
     "a request that is taken back": lambda c: c.registry._end_actor("waits-9", 0),
     "a beat": lambda c: c.says("worker-1", control.Beat()),
     "a report": lambda c: c.says(
-        "worker-1", control.Report(actors=list(c.living["worker-1"].values()))
+        "worker-1", control.Report(actors=[control.Figures(actor=a) for a in c.living["worker-1"]])
     ),
     "a look-up": lambda c: c.says("client-2", control.Locate(ticket=1, name="1.3")),
     "the log of one that lives": lambda c: c.says(

@@ -46,7 +46,7 @@ class Server:
             self.door = Door(self.context, self._admit)
             self.loop.watch_socket(self.door.socket, self.door.answer)
         self.socket = sockets.server(self.context, pair)
-        self.socket.bind(address)
+        sockets.bind(self.socket, address)
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.loop.watch_socket(self.socket, self._hear)
 
@@ -75,7 +75,7 @@ class Peer:
         socket.linger = 0
         socket.sndtimeo = int(DEADLINE_S * 1000)
         self.monitor = socket.get_monitor_socket()
-        socket.connect(address)
+        sockets.connect(socket, address)
 
     def see(self) -> list[int]:
         while self.monitor.poll(0):

@@ -174,6 +174,13 @@ def status(number: int, worker: int, owner: str) -> control.ActorStatus:
     )
 
 
+def figures_of(actors: list[control.ActorStatus]) -> list[control.Figures]:
+    return [
+        control.Figures(actor=told.location.actor, calls=12345, cpu_percent=99.9, rss=1 << 28)
+        for told in actors
+    ]
+
+
 def register(name: str, actors: list[control.ActorStatus], cpus: float = 0) -> control.Register:
     return control.Register(
         worker=name,
@@ -241,7 +248,7 @@ def _of_rest(cluster: Cluster, found: dict[str, float]) -> None:
         cluster.hear("worker", who, control.Beat())
     found["a beat"] = cluster.took_us(len(cluster.workers))
     for told in cluster.registers:
-        cluster.hear("worker", told.worker, control.Report(actors=told.actors))
+        cluster.hear("worker", told.worker, control.Report(actors=figures_of(told.actors)))
     found["a report of a worker's actors"] = cluster.took_us(len(cluster.workers))
     cluster.time(cluster.tick)
     found["a tick, for each peer"] = cluster.took_us(len(cluster.workers + cluster.clients))
@@ -381,12 +388,12 @@ def _crowd(address: str, key: MemberKey, workers: int, actors: int, ready: Any) 
         sockets.client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
         for _ in range(workers)
     ]
-    beat, reports = control.write(control.Beat()), []
+    reports = []
     for w, line in enumerate(lines):
         living = [status(n, w, "") for n in range(actors // workers)]
-        line.connect(address)
+        sockets.connect(line, address)
         line.send(control.write(register(f"{w:016x}", living)))
-        reports.append(control.write(control.Report(actors=living)))
+        reports.append(control.write(control.Report(actors=figures_of(living))))
     for line in lines:
         line.poll()  # until it is registered
     ready.set()
@@ -396,7 +403,6 @@ def _crowd(address: str, key: MemberKey, workers: int, actors: int, ready: Any) 
         time.sleep(max(0.0, begin + turn * BEAT_EVERY_S / workers - time.monotonic()))
         while sockets.readable(line):
             line.recv()
-        line.send(beat)
         line.send(reports[turn % workers])
 
 
@@ -435,7 +441,7 @@ class _Member:
     ) -> None:
         self._reader = control.Reader(control.FromMaster[key.role])
         self._line = sockets.client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
-        self._line.connect(address)
+        sockets.connect(self._line, address)
         self.says(introduction)
 
     def says(self, message: msgspec.Struct) -> None:
