@@ -16,6 +16,8 @@ from typing import Any
 from remotely.arena import LET_GO, Address, Loan
 from remotely.descriptor import Descriptor
 
+_MAP_NORESERVE = 0x4000  # Linux; named in Python from 3.11 on
+
 _forks = 0
 _outstanding: dict[tuple[int, int], "_Borrowed"] = {}  # by lender and slot
 
@@ -23,10 +25,11 @@ _outstanding: dict[tuple[int, int], "_Borrowed"] = {}  # by lender and slot
 class _Borrowed(weakref.ref[Any]):
     """Watches the owner of a block's views; it keeps the lender's arena mapped meanwhile."""
 
-    __slots__ = ("forks", "lender", "slot")
+    __slots__ = ("forks", "lender", "private", "slot")
 
     forks: int
     lender: "Lender"
+    private: tuple[int, int] | None  # where in the lender's private map, if there
     slot: int
 
 
@@ -39,27 +42,42 @@ class Lender:
         if os.fstat(self._file.fd).st_size != address.nbytes:
             raise OSError(f"{path} is another file by now")
         self._map = mmap.mmap(self._file.fd, address.nbytes)
+        self._copy_on_write: mmap.mmap | None = None
+        self._in_private: set[int] = set()  # offsets of blocks that are read there now
         self.address = address
 
     def open(self, loan: Loan) -> tuple[memoryview | None, list[memoryview]]:
         """Return the payload, if it was lent, and the buffers; their views own the loan."""
         blocks = []
         for slot, offset, nbytes, private in loan.blocks:
+            place = None
             try:
                 owner: Any
-                if private:
-                    owner = mmap.mmap(self._file.fd, nbytes, mmap.MAP_PRIVATE, offset=offset)
-                else:
+                if not private:
                     owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, offset)
+                elif offset not in self._in_private:
+                    place = offset, nbytes
+                    owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map_privately(), offset)
+                    self._in_private.add(offset)
+                else:  # twice at a time: each is its own
+                    owner = mmap.mmap(self._file.fd, nbytes, mmap.MAP_PRIVATE, offset=offset)
             except BaseException:
                 self._map[slot] = LET_GO
                 raise
             borrowed = _Borrowed(owner, _let_go)
-            borrowed.forks, borrowed.lender, borrowed.slot = _forks, self, slot
+            borrowed.forks, borrowed.lender = _forks, self
+            borrowed.private, borrowed.slot = place, slot
             _outstanding[self.address.lender, slot] = borrowed
             blocks.append(memoryview(owner).cast("B"))
         pieces = [blocks[i][start : start + nbytes] for i, start, nbytes in loan.pieces]
         return (pieces[0], pieces[1:]) if loan.has_payload else (None, pieces)
+
+    def _map_privately(self) -> mmap.mmap:
+        """Return the arena as it is, where what is written stays here."""
+        if self._copy_on_write is None:
+            flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", _MAP_NORESERVE)
+            self._copy_on_write = mmap.mmap(self._file.fd, self.address.nbytes, flags)
+        return self._copy_on_write
 
     def decline(self, loan: Loan) -> None:
         """Let go of a value that nobody here wants."""
@@ -70,8 +88,14 @@ class Lender:
 def _let_go(borrowed: _Borrowed) -> None:
     lender, slot = borrowed.lender, borrowed.slot
     del _outstanding[lender.address.lender, slot]  # first: after the byte it may be lent anew
-    if borrowed.forks == _forks:
-        lender._map[slot] = LET_GO
+    if borrowed.forks != _forks:
+        return
+    if borrowed.private and lender._copy_on_write is not None:
+        offset, nbytes = borrowed.private
+        pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        lender._copy_on_write.madvise(mmap.MADV_DONTNEED, offset, pages)  # what was written here
+        lender._in_private.discard(offset)
+    lender._map[slot] = LET_GO
 
 
 def _count_fork() -> None:

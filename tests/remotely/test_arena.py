@@ -114,6 +114,16 @@ def test_each_reader_of_one_value_has_its_own(arena: Arena) -> None:
     assert (one == 1).all()
 
 
+def test_what_a_reader_wrote_is_gone_when_its_pages_are_lent_again(arena: Arena) -> None:
+    lender = Lender(arena.address)
+    for number in range(3):
+        sent = np.full(LARGE, number)
+        got = read(lender, lend(arena, sent, private=True), codec.encode(sent))
+        assert (got == number).all()
+        got[:] = -1
+        del got
+
+
 def test_the_value_may_be_changed_as_soon_as_it_is_lent(arena: Arena) -> None:
     sent = np.zeros(LARGE)
     loan = lend(arena, sent)
@@ -140,6 +150,7 @@ def test_a_block_comes_back_when_the_last_view_is_gone(arena: Arena) -> None:
 def test_ten_thousand_values_use_the_same_pages(arena: Arena, private: bool) -> None:
     sent, encoded = np.zeros(LARGE, np.uint8), codec.encode(np.zeros(LARGE, np.uint8))
     lender = Lender(arena.address)
+    read(lender, lend(arena, sent, private), encoded)
     descriptors = len(os.listdir("/proc/self/fd"))
     offsets = set()
     for _ in range(10_000):
