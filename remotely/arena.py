@@ -38,7 +38,7 @@ from remotely.placement import parse_memory
 log = logging.getLogger("remotely")
 
 SUPPORTED = hasattr(os, "memfd_create") and hasattr(os, "pidfd_open")
-SHARE_FROM_BYTES = 1 << 16  # a smaller value is as fast through the socket
+SHARE_FROM_BYTES = 1 << 14  # a smaller value is as fast through the socket
 SLOTS = 1 << 16  # loans at a time
 ALIGNMENT = 64  # of each buffer within its block, as numpy and torch like it
 TIDY_EVERY_S = 1.0

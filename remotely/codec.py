@@ -169,7 +169,7 @@ class _ByReferencePickler(_ByValuePickler):
 
 
 def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False) -> Encoded:
-    if len(_REDUCERS) < 3:
+    if len(_REDUCERS) < 3 and (not _REDUCERS or "torch" in sys.modules):
         _learn_types()
     pieces: list[bytes] = []
     buffers: list[memoryview] = []
@@ -239,7 +239,7 @@ def _learn_types() -> None:
         _REDUCERS[sys.modules["torch"].Tensor] = _REDUCERS[parameter] = _reduce_tensor
 
 
-_NUMBERS = "biufc"  # kinds whose memory may be had as a buffer
+_NUMBERS = "biufc"  # kinds whose memory may be had as a buffer, and whose name says all
 
 
 class _Writable:
@@ -279,7 +279,7 @@ def _reduce_array(array: Any) -> Any:
     if array.dtype.kind not in _NUMBERS:
         return array.__reduce_ex__(5)
     buffer = pickle.PickleBuffer(array)
-    return numpy.ndarray, (array.shape, array.dtype, buffer, 0, None, order)
+    return numpy.ndarray, (array.shape, array.dtype.str, buffer, 0, None, order)
 
 
 def _reduce_tensor(tensor: Any) -> Any:

@@ -1,0 +1,76 @@
+"""The future of a call is one of the standard library's, to whoever is handed it."""
+
+import asyncio
+import concurrent.futures
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from remotely.errors import CallTimeout
+from remotely.future import CallFuture, completed, failed
+from tests.clusters import wait_until
+
+
+def test_it_has_what_a_future_has() -> None:
+    """Its constructor does by itself what that of its base would do."""
+    plain = vars(Future())
+    ours = vars(CallFuture("a call"))
+    assert plain.keys() <= ours.keys()
+    for name, value in plain.items():
+        assert type(ours[name]) is type(value), name
+        if name != "_condition":
+            assert ours[name] == value, name
+
+
+def test_it_works_with_wait_and_as_completed_and_await() -> None:
+    futures = [CallFuture[int]("a call") for _ in range(5)]
+
+    def complete() -> None:
+        for i, future in enumerate(futures):
+            future.set_result(i)
+
+    thread = threading.Thread(target=complete)
+    done = concurrent.futures.as_completed(futures, timeout=10)
+    thread.start()
+    assert sorted(future.result() for future in done) == list(range(5))
+    assert not concurrent.futures.wait(futures, timeout=10).not_done
+    thread.join()
+
+    async def gather() -> list[int]:
+        return [await future for future in futures]
+
+    assert asyncio.run(gather()) == list(range(5))
+
+
+def test_who_waits_is_not_woken_by_another_calls_end() -> None:
+    slow, quick = CallFuture[int]("slow"), CallFuture[int]("quick")
+    got: list[int] = []
+    threads = [threading.Thread(target=lambda f=f: got.append(f.result(10))) for f in (slow, quick)]
+    for thread in threads:
+        thread.start()
+    quick.set_result(1)
+    wait_until(lambda: got == [1], "the quick one is told")
+    slow.set_result(2)
+    for thread in threads:
+        thread.join()
+    assert got == [1, 2]
+
+
+def test_a_timeout_names_the_call() -> None:
+    with pytest.raises(CallTimeout, match=r"Actor-1\.sample has not answered after 0 s"):
+        CallFuture("Actor-1.sample").result(timeout=0)
+
+
+def test_a_call_that_has_left_cannot_be_cancelled() -> None:
+    future: CallFuture[int] = CallFuture("a call")
+    assert not future.cancel()
+    assert future.running()
+    future.set_result(1)
+    assert (future.result(), future.running(), future.cancelled()) == (1, False, False)
+
+
+def test_one_that_is_done_already_says_so() -> None:
+    assert completed(3).result() == 3
+    with pytest.raises(LookupError):
+        failed(LookupError()).result()
