@@ -49,14 +49,16 @@ def at_least(limit: float, *terms: Term) -> Bar:
 
 BARE = Term("bare", "bare pyzmq")
 RAY = Term("ray", "Ray")
+EMPTY_CALL = Term("ours", "an empty call", "empty_16_s")
 
 
 def copy_of(size: str, times: float = 1) -> Term:
     return Term("memory", "one copy", f"copy_{size}", times)
 
 
-def from_memory(size: str) -> Term:
-    return Term("memory", "one that no cache helps", f"copy_{size}_memory_s")
+def from_memory(size: str, times: float = 1) -> Term:
+    """A copy at the machine's bandwidth: of so much that no cache helps."""
+    return Term("memory", "one that no cache helps", f"copy_{size}_memory_s", times)
 
 
 ROWS = (
@@ -78,20 +80,19 @@ ROWS = (
     Row(
         "array there and back, 10 MB",
         "echo_10mb_s",
-        (at_most(4, copy_of("10mb_s")), at_most(1 / 3, RAY)),
-        beside=(from_memory("10mb"),),
+        (at_most(4, from_memory("10mb")), at_most(4, copy_of("10mb_s")), at_most(1 / 3, RAY)),
     ),
     Row(
         "array there and back, 100 MB",
         "echo_100mb_s",
-        (at_most(4, copy_of("100mb_s")), at_most(1, RAY)),
-        beside=(from_memory("100mb"),),
+        (at_most(4, from_memory("100mb")), at_most(4, copy_of("100mb_s")), at_most(1, RAY)),
     ),
     Row(
         "8 MB of parameters to a group of 16",
         "broadcast_s",
         (
-            at_most(1, copy_of("parameters_s", 2), Term("ours", "an empty call", "empty_16_s")),
+            at_most(1, from_memory("parameters", 2), EMPTY_CALL),
+            at_most(1, copy_of("parameters_s", 2), EMPTY_CALL),
             at_most(1 / 4, RAY),
         ),
         beside=(Term("parl", "PARL, to 8", "broadcast_8_s"),),
@@ -131,9 +132,10 @@ ROWS = (
     Row(
         "the master's part in a placement, of 1,000 workers",
         "placement_of_1000_s",
+        (at_most(1e-3),),
         beside=(Term("ours", "of 10", "placement_of_10_s"),),
     ),
-    Row("what 1,000 workers at rest take of its core", "master_of_1000_share"),
+    Row("what 1,000 workers at rest take of its core", "master_of_1000_share", (at_most(0.1),)),
 )
 
 

@@ -30,7 +30,13 @@ def copies(effort: Effort) -> None:
 
 
 def parameters(effort: Effort) -> None:
-    report(copy_parameters_s=_copy_s(list(stopwatch.parameters().values()), effort))
+    arrays = list(stopwatch.parameters().values())
+    sets = MORE_THAN_A_CACHE // sum(array.nbytes for array in arrays)
+    many = [array.copy() for _ in range(sets) for array in arrays]
+    report(
+        copy_parameters_s=_copy_s(arrays, effort),
+        copy_parameters_memory_s=_copy_s(many, effort) / sets,
+    )
 
 
 def trajectory(effort: Effort) -> None:
