@@ -65,9 +65,11 @@ def per_call(run: Callable[[int], object], count: int, repeats: int) -> float:
     return statistics.median(seconds(lambda: run(count)) / count for _ in range(repeats))
 
 
-def echoes(run: Callable[[Array, int], object], effort: Effort) -> None:
+def echoes(run: Callable[[Array, int], object], effort: Effort, largest: int = 100_000_000) -> None:
     """Report how long an array takes there and back, where `run(array, n)` sends it n times."""
     for size, count_of_bytes in ECHOES.items():
+        if count_of_bytes > largest:
+            break
         array = random_bytes(count_of_bytes)
         count = max(1, min(100, effort.echo_bytes // count_of_bytes))
         run(array, count)

@@ -59,7 +59,8 @@ def arrays(effort: Effort) -> None:
 
     _connect()
     actor = Actor()
-    stopwatch.echoes(run, effort)
+    # 100 MB took it minutes.
+    stopwatch.echoes(run, effort, largest=10_000_000)
 
 
 def broadcast(effort: Effort) -> None:
