@@ -71,7 +71,7 @@ class Actor:
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
         self._gathered: dict[str, Gathering] = {}
-        self._more = False  # of the calls that came together
+        self._in_crowd = False  # the call that runs came together with others
         self._held: list[bytes | memoryview] = []  # results that go back together
         self._held_route = b""
         self._is_old = False  # what is held was there at the last look
@@ -168,11 +168,15 @@ class Actor:
         except WireError as error:
             print(f"remotely: dropped a message: {error}", file=sys.stderr)
             return True
-        last = messages[-1] if messages else None
-        for message in messages:
-            self._more = message is not last
-            if not self._over():
-                self._handle(route, message)
+        self._in_crowd = len(messages) > 1
+        try:
+            for message in messages:
+                if not self._over():
+                    self._handle(route, message)
+        finally:  # a call may end this process by an exception
+            self._in_crowd = False
+            with self._lock:
+                self._send_held()
         return True
 
     def _handle(self, route: bytes, message: Message) -> None:
@@ -217,15 +221,10 @@ class Actor:
 
     def _send(self, reply: Reply) -> None:
         with self._lock:
-            if self._more and reply.is_small:
+            if self._in_crowd and reply.is_small:
                 self._hold(reply)
                 return
-            if self._held:
-                if reply.route == self._held_route and reply.is_small:
-                    self._held.append(reply.frames[0])
-                    self._send_held()
-                    return
-                self._send_held()
+            self._send_held()
             # Copied, since the next call may change an array that the object keeps.
             arrives = self._send_now((reply.route, *reply.frames))
             if not arrives and reply.loan and (ours := arena.ours()):
@@ -251,8 +250,9 @@ class Actor:
             self._door.call(self._look_later)
 
     def _send_held(self) -> None:
-        held, self._held, self._is_old = self._held, [], False
-        self._send_now((self._held_route, *wire.together(Kind.RESULTS, held)))
+        if self._held:
+            held, self._held, self._is_old = self._held, [], False
+            self._send_now((self._held_route, *wire.together(Kind.RESULTS, held)))
 
     def _look_later(self) -> None:
         self._door.after(LOOK_S, self._look)

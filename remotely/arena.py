@@ -214,15 +214,23 @@ class Arena:
             self._pinned.pop(id(view), None)
 
     def tidy(self) -> None:
-        """Called each second: take back what the dead held, and give idle memory to the machine."""
+        """Called each second: take back what the dead held, and trim after a while of silence."""
         with self._lock:
             self._reclaim()
             if self._lent:
                 self._end_loans_of_the_dead()
             self._idle_ticks += 1
-            if self._idle_ticks == IDLE_TICKS and hasattr(mmap, "MADV_REMOVE"):
-                for start, end in self._blocks.gaps():
-                    self._map.madvise(mmap.MADV_REMOVE, self._start + start, end - start)
+            trim = self._idle_ticks == IDLE_TICKS
+        if trim:
+            self.trim()
+
+    def trim(self) -> None:
+        """Give the memory that is not lent back to the machine."""
+        with self._lock:
+            self._reclaim()
+            self._end_loans_of_the_dead()
+            for start, end in self._blocks.gaps():
+                self._map.madvise(mmap.MADV_REMOVE, self._start + start, end - start)
 
     @property
     def lent_bytes(self) -> int:
@@ -317,6 +325,12 @@ def tidy() -> None:
     """Called each second by a process that may have an arena."""
     if _ours is not None:
         _ours.tidy()
+
+
+def trim() -> None:
+    """Called by a process that will not send for a while."""
+    if _ours is not None:
+        _ours.trim()
 
 
 def _after_fork() -> None:

@@ -213,6 +213,8 @@ class Channel:
             replies = self._drain()  # what arrived before the end counts
             self._ended = ended
             pending, self._pending = self._pending, {}
+            if self._held:  # the last that were made
+                self._unsent.update(list(pending)[-len(self._held) :])
             leader = self._leader
             self._disarm()
             self._socket.disable_monitor()

@@ -398,19 +398,22 @@ class Client:
     ) -> list[CallFuture[Any]]:
         self._check()
         parcel = Parcel(encoded, several=len(remotes) > 1)
-        futures = []
-        for remote in remotes:
-            assert isinstance(remote, ClusterActor)
-            future: CallFuture[Any] = CallFuture(f"{remote.name}.{name}", keep=remote)
-            try:
-                channel = self._channel_of(remote)
-            except RemotelyError as error:
-                future = failed(error)
-            else:
-                channel.send(kind, name, parcel, future, background)
-            futures.append(future)
-        parcel.close()
-        return futures
+        try:
+            return [self._send_to(r, kind, name, parcel, background) for r in remotes]
+        finally:
+            parcel.close()
+
+    def _send_to(
+        self, remote: Remote, kind: Kind, name: str, parcel: Parcel, background: bool
+    ) -> CallFuture[Any]:
+        assert isinstance(remote, ClusterActor)
+        try:
+            channel = self._channel_of(remote)
+        except RemotelyError as error:
+            return failed(error)
+        future: CallFuture[Any] = CallFuture(f"{remote.name}.{name}", keep=remote)
+        channel.send(kind, name, parcel, future, background)
+        return future
 
     def _channel_of(self, actor: ClusterActor) -> Channel:
         channel = actor.channel
@@ -550,6 +553,7 @@ class Client:
         self._link.close()
         self._context.destroy(linger=0)
         self._loop.close()
+        arena.trim()
 
 
 def client_of(

@@ -53,6 +53,9 @@ class Echo:
         time.sleep(seconds)
         return seconds
 
+    def leave(self) -> None:
+        sys.exit(3)
+
     def wait_for_file(self, path: str) -> bool:
         while not os.path.exists(path):
             time.sleep(0.001)
@@ -446,3 +449,15 @@ def test_what_is_held_leaves_without_anybody_waiting(embedded: None) -> None:
     wait_until(lambda: len(arrived) == 100, "all calls were made and answered")
     futures = [echo.note.submit(i) for i in range(100)]
     wait_until(lambda: all(future.done() for future in futures), "and again, without callbacks")
+
+
+def test_what_was_answered_before_an_exit_in_the_same_crowd_arrives(embedded: None) -> None:
+    echo = Echo()
+    assert echo.echo(0) == 0
+    before = [echo.echo.submit(i) for i in range(60)]
+    exits = echo.leave.submit()
+    after = [echo.echo.submit(i) for i in range(20)]
+    assert [future.result() for future in before] == list(range(60))
+    for future in (exits, *after):
+        with pytest.raises(remotely.ActorDied):
+            future.result()
