@@ -12,6 +12,7 @@ a ratio of two figures of one run can be claimed, a figure alone is that machine
 
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw it there")
     parser.add_argument("--write", action="store_true", help="put it into docs/benchmarks.md")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: the turn ends with us
 
     if options.read:
         told = json.loads(options.read.read_text())
