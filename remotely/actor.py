@@ -28,6 +28,7 @@ What a call does to the object is the servant's part (servant.py).
 import asyncio
 import atexit
 import contextlib
+import inspect
 import os
 import select
 import signal
@@ -302,7 +303,7 @@ class Actor:
         for name in names:
             gathering = self._gathered.pop(name)
             for calls in gathering.take():
-                if asyncio.iscoroutinefunction(gathering.batching.function):
+                if inspect.iscoroutinefunction(gathering.batching.function):
                     self._start(self._run_batch_async(gathering, calls))
                 elif self._threads is not None:
                     self._threads.submit(self._run_batch_on_thread, gathering, calls)
