@@ -7,6 +7,7 @@
 
 No clock, no socket, no process: messages and `now` come in, messages go out by `tell`, and
 `let_go` is called with a peer that has ended.  So 1,000 workers can be played by a loop.
+Over 500 lines: one set of records, and every event that changes it.
 
 An event costs what it touches, and not what there is: whatever would be a search among all actors,
 sessions or workers has an index, kept where a record comes (`_enter`) and goes (`_forget`).  What
