@@ -105,9 +105,13 @@ class Actor:
 
     def run(self) -> int:
         """Serve until the end, in good order."""
-        self._serve()
-        if self._servant.is_async and not self._over():
-            asyncio.run(self._serve_async())
+        try:
+            self._serve()
+            if self._servant.is_async and not self._over():
+                asyncio.run(self._serve_async())
+        except SystemExit:  # of the user's: what was answered before it is answered
+            self._leave()
+            raise
         self._end()
         return 0
 
@@ -361,6 +365,10 @@ class Actor:
         connection.shutdown()
         self._tell(control.Count(calls=self._servant.calls))
         atexit._run_exitfuncs()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Return when the last reply has left, or nobody takes it."""
         self._door.stop()
         self._door_thread.join(LAST_REPLY_S)
         self._socket.close(linger=int(LAST_REPLY_S * 1000))
