@@ -9,8 +9,8 @@ held.  It may be a long one; so for as long as there are any, the door thread lo
 and sends what has been held since it last looked.  That is the one use of the socket that is not
 the main thread's, and why there is a lock.
 
-What ends the process is decided in this order, so that a full inbox can
-never keep an orphan alive: worker gone, stop asked, next call.
+What ends the process is decided in this order, so that a full inbox can never keep an orphan
+alive: worker gone, stop asked, next call.
 
 How a call runs depends on the class:
 
@@ -57,7 +57,6 @@ LAST_REPLY_S = 1.0
 LOOK_S = 0.002
 LOOKS_IN_VAIN = 10  # after which the door thread stops looking
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
-MAX_CONTROL_BYTES = 1 << 18
 
 
 class Actor:
@@ -248,6 +247,8 @@ class Actor:
     # --- results that go back together; the lock is held ------------------------------------------
 
     def _hold(self, reply: Reply) -> None:
+        if reply.route != self._held_route:  # a batch answers calls of several clients
+            self._send_held()
         self._held_route = reply.route
         self._held.append(reply.frames[0])
         if not self._looks_left:
@@ -328,7 +329,7 @@ class Actor:
 
     def _hear_worker(self) -> None:
         try:
-            data = self._worker.recv(MAX_CONTROL_BYTES)
+            data = self._worker.recv(control.MAX_MESSAGE)
         except OSError:
             data = b""
         if not data:  # the worker is gone, and with it our right to be

@@ -187,8 +187,10 @@ class Arena:
     def take_back(self, loan: Loan) -> None:
         """Undo a loan that never reached its reader."""
         with self._lock:
-            for slot, *_ in loan.blocks:
-                self._end_loan(slot)
+            for slot, offset, *_ in loan.blocks:
+                lent = self._lent.get(slot)  # it may have been ended, and the slot be another's
+                if lent is not None and self._start + lent[0].offset == offset:
+                    self._end_loan(slot)
 
     def let_go(self, placed: Placed) -> None:
         """Whoever placed the value will not lend it any more.
@@ -274,15 +276,15 @@ class Arena:
 
     def _end_loan(self, slot: int) -> None:
         self._map[slot] = 0
-        self._free_slots.append(slot)
         if (lent := self._lent.pop(slot, None)) is not None:
+            self._free_slots.append(slot)
             self._drop(lent[0])
 
     def _end_loans_of_the_dead(self) -> None:
-        alive: dict[int, bool] = {}
-        for slot, (_, reader) in list(self._lent.items()):
-            if not alive.setdefault(id(reader), reader.alive()):
-                self._end_loan(slot)
+        readers = {id(reader): reader for _, reader in self._lent.values()}
+        dead = {key for key, reader in readers.items() if not reader.alive()}
+        for slot in [slot for slot, (_, reader) in self._lent.items() if id(reader) in dead]:
+            self._end_loan(slot)
 
     def _drop(self, block: Block) -> None:
         block.holders -= 1

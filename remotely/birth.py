@@ -6,6 +6,7 @@ it a socket, on which it is told who it is to be.
 
 import atexit
 import faulthandler
+import importlib
 import os
 import random
 import signal
@@ -69,6 +70,7 @@ def warm() -> None:
     """
     global _pools
     if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")  # numpy loads it late, at its first use
         import threadpoolctl  # noqa: PLC0415 - it looks at the libraries that are loaded by now
 
         _pools = threadpoolctl.ThreadpoolController()

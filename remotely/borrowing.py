@@ -43,7 +43,7 @@ class Lender:
             raise OSError(f"{path} is another file by now")
         self._map = mmap.mmap(self._file.fd, address.nbytes)
         self._copy_on_write: mmap.mmap | None = None
-        self._in_private: set[int] = set()  # offsets of blocks that are read there now
+        self._in_private: dict[int, int] = {}  # by offset: the slot whose block is read there
         self.address = address
 
     def open(self, loan: Loan) -> tuple[memoryview | None, list[memoryview]]:
@@ -55,13 +55,14 @@ class Lender:
                 owner: Any
                 if not private:
                     owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, offset)
-                elif offset not in self._in_private:
+                elif self._in_private.setdefault(offset, slot) == slot:  # at once, for threads
                     place = offset, nbytes
                     owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map_privately(), offset)
-                    self._in_private.add(offset)
                 else:  # twice at a time: each is its own
                     owner = mmap.mmap(self._file.fd, nbytes, mmap.MAP_PRIVATE, offset=offset)
             except BaseException:
+                if place is not None:
+                    self._in_private.pop(offset, None)
                 self._map[slot] = LET_GO
                 raise
             borrowed = _Borrowed(owner, _let_go)
@@ -94,7 +95,7 @@ def _let_go(borrowed: _Borrowed) -> None:
         offset, nbytes = borrowed.private
         pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         lender._copy_on_write.madvise(mmap.MADV_DONTNEED, offset, pages)  # what was written here
-        lender._in_private.discard(offset)
+        lender._in_private.pop(offset, None)
     lender._map[slot] = LET_GO
 
 

@@ -238,7 +238,7 @@ class Channel:
             self._look_soon()
 
     def _send_held(self) -> None:
-        if self._held and self._ended is None:
+        if self._held and self._ended is None and not self._broken:
             held, self._held = self._held, []
             sockets.send(self._socket, wire.together(Kind.CALLS, held))
 

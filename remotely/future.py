@@ -1,8 +1,8 @@
 """The future of a call: a `concurrent.futures.Future` that can also be awaited.
 
 A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
-here.  Hardly ever does anybody sleep on it, since who waits for a call receives its reply alone.
-So all futures of calls share one, and `__init__` below does what its base's would.
+here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
+reply.  So all futures of calls share one, and `__init__` below does what its base's would.
 
 Who waits for one receives its reply on its own thread (see channel.py), so a plain call has no
 hand-over from another thread on its way.

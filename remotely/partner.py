@@ -31,11 +31,11 @@ class Partner:
         self.lender = Lender(theirs)
         self.reads = False  # it has our arena open
         self._process = Descriptor(os.pidfd_open(theirs.pid))
-        self._poll = select.poll()
-        self._poll.register(self._process.fd, select.POLLIN)
 
     def alive(self) -> bool:
-        return not self._poll.poll(0)
+        poll = select.poll()  # one a call: two threads may ask at once
+        poll.register(self._process.fd, select.POLLIN)
+        return not poll.poll(0)
 
 
 class Parcel:

@@ -223,7 +223,7 @@ class Servant:
         address = control.Reader(Address).read(message.payload)
         assert isinstance(address, Address)
         ours = arena.ours()
-        known = [p for p in self._partners.values() if p.lender.address == address]
+        known = [p for p in list(self._partners.values()) if p.lender.address == address]
         try:
             self._partners[route] = known[0] if known else Partner(address)
         except OSError:

@@ -178,6 +178,16 @@ def test_a_loan_that_was_never_read_can_be_declined_or_taken_back(arena: Arena) 
     assert arena.lent_bytes == 0
 
 
+def test_a_loan_that_ended_with_its_reader_cannot_be_taken_back_from_the_next(arena: Arena) -> None:
+    reader = Reader()
+    stale = lend(arena, np.zeros(LARGE), reader=reader)
+    reader.lives = False
+    arena.tidy()
+    arena.take_back(stale)
+    slots = [lend(arena, np.zeros(LARGE)).blocks[0][0] for _ in range(3)]
+    assert len(set(slots)) == 3, "no slot is given out twice"
+
+
 def test_a_full_arena_says_so_once_and_lends_again_when_there_is_room(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -180,6 +180,29 @@ def test_several_clients_share_a_batch(embedded: None) -> None:
     assert max(predictor.sizes) > 1
 
 
+def test_a_batch_of_several_clients_in_a_crowd_answers_each(embedded: None) -> None:
+    """Results that go back together go to one client; those of a batch may be for several."""
+
+    @remotely.remote_class
+    class Doubler:
+        @remotely.batched(max_size=33, wait_ms=5000)
+        def double(self, number: Any) -> Any:
+            return [2 * n for n in number]
+
+    @remotely.remote_class
+    class Agent:
+        def ask_many(self, target: Any) -> list[int]:
+            futures = [target.double.submit(i) for i in range(164)]
+            return [future.result(20) for future in futures]
+
+    target = Doubler()
+    agent = Agent()
+    lone = target.double.submit(1000)  # is in the first batch, which another's crowd fills
+    many = agent.ask_many.submit(target)
+    assert lone.result(20) == 2000
+    assert many.result(20) == [2 * i for i in range(164)]
+
+
 def test_on_a_plain_object_it_takes_and_returns_one(embedded: None) -> None:
     assert Predictor().predict_one()[1] == 2.0
     assert remotely.local(Predictor).predict(np.ones(3))[1] == 3.0
