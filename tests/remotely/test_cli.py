@@ -2,6 +2,8 @@
 
 Each test has a folder for REMOTELY_HOME and one for what daemons put under /tmp, and ends by
 asserting that no process and no file of them is left.
+
+Over 500 lines: one command, and each of its words has its own ways to go wrong.
 """
 
 import contextlib

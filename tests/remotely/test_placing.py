@@ -2,6 +2,8 @@
 
 The master is the one of a cluster, on a real socket with real keys; its times are shorter.  Its
 peers are the test: so every order of events can be had, and what the master says can be read.
+
+Over 500 lines: all of it is said to one master, by the same few players.
 """
 
 import itertools

@@ -1,6 +1,8 @@
 """What the master knows stays true in any order of events, and its price does not grow with it.
 
 The peers are played by calls; test_placing.py proves what they are promised on real sockets.
+
+Over 500 lines: the slow oracle and the table of events serve every test here.
 """
 
 import itertools

@@ -1,4 +1,7 @@
-"""The class stays a class: what Python, its tools and its users expect of one holds."""
+"""The class stays a class: what Python, its tools and its users expect of one holds.
+
+Over 500 lines: there is a test for each thing that Python does with classes.
+"""
 
 import abc
 import copy
