@@ -97,6 +97,13 @@ def kill_tagged(prefix: str) -> None:
                 process.kill()
 
 
+def kill_descendants() -> None:
+    """Kill the processes that this one started, and those that they started."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
 def raise_descriptor_limit() -> None:
     """Allow this daemon as many open files as the machine permits; an actor costs it a handful."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -127,12 +127,15 @@ class Worker:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch(self._wake[0], self._reap)
         self._loop.run()
+        # Not asked to end: it may be in the middle of an import of many seconds.  What it was about
+        # to tell us of is ours now, and is killed like the rest.
+        self._zygote_process.kill()
+        self._zygote_process.wait()
+        self._zygote.close()
         for child in self._children.values():
             _kill_group(child.pid)
         host.kill_tagged(self._config.worker)
-        self._zygote.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._zygote_process.wait(TERM_S)
+        host.kill_descendants()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._config.pid_file:
             pid_file.leave(Path(self._config.pid_file))

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from remotely import cli
@@ -397,6 +398,22 @@ def test_a_machine_that_has_joined_can_leave_and_the_cluster_goes_on(
     assert len(first.status(port)["machines"]) == 1
     with first.script(port) as script:
         assert add(script, 1) == 1
+    first.does("stop", "--port", port)
+
+
+def test_a_machine_leaves_at_once_while_it_still_imports_what_its_actors_need(
+    machines: Any, port: int
+) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    key = copied_key(first, second)
+    second.does("join", f"127.0.0.1:{port}", "--key", key)
+    (pid,) = second.pids(port).values()
+    (zygote,) = psutil.Process(pid).children()
+    zygote.suspend()  # as deaf as in an import that takes long
+    assert "goes on" in second.does("stop", "--port", port)
+    assert not zygote.is_running()
+    assert len(first.status(port)["machines"]) == 1
     first.does("stop", "--port", port)
 
 
