@@ -15,14 +15,18 @@ INSTALLED := $(VENV)/.installed
 PEERS := .peers/.installed .peers-parl/.installed
 NEEDS := tools/bench/peers
 
+# And `make bench-rl`.
+PEERS_RL := .peers-rl/.installed .peers-sf/.installed
+NEEDS_RL := tools/bench_rl/peers
+
 # make says "Leaving directory", "Nothing to be done" and the like to nobody's use here.
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow check types format bench bench-peers clean
+.PHONY: help install pong test test-slow check types format bench bench-peers bench-rl bench-rl-peers clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## make .venv with everything in it; does nothing when that is up to date
 	@:
@@ -43,8 +47,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # `exec`: Ctrl-C then reaches the training alone, which saves its checkpoint and
 # ends its actors before make hears of it.
-pong: install ## train IMPALA on Pong until it wins, or for 15 minutes
-	@exec $(BIN)/remotely-rl train impala --env ALE/Pong-v5 --minutes 15 --target 18
+pong: install ## train PPO on Pong until it wins, or for 15 minutes
+	@exec $(BIN)/remotely-rl train ppo --env ALE/Pong-v5 --minutes 15 --target 18
 
 test: install ## run the tests, without the slow ones
 	@exec $(BIN)/python -m pytest -n 2 $(ARGS)
@@ -82,6 +86,23 @@ bench-peers: $(PEERS) ## install what `make bench` compares with: Ray, xoscar, P
 	@.peers-parl/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps parl==2.2.1
 	@touch $@
 
-clean: ## remove caches and build outputs; .venv, .peers and runs/ stay
+bench-rl: install ## measure training against the machine's limit and peers, half an hour; ARGS=--quick takes minutes
+	@exec $(BIN)/python -m tools.bench_rl $(ARGS)
+
+bench-rl-peers: $(PEERS_RL) ## install what `make bench-rl` compares with: Stable-Baselines3, RLlib, Sample Factory
+	@:
+
+.peers-rl/.installed: $(NEEDS_RL)/requirements.txt
+	@$(PYTHON) -m venv .peers-rl
+	@.peers-rl/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+# Its gymnasium is older than the others allow.
+.peers-sf/.installed: $(NEEDS_RL)/requirements-sf.txt
+	@$(PYTHON) -m venv .peers-sf
+	@.peers-sf/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+clean: ## remove caches and build outputs; .venv, .peers* and runs/ stay
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -path './.*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,10 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench import bars, page, table, turns, units
-from tools.bench.bars import Row, Term, at_least, at_most, judge
+from tools.bench import page, rows, systems, table, turns, units
+from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figures, Spread, spread
+from tools.bench.rows import Row, Term, at_least, at_most, judge
+from tools.bench.stopwatch import Meter
+from tools.bench_rl import bars as bars_rl
+from tools.bench_rl import pace
+from tools.bench_rl import page as page_rl
+from tools.bench_rl import systems as systems_rl
+from tools.bench_rl.window import Window
 
+BENCHES = (systems.BENCH, systems_rl.BENCH)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
 
@@ -75,7 +83,7 @@ def test_a_round_that_lacks_the_other_side_is_left_out() -> None:
         (at_least(1, Term("ray", "Ray", times=2), Term("bare", "x", "other_per_s", 2)), False),
     ],
 )
-def test_a_bar_is_a_number_or_a_sum_of_what_others_measured(bar: bars.Bar, reached: bool) -> None:
+def test_a_bar_is_a_number_or_a_sum_of_what_others_measured(bar: rows.Bar, reached: bool) -> None:
     figures = measured(
         ours={"calls_per_s": [50_000.0]},
         ray={"calls_per_s": [20_000.0]},
@@ -86,11 +94,29 @@ def test_a_bar_is_a_number_or_a_sum_of_what_others_measured(bar: bars.Bar, reach
     assert verdict.reached == reached
 
 
-def test_every_figure_of_the_table_has_a_unit_and_every_term_a_system() -> None:
-    for row in bars.ROWS:
+def test_a_row_may_be_of_another_system() -> None:
+    row = Row("inference", "inference_per_s", (at_least(2, Term("bare", "bare")),), of="limit")
+    figures = measured(limit={"inference_per_s": [8.0]}, bare={"inference_per_s": [2.0]})
+    assert table.bars([row], figures, {"limit": "the limit", "bare": "bare"}) == [
+        ["inference", ">= 2 x bare", "8.00/s", "4.00 x", "yes", "bare 2.00/s"]
+    ]
+
+
+@pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.command)
+def test_every_figure_of_the_table_has_a_unit_and_every_term_a_system(bench: Benchmark) -> None:
+    for row in bench.rows:
         assert units.shown(row.figure, 0.5)
+        assert row.of in bench.systems
         for term in [*row.beside, *(term for bar in row.bars for term in bar.terms)]:
-            assert term.system in turns.SYSTEMS
+            assert term.system in bench.systems
+
+
+def test_what_a_training_is_held_against_is_measured_in_the_same_round() -> None:
+    parts = systems_rl.PARTS
+    for row in bars_rl.ROWS:
+        for term in (term for bar in row.bars for term in bar.terms):
+            part = (term.figure or row.figure).removesuffix("_per_s")
+            assert term.system in parts[part]
 
 
 # --- what is shown --------------------------------------------------------------------------------
@@ -129,28 +155,27 @@ def test_a_range_is_in_the_unit_of_its_median() -> None:
         (at_most(1 / 3, BARE, BARE), "<= 0.33 x (bare pyzmq + bare pyzmq)"),
     ],
 )
-def test_a_bar_is_told_in_words(bar: bars.Bar, text: str) -> None:
+def test_a_bar_is_told_in_words(bar: rows.Bar, text: str) -> None:
     assert table.said(Row("calls", "calls_per_s"), bar) == text
 
 
-def test_the_table_has_a_line_for_each_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_has_a_line_for_each_bar() -> None:
     rows = (
         Row("a call", "call_s", (at_most(1.3, BARE), at_most(0.1, Term("ray", "Ray")))),
         Row("a start", "start_s", (at_most(0.4),)),
         Row("an end", "end_s"),
     )
-    monkeypatch.setattr(table, "ROWS", rows)
     figures = measured(
         ours={"call_s": [1e-4, 3e-4], "start_s": [0.5]}, bare={"call_s": [1e-4, 2e-4]}
     )
-    assert table.bars(figures, TITLES) == [
+    assert table.bars(rows, figures, TITLES) == [
         ["a call", "<= 1.3 x bare pyzmq", "200 us (100-300)", "1.25 x (1.00-1.50)", "yes",
          "bare pyzmq 150 us"],
         ["", "<= 0.1 x Ray", "", "", "-", ""],
         ["a start", "<= 400 ms", "500 ms", "", "NO", ""],
         ["an end", "", table.MISSING, "", "", ""],
     ]  # fmt: skip
-    head, lines = table.measured(figures, TITLES)
+    head, lines = table.measured(rows, figures, TITLES)
     assert head == ["", "remotely", "bare pyzmq"]
     assert lines == [["a call", "200 us (100-300)", "150 us (100-200)"]]
 
@@ -172,30 +197,75 @@ def test_the_page_has_a_place_for_each_table_and_keeps_the_rest() -> None:
     assert without_tables == [line for line in text.splitlines() if not line.startswith("|")]
 
 
+def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept() -> None:
+    text = page_rl.PAGE.read_text()
+    figures = measured(ours={"a2c_84_per_s": [900.0]}, sb3={"a2c_84_per_s": [300.0]})
+    once = page_rl.filled(text, {"date": "today"}, figures)
+    assert "| date | today |" in once
+    assert "| >= 2 x Stable-Baselines3 |  | 3.00 x | yes |" in once
+    assert "| RLlib |" not in once  # it has measured nothing
+    assert page_rl.filled(once, {"date": "today"}, figures) == once
+    begins, ends = page_rl.BEGINS, page_rl.ENDS
+    assert once.partition(begins)[0] == text.partition(begins)[0]
+    assert once.partition(ends)[2] == text.partition(ends)[2]
+
+
 # --- turns ----------------------------------------------------------------------------------------
 
 
 def test_every_second_round_goes_backwards() -> None:
-    forth = turns.in_order(turns.SYSTEMS, ["calls", "tcp"], 0)
-    assert turns.in_order(turns.SYSTEMS, ["calls", "tcp"], 1) == forth[::-1]
+    bench = systems.BENCH
+    forth = turns.in_order(bench, bench.systems, ["calls", "tcp"], 0)
+    assert turns.in_order(bench, bench.systems, ["calls", "tcp"], 1) == forth[::-1]
     assert {turn.part for turn in forth} == {"calls", "tcp"}
-    assert turns.in_order(["ours"], ["calls"], 0) == [
-        turns.Turn("calls", "ours", turns.HERE / "ours" / "calls.py")
+    assert turns.in_order(bench, ["ours"], ["calls"], 0) == [
+        turns.Turn("calls", "ours", bench.folder / "ours" / "calls.py")
     ]
 
 
-def test_every_script_is_there_and_every_system_known() -> None:
-    for by_system in turns.PARTS.values():
+@pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.command)
+def test_every_script_is_there_and_every_system_known(bench: Benchmark) -> None:
+    for by_system in bench.parts.values():
         for system, script in by_system.items():
-            assert system in turns.SYSTEMS
-            assert Path(turns.HERE / script).is_file()
+            assert system in bench.systems
+            assert Path(bench.folder / script).is_file()
 
 
 @pytest.mark.timeout(30)
 def test_a_turn_returns_its_figures_and_one_that_fails_says_why() -> None:
-    memory = turns.HERE / "peers" / "of_memory.py"
+    memory = systems.BENCH.folder / "peers" / "of_memory.py"
     found = turns.take(turns.Turn("streams", "memory", memory), quick=True)
     assert found.keys() == {"copy_bytes_per_s"}
     assert math.isfinite(found["copy_bytes_per_s"])
     with pytest.raises(turns.TurnFailed, match="KeyError: 'none'"):
         turns.take(turns.Turn("none", "memory", memory), quick=True)
+
+
+# --- pace -----------------------------------------------------------------------------------------
+
+
+def test_a_meter_counts_what_arrives_after_its_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([100.0, 104.0, 105.0, 110.0, 125.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    meter = Meter(for_s=20.0, after_s=5.0)
+    assert [meter.runs_on(10) for _ in range(5)] == [True, True, True, True, False]
+    assert meter.per_s == 1.0  # 20 in the 20 s from the third on
+
+
+def test_a_pace_is_taken_between_rows_from_the_warm_up_on() -> None:
+    window = Window(warm_up_s=2.0, for_s=3.0)
+    rows = [
+        {"seconds": seconds, "env_steps": steps, "updates": updates}
+        for seconds, steps, updates in [
+            (9.0, 0.0, 0.0),  # before the first update: it compiles, or waits for actors
+            (10.0, 500.0, 1.0),
+            (11.0, 600.0, 2.0),
+            (12.0, 1000.0, 3.0),
+            (14.0, 1400.0, 4.0),
+            (16.0, 1800.0, 5.0),
+        ]
+    ]
+    assert pace.per_s(rows, window) == 200.0
+    for too_few in (rows[:5], rows[:1], []):
+        with pytest.raises(pace.TooShort):
+            pace.per_s(too_few, window)

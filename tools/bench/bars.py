@@ -1,51 +1,6 @@
-"""What is measured, and what it is to reach.
+"""What is measured, and what it is to reach."""
 
-A row is one figure of ours.  A bar compares it with a number, or with what others took in the same
-round: a ratio is formed within each round, and the median of the rounds' ratios is judged.  So a
-machine that is slow for a minute is slow for both sides.
-"""
-
-from typing import NamedTuple
-
-from tools.bench.figures import Figures, Spread, spread
-
-
-class Term(NamedTuple):
-    """So many times what `system` measured of `figure`; of the row's own if it names none."""
-
-    system: str
-    title: str
-    figure: str = ""
-    times: float = 1
-
-
-class Bar(NamedTuple):
-    """At most, or at least, `limit` times the sum of the terms; without terms, `limit` itself."""
-
-    at_most: bool
-    limit: float
-    terms: tuple[Term, ...] = ()
-
-
-class Row(NamedTuple):
-    title: str
-    figure: str
-    bars: tuple[Bar, ...] = ()
-    beside: tuple[Term, ...] = ()  # figures of another name that are shown beside it
-
-
-class Verdict(NamedTuple):
-    ratio: Spread
-    reached: bool
-
-
-def at_most(limit: float, *terms: Term) -> Bar:
-    return Bar(True, limit, terms)
-
-
-def at_least(limit: float, *terms: Term) -> Bar:
-    return Bar(False, limit, terms)
-
+from tools.bench.rows import Row, Term, at_least, at_most
 
 BARE = Term("bare", "bare pyzmq")
 RAY = Term("ray", "Ray")
@@ -137,22 +92,3 @@ ROWS = (
     ),
     Row("what 1,000 workers at rest take of its core", "master_of_1000_share", (at_most(0.1),)),
 )
-
-
-def judge(row: Row, bar: Bar, figures: Figures) -> Verdict | None:
-    """Return the ratio to the bar's terms, and whether the bar is reached; None if not measured."""
-    ratios = []
-    for number, value in figures.of("ours", row.figure).items():
-        parts = [
-            term.times
-            * figures.of(term.system, term.figure or row.figure).get(number, float("nan"))
-            for term in bar.terms
-        ]
-        ratio = value / sum(parts) if parts else value
-        if ratio == ratio:  # not so where a round lacks one of them
-            ratios.append(ratio)
-    if not ratios:
-        return None
-    found = spread(ratios)
-    reached = found.median <= bar.limit if bar.at_most else found.median >= bar.limit
-    return Verdict(found, reached)

@@ -1,4 +1,4 @@
-"""What a run was made on, and the tables of docs/benchmarks.md."""
+"""What a run was made on, and how a page is filled with it: docs/benchmarks.md here."""
 
 import os
 import platform
@@ -9,22 +9,25 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tools.bench import table, turns
+from tools.bench.benchmark import ROOT, Benchmark
 from tools.bench.figures import Figures
+from tools.bench.systems import BENCH
 from tools.tables import table as markdown
 
-PAGE = turns.ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 Run = Mapping[str, str]  # what was run, on what
 
 
-def described(command: str, rounds: int) -> dict[str, str]:
+def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
     """Return the run's machine, versions, date and command, a sentence each."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    named = [f"{turns.SYSTEMS[name].package} {v}" for name, v in turns.versions().items() if v]
+    versions = turns.versions(bench.systems)
+    named = {f"{bench.systems[name].package} {v}": None for name, v in versions.items() if v}
     return {
         "machine": f"{os.cpu_count()} cores of {_processor()}, {memory_bytes / 2**30:.0f} GiB, "
         f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}",
         "versions": ", ".join(named),
-        "commit": _commit(),
+        "commit": commit(bench.code),
         "date": datetime.now(timezone.utc).date().isoformat(),
         "command": command,
         "n": f"{rounds} rounds" if rounds > 1 else "1 round",
@@ -33,18 +36,32 @@ def described(command: str, rounds: int) -> dict[str, str]:
 
 def filled(page: str, run: Run, figures: Figures) -> str:
     """Return the page with the text between each pair of marks replaced."""
-    titles = {name: system.title for name, system in turns.SYSTEMS.items()}
-    head, lines = table.measured(figures, titles)
+    head, lines = table.measured(BENCH.rows, figures, BENCH.titles)
     texts = {
-        "run": markdown(["", ""], [[word, text] for word, text in run.items()]),
-        "bars": markdown(table.HEAD, table.bars(figures, titles)),
+        "run": run_table(run),
+        "bars": markdown(table.HEAD, table.bars(BENCH.rows, figures, BENCH.titles)),
         "systems": markdown(head, lines),
     }
     for name, text in texts.items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page, count = mark.subn("\\g<1>" + text.replace("\\", r"\\") + "\n\\g<2>", page)
-        assert count == 1, f"docs/benchmarks.md has {count} places for {name!r}"
+        page = replaced(page, f"<!-- {name} -->", "<!-- end -->", text)
     return page
+
+
+def run_table(run: Run) -> str:
+    return markdown(["", ""], [[word, text] for word, text in run.items()])
+
+
+def replaced(page: str, begin: str, end: str, text: str) -> str:
+    """Return the page with what stands between two marks, which it has once, replaced."""
+    mark = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
+    page, count = mark.subn(lambda found: f"{found[1]}{text}\n{found[2]}", page)
+    assert count == 1, f"the page has {count} places for {begin}"
+    return page
+
+
+def commit(code: tuple[str, ...]) -> str:
+    changed = " and changes" if _git("status", "--porcelain", "--", *code) else ""
+    return _git("rev-parse", "--short", "HEAD") + changed
 
 
 def _processor() -> str:
@@ -52,11 +69,6 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _commit() -> str:
-    changed = " and changes" if _git("status", "--porcelain", "--", "remotely") else ""
-    return _git("rev-parse", "--short", "HEAD") + changed
-
-
 def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=turns.ROOT, capture_output=True, text=True)
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()

@@ -1,7 +1,7 @@
 """How every system is timed: alike, with nothing but the standard library and numpy.
 
 A system's process is told a part, measures what belongs to it and prints each figure as a line of
-JSON, which __main__.py collects.  A figure's name ends in its unit, and the unit is SI:
+JSON, which program.py collects.  A figure's name ends in its unit, and the unit is SI:
 
     _s   _per_s   _bytes   _bytes_per_s   _share (of one core)
 
@@ -102,22 +102,26 @@ def size_of(arrays: Mapping[Any, Array]) -> int:
 
 
 class Meter:
-    """Counts bytes for a while, after as long a while that does not count."""
+    """Counts bytes, or what it may be, for a while, after a while that does not count."""
 
-    def __init__(self, for_s: float) -> None:
+    def __init__(self, for_s: float, after_s: float | None = None) -> None:
+        """It begins with the first arrival after `after_s`; as long as `for_s` if not told."""
         self._for_s = for_s
-        self._begin = time.perf_counter() + for_s
+        self._after_s = for_s if after_s is None else after_s
+        self._arrived: float | None = None
         self._first: float | None = None
-        self._bytes = 0
+        self._count = 0
         self.per_s = 0.0
 
     def runs_on(self, count: int) -> bool:
-        """Take note of `count` bytes that arrived now; False when the time is up."""
+        """Take note of `count` that arrived now; False when the time is up."""
         now = time.perf_counter()
+        if self._arrived is None:
+            self._arrived = now
         if self._first is None:
-            if now >= self._begin:
+            if now >= self._arrived + self._after_s:
                 self._first = now
             return True
-        self._bytes += count
-        self.per_s = self._bytes / (now - self._first)
+        self._count += count
+        self.per_s = self._count / (now - self._first)
         return now - self._first < self._for_s

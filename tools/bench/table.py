@@ -1,21 +1,23 @@
 """The table of all bars, for a terminal and a page; for the page also one of all systems."""
 
-from tools.bench.bars import ROWS, Bar, Row, Term, judge
+from collections.abc import Sequence
+
 from tools.bench.figures import Figures
+from tools.bench.rows import Bar, Row, Term, judge
 from tools.bench.units import digits, shown, shown_spread
 
 HEAD = ["", "to reach", "ours", "ratio", "reached", "others"]
 MISSING = "not measured"
 
 
-def bars(figures: Figures, titles: dict[str, str]) -> list[list[str]]:
+def bars(rows: Sequence[Row], figures: Figures, titles: dict[str, str]) -> list[list[str]]:
     """Return a line for each bar, and one for each row that has none.
 
     `titles` are the names of the systems, in the order in which they are shown.
     """
     lines = []
-    for row in ROWS:
-        ours = figures.spread("ours", row.figure)
+    for row in rows:
+        ours = figures.spread(row.of, row.figure)
         first = [row.title, shown_spread(row.figure, ours) if ours else MISSING]
         last = _others(row, figures, titles)
         for bar in row.bars or (None,):
@@ -25,11 +27,13 @@ def bars(figures: Figures, titles: dict[str, str]) -> list[list[str]]:
     return lines
 
 
-def measured(figures: Figures, titles: dict[str, str]) -> tuple[list[str], list[list[str]]]:
+def measured(
+    rows: Sequence[Row], figures: Figures, titles: dict[str, str]
+) -> tuple[list[str], list[list[str]]]:
     """Return head and lines of a table with a column for each system that measured something."""
-    systems = [system for system in titles if any(figures.of(system, row.figure) for row in ROWS)]
+    systems = [system for system in titles if any(figures.of(system, row.figure) for row in rows)]
     lines = []
-    for row in ROWS:
+    for row in rows:
         found = [figures.spread(system, row.figure) for system in systems]
         if sum(one is not None for one in found) > 1:
             cells = [shown_spread(row.figure, one) if one else "" for one in found]
@@ -84,7 +88,7 @@ def _others(row: Row, figures: Figures, titles: dict[str, str]) -> str:
     found = [
         (titles[system], row.figure, figures.spread(system, row.figure))
         for system in titles
-        if system != "ours"
+        if system != row.of
     ] + [
         (term.title, term.figure, figures.spread(term.system, term.figure)) for term in beside(row)
     ]

@@ -1,4 +1,4 @@
-"""Who measures what, and how they take turns.
+"""How those who measure take turns.
 
 A turn is one system measuring one part in a process of its own, started for it and ended after it.
 Kept alive between turns, most systems would disturb the others: Ray and PARL burn a good part of a
@@ -18,20 +18,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tools.bench import processes
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-OWN = Path(sys.executable)
-PEERS = ROOT / ".peers" / "bin" / "python"
-PEERS_PARL = ROOT / ".peers-parl" / "bin" / "python"
+from tools.bench.benchmark import OWN, ROOT, Benchmark, System
 
 LIMIT_S = 240.0  # of one turn
 QUIET_S = 5.0  # how long a turn waits for a machine that does not become quiet
@@ -39,87 +33,21 @@ GRACE_S = 2.0  # what a turn started ends by itself, or is ended after
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 
 
-class System(NamedTuple):
-    title: str
-    python: Path
-    package: str  # whose version tells which it is
-    is_quick: bool = True  # also with --quick
-
-
-SYSTEMS = {
-    "ours": System("remotely", OWN, "remotely"),
-    "memory": System("one copy", OWN, "numpy"),
-    "bare": System("bare pyzmq", OWN, "pyzmq"),
-    "pipe": System("multiprocessing", OWN, ""),
-    "rpyc": System("RPyC", PEERS, "rpyc"),
-    "pyro5": System("Pyro5", PEERS, "Pyro5"),
-    "ray": System("Ray", PEERS, "ray", is_quick=False),
-    "xoscar": System("xoscar", PEERS, "xoscar", is_quick=False),
-    "parl": System("PARL", PEERS_PARL, "parl", is_quick=False),
-}
-
-# Each is run by path, and told the part.
-PARTS: dict[str, dict[str, str]] = {
-    "calls": {
-        "bare": "peers/of_zmq.py",
-        "ours": "ours/calls.py",
-        "pipe": "peers/of_pipe.py",
-        "rpyc": "peers/of_rpyc.py",
-        "pyro5": "peers/of_pyro5.py",
-        "ray": "peers/of_ray.py",
-        "xoscar": "peers/of_xoscar.py",
-        "parl": "peers/of_parl.py",
-    },
-    "tcp": {"bare": "peers/of_zmq.py", "ours": "ours/calls.py"},
-    "crowd": {"ours": "ours/calls.py", "ray": "peers/of_ray.py"},
-    "arrays": {
-        "memory": "peers/of_memory.py",
-        "bare": "peers/of_zmq.py",
-        "ours": "ours/arrays.py",
-        "ray": "peers/of_ray.py",
-        "pipe": "peers/of_pipe.py",
-        "xoscar": "peers/of_xoscar.py",
-        "parl": "peers/of_parl.py",
-    },
-    "broadcast": {
-        "memory": "peers/of_memory.py",
-        "ours": "ours/arrays.py",
-        "ray": "peers/of_ray.py",
-        "parl": "peers/of_parl.py",
-    },
-    "streams": {
-        "memory": "peers/of_memory.py",
-        "ours": "ours/arrays.py",
-        "ray": "peers/of_ray.py",
-    },
-    "spawn": {"ours": "ours/startup.py", "ray": "peers/of_ray.py"},
-    "start": {
-        "ours": "ours/startup.py",
-        "ray": "peers/of_ray.py",
-        "xoscar": "peers/of_xoscar.py",
-        "parl": "peers/of_parl.py",
-    },
-    "many": {"ours": "ours/many.py"},
-    "idle": {"ours": "ours/idle.py", "ray": "peers/of_ray.py"},
-    "registry": {"ours": "ours/master.py"},
-}
-NOT_QUICK = {"registry"}  # parts that --quick leaves out unless they are named
-
-
 class Turn(NamedTuple):
     part: str
     system: str
     script: Path
+    python: Path = OWN
 
 
 class TurnFailed(Exception):
     """A system's process did not end well; the text is the end of what it said."""
 
 
-def versions() -> dict[str, str]:
+def versions(systems: Mapping[str, System]) -> dict[str, str]:
     """Return the versions of the systems that are installed here."""
     found = {}
-    for name, system in SYSTEMS.items():
+    for name, system in systems.items():
         if not system.package:
             found[name] = ""
         elif system.python == OWN:
@@ -132,14 +60,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def in_order(systems: Iterable[str], parts: Iterable[str], number: int) -> list[Turn]:
+def in_order(
+    bench: Benchmark, systems: Iterable[str], parts: Iterable[str], number: int
+) -> list[Turn]:
     """Return the turns of a round: of each part those systems that measure it."""
     allowed, wanted = set(systems), set(parts)
     turns = [
-        Turn(part, system, HERE / script)
-        for part, by_system in PARTS.items()
+        Turn(part, system, bench.folder / script, bench.systems[system].python)
+        for part, by_system in bench.parts.items()
         for system, script in by_system.items()
-        if part in wanted and system in allowed and (HERE / script).exists()
+        if part in wanted and system in allowed and (bench.folder / script).exists()
     ]
     return turns[::-1] if number % 2 else turns
 
@@ -148,8 +78,7 @@ def take(turn: Turn, quick: bool) -> dict[str, float]:
     """Run a turn and return its figures.  Raises TurnFailed."""
     if not quick:
         processes.wait_until_quiet(QUIET_S)
-    # No resolving: the path in .venv is what makes an interpreter that of its environment.
-    words = [str(SYSTEMS[turn.system].python), str(turn.script), turn.part]
+    words = [str(turn.python), str(turn.script), turn.part]
     with tempfile.TemporaryDirectory(prefix="rb-", ignore_cleanup_errors=True) as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         with out.open("wb") as stdout, err.open("wb") as stderr, _nothing_left():

@@ -1,0 +1,120 @@
+"""What the machine allows, were nothing lost between the parts of training.
+
+Every step of experience is played, inferred and learnt from once, and each of the three has all
+cores while it lasts, so a step takes the sum of what it takes in each:
+
+    1 / (1 / environments + 1 / inference + 1 / training)        steps a second
+
+Environments and inference run as the actors do them, a process a core with 16 games each and one
+thread of torch; training as the learner does it, in one process with all cores.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.synchronize import Barrier
+
+import numpy as np
+import torch
+
+from remotely_rl import environments
+from remotely_rl.algorithms import a2c
+from remotely_rl.environments import Atari
+from remotely_rl.learner import Lesson, Rows
+from remotely_rl.training import make_learner
+from tools.bench.stopwatch import report
+from tools.bench_rl.window import Window, asked, cores
+
+GAME = "ALE/Pong-v5"
+GAMES = 16  # of an actor
+ROWS, MINIBATCHES = 2048, 4
+START_S = 60.0  # in which all processes have begun
+
+Step = Callable[[], object]
+
+_barrier: Barrier  # of a process; it is inherited, and cannot be sent with a call
+
+
+def main() -> None:
+    turn = asked()
+    # Three parts, each of them as steady as a training is: half as long is long enough.
+    window = Window(turn.window.warm_up_s / 2, turn.window.for_s / 2)
+    found = {
+        "environment": GAMES * together(environment, turn.size, window),
+        "inference": GAMES * together(inference, turn.size, window),
+        "training": ROWS * rate(training(turn.size), window),
+    }
+    found["limit"] = 1 / sum(1 / per_s for per_s in found.values())
+    report(**{f"{name}_{turn.size}_per_s": per_s for name, per_s in found.items()})
+
+
+def environment(size: int) -> Step:
+    """A step of an actor's games, by actions at random."""
+    envs = environments.make(GAME, GAMES, Atari(image_size=size))
+    envs.reset(seed=0)
+    random = np.random.default_rng(0)
+    return lambda: envs.step(random.integers(0, envs.actions.outputs, GAMES))
+
+
+def inference(size: int) -> Step:
+    """An actor's question to its model: what to do in each of its games."""
+    torch.set_num_threads(1)
+    model = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu")).model.eval()
+    obs = images(GAMES, size)
+    return torch.inference_mode()(lambda: model(obs))
+
+
+def training(size: int) -> Step:
+    """The learner's pass over a batch."""
+    torch.set_num_threads(cores())
+    learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
+    actions = learner.actions.outputs
+    rows = Rows(
+        action=torch.randint(0, actions, (ROWS,)),
+        log_prob=torch.full((ROWS,), 1 / actions).log(),
+        advantage=torch.randn(ROWS),
+        target=torch.randn(ROWS),
+    )
+    lesson = Lesson(images(ROWS, size), rows)
+    return lambda: learner.learn(lesson, a2c.compute_losses, passes=1, minibatches=MINIBATCHES)
+
+
+def images(count: int, size: int) -> torch.Tensor:
+    return torch.randint(0, 256, (count, 4, size, size), dtype=torch.uint8)
+
+
+def together(make: Callable[[int], Step], size: int, window: Window) -> float:
+    """Return the sum of the rates of as many processes as there are cores, all at once."""
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(cores(), timeout=START_S)
+    with ProcessPoolExecutor(cores(), spawn, _begin, (barrier,)) as pool:
+        return sum(pool.map(_apart, *([one] * cores() for one in (make, size, window))))
+
+
+def rate(step: Step, window: Window, ready: Callable[[], object] = lambda: None) -> float:
+    """Return calls a second, after the warm-up; `ready` waits for others between the two."""
+    _for(step, window.warm_up_s)
+    ready()
+    return _for(step, window.for_s)
+
+
+def _begin(barrier: Barrier) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def _apart(make: Callable[[int], Step], size: int, window: Window) -> float:
+    return rate(make(size), window, _barrier.wait)
+
+
+def _for(step: Step, seconds: float) -> float:
+    begin, count = time.perf_counter(), 0
+    while (now := time.perf_counter()) < begin + seconds or not count:
+        step()
+        count += 1
+    return count / (now - begin)
+
+
+if __name__ == "__main__":
+    main()

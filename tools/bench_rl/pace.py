@@ -1,0 +1,65 @@
+"""The pace of a training: steps a second of the library's own loop, once it is in its stride.
+
+The run is told to stop, as Ctrl-C would, when its metrics cover the window; what is counted lies
+between two of their rows, and a row is written when an update ends.
+"""
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from remotely_rl import metrics
+from remotely_rl.metrics import Row
+from tools.bench_rl.window import Window
+
+ROWS_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
+
+
+class TooShort(Exception):
+    """The training ended by itself before it was measured."""
+
+
+def measure(algorithm: ModuleType, config: Any, window: Window, model: Any = None) -> float:
+    """Train until the window is over; return agent steps a second.
+
+    The config should end the run some time after that, should it not start to learn.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        ended = threading.Event()
+        args = (run / "metrics.csv", window, ended)
+        threading.Thread(target=_stop_when_measured, args=args, daemon=True).start()
+        try:
+            algorithm.train(config, model, run=run)
+        finally:
+            ended.set()
+        return per_s(metrics.read(run / "metrics.csv"), window)
+
+
+def per_s(rows: Sequence[Row], window: Window) -> float:
+    """Return the pace from the end of the warm-up to the last row.
+
+    Raises TooShort if the rows do not cover the window.
+    """
+    learnt = [row for row in rows if row["updates"] > 0]
+    counted = [row for row in learnt if row["seconds"] >= learnt[0]["seconds"] + window.warm_up_s]
+    if not counted or counted[-1]["seconds"] < counted[0]["seconds"] + window.for_s:
+        raise TooShort(f"{len(rows)} rows of metrics do not cover {window}")
+    first, last = counted[0], counted[-1]
+    return (last["env_steps"] - first["env_steps"]) / (last["seconds"] - first["seconds"])
+
+
+def _stop_when_measured(file: Path, window: Window, ended: threading.Event) -> None:
+    while not ended.wait(LOOK_EVERY_S):
+        try:
+            per_s(metrics.read(file), window)
+        except (TooShort, ValueError):  # or a row is being written just now
+            continue
+        os.kill(os.getpid(), signal.SIGINT)
+        return

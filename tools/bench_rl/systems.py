@@ -1,0 +1,87 @@
+"""Who measures what, and what they were told."""
+
+from pathlib import Path
+
+from tools.bench.benchmark import OWN, Benchmark, System, python_of
+from tools.bench_rl.bars import ROWS
+
+PEERS = python_of(".peers-rl")
+PEERS_SF = python_of(".peers-sf")
+
+SYSTEMS = {
+    "ours": System(
+        "remotely_rl",
+        OWN,
+        "remotely",
+        note="the library's own loop, with the defaults of each algorithm but for these: an actor"
+        " a core (GA3C: two agents a core); PPO passes=1 minibatches=4, IMPALA passes=1"
+        " minibatches=1, APPO passes=1. All its networks begin with a normaliser, by running"
+        " statistics of each pixel",
+    ),
+    "limit": System(
+        "the composed limit",
+        OWN,
+        "torch",
+        is_limit=True,
+        note="1 / (1/environments + 1/inference + 1/training), each alone on all cores:"
+        " environments and inference by a process a core, 16 games each; training one pass over"
+        " 2,048 rows by A2C's loss, in minibatches of 512",
+    ),
+    "sb3": System(
+        "Stable-Baselines3",
+        PEERS,
+        "stable-baselines3",
+        note="8 games in SubprocVecEnv. A2C as it comes (5 steps); PPO with one epoch, 128 steps,"
+        " minibatches of 256. Its Nature CNN, the same but for the normaliser; games stepped and"
+        " scaled in Python; a lost life ends an episode (Pong has none)",
+    ),
+    "rllib": System(
+        "RLlib",
+        PEERS,
+        "ray",
+        is_quick=False,
+        note="IMPALA, a runner a core with 5 games each, fragments of 50 steps, batches of 500,"
+        " learner in the driver. A module of the same layers but for the normaliser; its Atari"
+        " wrappers scale every frame, also those that are skipped. Steps are those sampled",
+    ),
+    "sample_factory": System(
+        "Sample Factory",
+        PEERS_SF,
+        "sample-factory",
+        is_quick=False,
+        note="APPO, asynchronous, a worker a core with 8 games each, double-buffered; rollouts of"
+        " 32, one epoch over 4 minibatches of 256, the rest as its Atari example. `convnet_atari`"
+        " with 512 features, its own normaliser of inputs and returns. Steps are those learnt",
+    ),
+}
+
+TRAIN, LIMIT = "ours/train.py", "ours/limit.py"
+OF_SB3, OF_RLLIB, OF_SAMPLE_FACTORY = (
+    f"peers/of_{name}.py" for name in ("sb3", "rllib", "sample_factory")
+)
+
+# The limit stands between the two that are held against it.
+PARTS: dict[str, dict[str, str]] = {
+    "a2c_84": {"ours": TRAIN, "sb3": OF_SB3},
+    "limit_84": {"limit": LIMIT},
+    "impala_84": {"ours": TRAIN, "rllib": OF_RLLIB},
+    "appo_84": {"ours": TRAIN, "sample_factory": OF_SAMPLE_FACTORY},
+    "ppo_84": {"ours": TRAIN, "sb3": OF_SB3},
+    "ga3c_42": {"ours": TRAIN},
+    "a2c_42": {"ours": TRAIN},
+    "limit_42": {"limit": LIMIT},
+    "impala_42": {"ours": TRAIN, "rllib": OF_RLLIB},
+    "appo_42": {"ours": TRAIN},
+    "ppo_42": {"ours": TRAIN},
+}
+
+BENCH = Benchmark(
+    command="python -m tools.bench_rl",
+    folder=Path(__file__).resolve().parent,
+    systems=SYSTEMS,
+    parts=PARTS,
+    rows=ROWS,
+    install="make bench-rl-peers",
+    code=("remotely", "remotely_rl"),
+    is_logarithmic=False,
+)
