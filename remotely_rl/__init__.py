@@ -1,15 +1,19 @@
 """Reinforcement learning on `remotely`: model, algorithm, template.
 
-    from remotely_rl import impala
+    from remotely_rl import ppo
 
-    impala.train(impala.Config(env="ALE/Pong-v5", actors=2, minutes=15))
+    ppo.train(ppo.Config(env="ALE/Pong-v5", actors=2, minutes=15))
 
 An algorithm's file reads from top to bottom: what can be set, what is minimised, who
-samples and who learns.  What they share lies beside them, a file a noun: `environments`,
-`models`, `trajectory`, `returns`, `losses`, `sampler`, `training`.
+samples and who learns.  What they share lies beside them, a file a noun: `config`,
+`environments`, `actions`, `models`, `trajectory`, `returns`, `losses`, `acting`, `learner`,
+`sampler`, `training`.
 """
 
+import remotely_rl.algorithms.a2c as a2c
+import remotely_rl.algorithms.appo as appo
 import remotely_rl.algorithms.impala as impala
+import remotely_rl.algorithms.ppo as ppo
 from remotely_rl.errors import TrainingError
 
-__all__ = ["TrainingError", "impala"]
+__all__ = ["TrainingError", "a2c", "appo", "impala", "ppo"]

@@ -5,6 +5,7 @@ A checkpoint is a dictionary of tensors and plain values, so that loading it run
 after whatever crash, finds either the old one or the new one, whole.
 """
 
+import io
 import os
 import pickle
 from pathlib import Path
@@ -21,8 +22,11 @@ FORMAT = 1
 def save(path: Path, content: dict[str, Any]) -> None:
     """Writes `content` at `path`, atomically and durably."""
     beside = path.with_suffix(path.suffix + ".tmp")
+    # Into memory first: a disk that is full is an OSError, which torch hides in its own.
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **content}, buffer)
     with beside.open("wb") as file:
-        torch.save({"format": FORMAT, **content}, file)
+        file.write(buffer.getbuffer())
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)

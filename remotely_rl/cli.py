@@ -1,24 +1,36 @@
 """The command `remotely-rl`.
 
-    remotely-rl train impala --env ALE/Pong-v5 --actors 2 --minutes 15
+    remotely-rl train ppo --env ALE/Pong-v5 --actors 2 --minutes 15
+    remotely-rl evaluate RUN --episodes 30
+    remotely-rl play RUN --video out.mp4
+    remotely-rl plot RUN... --out curve.png
 
-Every field of an algorithm's Config is an option, with the field's prose as its help.
+Every field of an algorithm's Config is an option of `train`, with the field's prose as its
+help.
 """
 
 import dataclasses
+import functools
+import importlib.util
+import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
 import remotely
-from remotely_rl import training
-from remotely_rl.algorithms import impala
-from remotely_rl.errors import TrainingError, nearest
+from remotely_rl import algorithms, models
+from remotely_rl.config import Range
+from remotely_rl.environments import Source
+from remotely_rl.errors import TrainingError
 
 Command = Callable[..., None]
+
+TOLD = (TrainingError, remotely.MasterLost, remotely.NotAllowed, remotely.VersionMismatch,
+        remotely.NoResources)  # fmt: skip
 
 
 class Refused(click.ClickException):
@@ -27,17 +39,65 @@ class Refused(click.ClickException):
     exit_code = 2
 
 
-class Algorithms(click.Group):
-    """A group that answers an unknown name with the nearest one."""
+class Train(click.Group):
+    """A command an algorithm, made when it is asked for: each imports torch and more."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            known = ", ".join(self.commands)
-            hint = nearest(args[0], self.commands) or f"; there is {known}"
-            raise Refused(f"no algorithm is called {args[0]!r}{hint}")
-        return super().resolve_command(ctx, args)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(algorithms.ALGORITHMS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        try:
+            return _train_command(cmd_name)
+        except TrainingError as error:
+            raise Refused(str(error)) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Algorithms"):
+            formatter.write_dl([(name, a.summary) for name, a in algorithms.ALGORITHMS.items()])
+
+
+def _train_command(name: str) -> click.Command:
+    module = algorithms.named(name)
+
+    @click.command(name, help=f"{algorithms.ALGORITHMS[name].description}\n\n{LIMITS}")
+    @config_options(module.Config)
+    @click.option("--model", metavar="FILE.py:NAME", help="A model of your own.  [one that fits]")
+    @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
+    @click.option("--resume", metavar="RUN", help="Go on with this run; options given here win.")
+    @click.option("--address", metavar="HOST:PORT", help="Cluster to use.  [one of this process]")
+    def train_one(
+        model: str | None, run: str | None, resume: str | None, address: str | None, **given: Any
+    ) -> None:
+        from remotely_rl import training  # noqa: PLC0415 - imports much, and --help needs none
+
+        given = {name: value for name, value in given.items() if value is not None}
+        with told():
+            if resume is None:
+                config = module.Config(**given)
+            else:
+                config = training.config_of(module.Config, name, resume, given)
+            if address is not None:
+                remotely.connect(address)
+            module.train(config, model_of(model), run=run, resume=resume)
+
+    return train_one
+
+
+LIMITS = (
+    "Stops at --steps, --minutes or --target, all counted from the beginning of the run, or at"
+    " Ctrl-C.  Defaults are in brackets; they are those that learn Pong on two cores."
+)
+
+
+class told:  # noqa: N801 - reads as a word of the sentence `with told():`
+    """Within it, what can be told in a sentence is."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, TOLD):
+            raise Refused(str(error)) from None
 
 
 def config_options(config: type) -> Callable[[Command], Command]:
@@ -46,27 +106,64 @@ def config_options(config: type) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         hints = typing.get_type_hints(config, include_extras=True)
         for field in reversed(dataclasses.fields(config)):
-            kind, prose = _kind_and_prose(hints[field.name])
+            kind, prose, bounds = _parts(hints[field.name])
             name = field.name.replace("_", "-")
             default = "none" if field.default is None else field.default
+            allowed = f", {bounds}" if bounds and bounds.high < float("inf") else ""
             command = click.option(
                 f"--{name}/--no-{name}" if kind is bool else f"--{name}",
                 field.name,
                 type=kind,
                 default=None,
-                help=f"{prose[0].upper()}{prose[1:]}.  [{default}]",
+                help=f"{prose[0].upper()}{prose[1:]}{allowed}.  [{default}]",
             )(command)
         return command
 
     return decorate
 
 
-def _kind_and_prose(hint: Any) -> tuple[type, str]:
-    """Takes `Annotated[float | None, "prose"]` apart: of a union, the first counts."""
-    kind, prose = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint, "?")
+def _parts(hint: Any) -> tuple[type, str, Range | None]:
+    """Takes `Annotated[float | None, "prose", Range(0)]` apart: of a union, the first counts."""
+    kind, prose, *bounds = typing.get_args(hint)
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         kind = typing.get_args(kind)[0]
-    return kind, prose
+    return kind, prose, bounds[0] if bounds else None
+
+
+def model_of(word: str | None) -> models.Maker | None:
+    """Loads `FILE.py:NAME`: a class, a function or a module.  None for None."""
+    return typing.cast("models.Maker | None", named_in("--model", word))
+
+
+def env_of(word: str | None) -> Source | None:
+    """Loads `FILE.py:NAME`: a class or a function that makes environments.  None for None."""
+    return typing.cast("Source | None", named_in("--env", word))
+
+
+def named_in(option: str, word: str | None) -> Any:
+    """What is called NAME in FILE.py, for an option whose word is `FILE.py:NAME`."""
+    if word is None:
+        return None
+    file, _, name = word.rpartition(":")
+    path = Path(file)
+    if not file or not path.is_file():
+        raise TrainingError(f"{option} wants FILE.py:NAME with a file that exists, not {word!r}")
+    module = _module_of(path.resolve())
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise TrainingError(f"{file} has nothing called {name!r}") from None
+
+
+@functools.cache  # a file that has both the model and the environment is run once
+def _module_of(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TrainingError(f"FILE.py:NAME is wanted, and {path} is no file of Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # actors are sent its classes
+    spec.loader.exec_module(module)
+    return module
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -75,34 +172,100 @@ def main() -> None:
     """Reinforcement learning on a cluster of remote objects."""
 
 
-@main.group(cls=Algorithms)
+@main.group(cls=Train)
 def train() -> None:
     """Train an agent.  `remotely-rl train ALGORITHM --help` shows all that can be set."""
 
 
-@train.command("impala", short_help="Actors that run free, a learner that corrects for it.")
-@config_options(impala.Config)
-@click.option("--run", metavar="DIR", help="Folder of the run, which must not exist.  [in runs/]")
-@click.option("--resume", metavar="RUN", help="Go on with this run; options given here win.")
-@click.option("--address", metavar="HOST:PORT", help="Cluster to use.  [one of this process]")
-def train_impala(run: str | None, resume: str | None, address: str | None, **given: Any) -> None:
-    """Actors that run free, and a learner that corrects by V-trace for their being behind.
+def of_a_run(command: Command) -> Command:
+    """The argument and the options of a command that takes an agent out of a run folder."""
+    for decorate in reversed((
+        click.argument("run"),
+        click.option("--checkpoint", type=click.Choice(["best", "last"]), default="last",
+                     show_default=True, help="Which of the run's two."),
+        click.option("--seed", default=1000, show_default=True, help="Where chance begins."),
+        click.option("--model", metavar="FILE.py:NAME",
+                     help="The model of your own that it was trained with, if it was."),
+        click.option("--env", metavar="FILE.py:NAME",
+                     help="The environment of your own that it was trained in, if it was."),
+    )):  # fmt: skip
+        command = decorate(command)
+    return command
 
-    Stops at --steps, --minutes or --target, all counted from the beginning of the run, or
-    at Ctrl-C.  Defaults are in brackets; they are those that learn Pong on two cores.
+
+@main.command()
+@of_a_run
+@click.option("--episodes", default=30, show_default=True, help="Whole games to play, in a mode.")
+@click.option(
+    "--greedy/--sampled",
+    default=None,
+    help="Take the likeliest action, or draw by the policy as in training.  [both, in turn]",
+)
+@click.option("--envs", default=16, show_default=True, help="Games to play side by side.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers, for programs.")
+def evaluate(
+    run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
+    episodes: int, greedy: bool | None, envs: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Play whole games by the agent of a RUN folder; print the mean of their raw scores.
+
+    With it comes the 95 % confidence interval of the mean (Student's t).  The same options
+    give the same games.
     """
-    given = {name: value for name, value in given.items() if value is not None}
-    try:
-        if resume is None:
-            config = impala.Config(**given)
-        else:
-            config = training.config_of(impala.Config, "impala", resume, given)
-        if address is not None:
-            remotely.connect(address)
-        impala.train(config, run=run, resume=resume)
-    except (TrainingError, remotely.MasterLost, remotely.NotAllowed,
-            remotely.VersionMismatch, remotely.NoResources) as error:  # fmt: skip
-        raise Refused(str(error)) from None
+    from remotely_rl import evaluation, trained  # noqa: PLC0415 - as in train_one
+
+    with told():
+        agent = trained.load(run, checkpoint, model_of(model), env_of(env))
+        done = []
+        for mode in (False, True) if greedy is None else (greedy,):
+            done.append(evaluation.measure(agent, episodes, mode, seed, envs))
+            if not as_json:
+                click.echo(done[-1])
+        if as_json:
+            click.echo(evaluation.as_json(done))
+
+
+@main.command()
+@of_a_run
+@click.option("--video", metavar="FILE.mp4", help="Film it.  [print the scores alone]")
+@click.option("--episodes", default=1, show_default=True, help="Whole games to play.")
+@click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
+def play(
+    run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
+    video: str | None, episodes: int, greedy: bool,
+) -> None:  # fmt: skip
+    """Watch the agent of a RUN folder play."""
+    from remotely_rl import video as videos  # noqa: PLC0415 - as in train_one
+
+    with told():
+        played = videos.play(
+            run, video, episodes, greedy, checkpoint,
+            seed=seed, model=model_of(model), env=env_of(env),
+        )  # fmt: skip
+    for number, (score, length) in enumerate(played.episodes, 1):
+        click.echo(f"episode {number}: {score:,.10g} in {length:,} steps")
+    if video is not None:
+        seconds = played.pictures / played.fps
+        click.echo(f"{video}: {played.pictures:,} pictures, {seconds:,.0f} s")
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", default="curve.png", show_default=True, help="Where to draw it.")
+@click.option("--x", "over", type=click.Choice(["minutes", "steps"]), help="One panel.  [both]")
+def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
+    """Draw the learning curves of one RUN folder or more.
+
+    Runs of the same algorithm and environment are one line, their mean, and a band from the
+    lowest to the highest.
+    """
+    from remotely_rl import curve  # noqa: PLC0415 - as in train_one
+
+    with told():
+        empty = curve.compare(runs, out, over)
+    for run in empty:
+        click.echo(f"left out, for no game was finished there: {run}", err=True)
+    click.echo(out)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ A step takes the actions of B environments and returns one row of each:
     terminated  [B]       the episode ended there; nothing comes after
     truncated   [B]       the episode was cut there; the observation may be bootstrapped from
     valid       [B]       false where the row is no experience, and must not be trained on
+    begins      [B]       the observation is the first of an episode: memory starts anew
 
 Rows are not experience for two reasons.
 
@@ -19,7 +20,7 @@ Rows are not experience for two reasons.
 
 Observations are what a model wants: images as uint8 [channels, height, width], all else
 as one float32 vector or array.  Spaces that are neither (Discrete, Tuple, Dict) are
-flattened.  Actions are numbered from 0.
+flattened.  Actions are what `actions.py` says of their space.
 
 Atari games (`ALE/*`) run in ale-py's native vector environment, with the preprocessing
 of `Atari` below.  Its defaults are not Gymnasium's: no sticky actions, the minimal set
@@ -40,6 +41,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from remotely_rl import actions
 from remotely_rl.errors import TrainingError, nearest
 
 # An id, or something that makes the user's own: see `make`.
@@ -56,6 +58,7 @@ class Step(NamedTuple):
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
+    begins: NDArray[np.bool_]
 
 
 class Episode(NamedTuple):
@@ -78,34 +81,27 @@ class Atari:
 class Environments:
     """B environments that reset themselves, out of any Gymnasium vector environment.
 
-    `observation_shape` is that of one observation, `action_count` the number of actions.
+    `observation_shape` and `dtype` are those of one observation.
     """
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], *, lives: bool = False):
         """`lives`: `terminated` may also mean a lost life, after which the game goes on.
 
-        Raises TrainingError if the actions are not Discrete.
+        Raises TrainingError if the actions are of a space that no policy fits.
         """
-        actions = vector.single_action_space
-        if not isinstance(actions, gymnasium.spaces.Discrete):
-            raise TrainingError(
-                f"this environment's actions are {actions}; only Discrete actions can be"
-                " driven so far, so wrap it to number its actions"
-            )
         self._vector = vector
         self._mode = AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._lives = lives
-        self._first_action = int(actions.start)
         self._space = vector.single_observation_space
         self._flat_space = batch_space(self._space, vector.num_envs)
         self.num_envs = vector.num_envs
-        self.action_count = int(actions.n)
+        self.actions = actions.of(vector.single_action_space)
         self.observation_shape = _observation_shape(self._space)
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._frame = np.zeros(self.num_envs, np.int64)
         self._score = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, np.int64)
-        self._episodes: list[Episode] = []
+        self._episodes: list[tuple[int, Episode]] = []
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
         """Starts all episodes anew, the i-th from `seed` + i; returns observations [B, ...]."""
@@ -116,35 +112,84 @@ class Environments:
         self._was_reset(info)
         return self._observation(obs)
 
-    def step(self, action: NDArray[np.int64]) -> Step:
-        """Takes one step in each environment; `action` [B] counts from 0."""
-        obs, reward, terminated, truncated, info = self._vector.step(action + self._first_action)
+    @property
+    def vector(self) -> VectorEnv[Any, Any, Any]:
+        """The vector environment itself, for what is not asked of it here: its pictures."""
+        return self._vector
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8 if self._space.dtype == np.uint8 and self._is_box else np.float32)
+
+    @property
+    def _is_box(self) -> bool:
+        return isinstance(self._space, gymnasium.spaces.Box)
+
+    def step(self, action: NDArray[Any]) -> Step:
+        """Takes one step in each environment; `action` is [B, ...] as in `actions`."""
+        return self._step(self.actions.to_environment(action))
+
+    def _step(self, action: NDArray[Any]) -> Step:
+        obs, reward, terminated, truncated, info = self._vector.step(action)
         # Copies: some vector environments hand out the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         ended = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP:
             played = ~(self._ended & self._was_reset(info))
-            valid = played
+            valid, begins = played, ~played
         else:
             played = np.ones_like(ended)
-            valid = ~truncated
+            valid, begins = ~truncated, ended
             if self._mode is AutoresetMode.DISABLED and ended.any():
                 obs, _ = self._vector.reset(options={"reset_mask": ended.copy()})
-        row = Step(
-            self._observation(obs), np.array(reward, np.float32), terminated, truncated, valid
-        )
+        obs, reward = self._observation(obs), np.array(reward, np.float32)
+        row = Step(obs, reward, terminated, truncated, valid, begins)
         self._score += row.reward * played
         self._length += played
         # After a lost life it takes the next row to tell whether the game was over.
         over = ~played if self._lives else ended
         for i in np.flatnonzero(over):
-            self._episodes.append(Episode(float(self._score[i]), int(self._length[i])))
+            episode = Episode(float(self._score[i]), int(self._length[i]))
+            self._episodes.append((int(i), episode))
             self._score[i], self._length[i] = 0, 0
         self._ended = ended
         return row
 
+    def set_apart(self, most: int, random: np.random.Generator) -> NDArray[Any]:
+        """Plays up to `most` random steps in each environment, so that their episodes differ.
+
+        All step `most` times; each begins anew that many steps before the end that its lot says.
+        Returns the observations then.  Games that end meanwhile are not counted.  Raises
+        TrainingError if the vector environment cannot reset one of its environments alone.
+        (Stooke & Abbeel 2018, section 3: synchronised starts make early batches alike.)
+        """
+        lot = random.integers(0, most + 1, self.num_envs)
+        space = self._vector.single_action_space
+        space.seed(int(random.integers(2**31)))
+        obs: NDArray[Any] = np.empty(0)
+        for left in range(most, -1, -1):
+            anew = lot == left
+            if anew.any():
+                try:
+                    raw, info = self._vector.reset(options={"reset_mask": anew})
+                except (TypeError, ValueError, KeyError) as error:
+                    raise TrainingError(
+                        f"random_start needs environments that can be reset one by one: {error}"
+                    ) from error
+                self._score[anew], self._length[anew], self._ended[anew] = 0, 0, False
+                self._was_reset(info)
+                obs = self._observation(raw)
+            if left:
+                obs = self._step(np.stack([space.sample() for _ in range(self.num_envs)])).obs
+        self.pop_episodes()
+        return obs
+
     def pop_episodes(self) -> list[Episode]:
         """Returns the episodes finished since the last call."""
+        return [episode for _, episode in self.pop_episodes_by_environment()]
+
+    def pop_episodes_by_environment(self) -> list[tuple[int, Episode]]:
+        """The same, each with the index of its environment: short ones come first and often."""
         episodes, self._episodes = self._episodes, []
         return episodes
 
@@ -179,8 +224,8 @@ def make(source: Source, count: int, atari: Atari | None = None) -> Environments
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with
     it and returns a Gymnasium VectorEnv; any other is called without arguments, `count`
     times, and returns a Gymnasium Env each time.  `atari` is for Atari games alone.
-    Raises TrainingError for an unknown id, actions that are not Discrete, or a callable
-    that returns something else.
+    Raises TrainingError for an unknown id, actions that no policy fits, or a callable that
+    returns something else.
     """
     if isinstance(source, str):
         return _make_from_id(source, count, atari or Atari())

@@ -12,6 +12,13 @@ class TrainingError(Exception):
     """
 
 
+class LearnerLost(TrainingError):
+    """What the learner holds is lost: its numbers are none any more, or its GPU is gone.
+
+    The last checkpoint is good, and is kept as it is.
+    """
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ", did you mean ...?" for the known name most like `name`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

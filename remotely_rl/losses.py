@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 
 
-def log_prob_of(logits: Tensor, action: Tensor) -> Tensor:
-    """Log-probability of each action taken: logits [..., actions], action [...] -> [...]."""
-    log_prob = torch.log_softmax(logits, dim=-1)
-    return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+def policy_gradient(log_prob: Tensor, advantage: Tensor) -> Tensor:
+    """Raises each action's log-probability by its advantage.
 
-
-def entropy_of(logits: Tensor) -> Tensor:
-    """Entropy of each row's policy, in nats: logits [..., actions] -> [...]."""
-    log_prob = torch.log_softmax(logits, dim=-1)
-    return -(log_prob.exp() * log_prob).sum(-1)
+    Williams 1992; with V-trace's advantages it is section 4.2 of Espeholt et al. 2018.
+    """
+    return -(log_prob * advantage).mean()
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

@@ -23,6 +23,9 @@ from torch.utils.tensorboard import SummaryWriter
 from remotely_rl.environments import Episode
 
 RETURN_WINDOW = 100
+# A target is reached, and a checkpoint the best, by the mean over so many: over fewer games it
+# says little, over more it is old news by a minute.
+JUDGED_BY = 30
 
 COLUMNS = (
     "seconds",
@@ -102,6 +105,11 @@ class Tally:
             self._learnt.setdefault(name, []).append(number)
         self._staleness.extend(staleness)
 
+    def judged(self) -> float:
+        """The mean of the last 30 returns, nan before there are so many."""
+        last = [episode.score for episode in self.recent][-JUDGED_BY:]
+        return _mean(last) if len(last) == JUDGED_BY else math.nan
+
     def return_mean(self) -> float:
         """The mean of the last 100 returns, nan before the first."""
         return _mean([episode.score for episode in self.recent])
@@ -151,17 +159,23 @@ class Writer:
             self._csv.writerow(_cells(row))
         self._file.flush()
         purge = int(kept[-1]["env_steps"]) + 1 if kept else None
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        self._folder = str(folder / "tensorboard")
+        self._board = SummaryWriter(self._folder, purge_step=purge)
 
     def write(self, row: Row) -> None:
         """Appends one row to both."""
         self._csv.writerow(_cells(row))
         self._file.flush()
         step = int(row["env_steps"])
-        for name, number in row.items():
-            if not math.isnan(number):
-                self._board.add_scalar(name, number, step)
-        self._board.flush()
+        try:
+            for name, number in row.items():
+                if not math.isnan(number):
+                    self._board.add_scalar(name, number, step)
+            self._board.flush()
+        except OSError:
+            # TensorBoard's thread does not outlive a disk that is full; another file may.
+            self._board = SummaryWriter(self._folder)
+            raise
 
     def close(self) -> None:
         """Ends both."""

@@ -8,15 +8,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from remotely_rl.config import Common
 from remotely_rl.metrics import Row
 
 
 class Progress:
     """Shows the rows of a run as they come."""
 
-    def __init__(self, title: str, stream: TextIO | None = None):
+    def __init__(self, title: str, limits: Common, stream: TextIO | None = None):
         """A live table if `stream` (stdout) is a terminal, else plain lines."""
         self._title = title
+        self._limits = limits
         self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
         self._live: Live | None = None
         if self._console.is_terminal:
@@ -26,9 +28,9 @@ class Progress:
     def show(self, row: Row) -> None:
         """Shows the newest row."""
         if self._live:
-            self._live.update(table(self._title, row), refresh=True)
+            self._live.update(table(self._title, row, self._limits), refresh=True)
         else:
-            self.say(line(row))
+            self.say(line(row, self._limits))
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
@@ -41,8 +43,19 @@ class Progress:
             self._live = None
 
 
-def line(row: Row) -> str:
+def left(row: Row, limits: Common) -> float:
+    """Seconds until the limit of steps or of minutes that comes first; nan without either."""
+    ends = []
+    if limits.steps and row["steps_per_second"] > 0:
+        ends.append(max(0.0, limits.steps - row["env_steps"]) / row["steps_per_second"])
+    if limits.minutes:
+        ends.append(max(0.0, limits.minutes * 60 - row["seconds"]))
+    return min(ends, default=math.nan)
+
+
+def line(row: Row, limits: Common) -> str:
     """One row in one line."""
+    ends = left(row, limits)
     return (
         f"{clock(row['seconds'])}  {row['env_steps']:>11,.0f} steps"
         f"  {row['steps_per_second']:>6,.0f}/s"
@@ -52,13 +65,16 @@ def line(row: Row) -> str:
         f"  staleness {number(row['staleness_min'], 0)}/{number(row['staleness_mean'], 1)}"
         f"/{number(row['staleness_max'], 0)}"
         f"  {split(row)}"
+        f"{'' if math.isnan(ends) else f'  left {clock(ends)}'}"
     )
 
 
-def table(title: str, row: Row) -> Table:
+def table(title: str, row: Row, limits: Common) -> Table:
     """One row as a table for the terminal."""
+    ends = left(row, limits)
     grid = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
-    grid.add_row("time", clock(row["seconds"]))
+    least = "" if math.isnan(ends) else f"   at most {clock(ends)} left"
+    grid.add_row("time", f"{clock(row['seconds'])}{least}")
     grid.add_row("steps", f"{row['env_steps']:,.0f}   {row['steps_per_second']:,.0f} a second")
     grid.add_row("spent on", split(row))
     grid.add_row(

@@ -42,14 +42,15 @@ def v_trace(
     valid: Tensor | None = None,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-    rho_bar_pg: float = 1.0,
+    rho_bar_pg: float | None = 1.0,
     trace_decay: float = 1.0,
 ) -> Targets:
     """V-trace: values of the learner's policy from steps that an older policy took.
 
     `log_rho` [T, B] is log pi(a_t) - log mu(a_t).  `value` of the result is v_s of
     equation 1, `advantage` is rho_s (r_s + gamma v_{s+1} - V_s) of section 4.2, with its
-    own clip `rho_bar_pg`.  `trace_decay` is the lambda of remark 2; on the policy's own
+    own clip `rho_bar_pg`; None leaves that rho away, for losses that have a ratio of their
+    own.  `trace_decay` is the lambda of remark 2; on the policy's own
     steps the result is GAE(lambda).  `rho_bar` decides which policy's values are learnt,
     `c_bar` only how fast: rho_bar >= c_bar is required.
 
@@ -60,7 +61,7 @@ def v_trace(
     ratio = log_rho.exp()
     rho = ratio.clamp(max=rho_bar)
     trace = trace_decay * ratio.clamp(max=c_bar)
-    rho_pg = ratio.clamp(max=rho_bar_pg)
+    rho_pg = torch.ones_like(ratio) if rho_bar_pg is None else ratio.clamp(max=rho_bar_pg)
     if valid is not None:
         rho, trace, rho_pg = rho * valid, trace * valid, rho_pg * valid
 

@@ -12,7 +12,7 @@ import json
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
@@ -67,24 +67,44 @@ def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
     return folder
 
 
+class Asked(NamedTuple):
+    """What a run folder says of its run.  `config` is as it was written: its fields are not
+    checked."""
+
+    algorithm: str
+    env: str
+    config: dict[str, Any]
+
+
+def read(run: str | Path) -> Asked:
+    """Reads the config.json of a run folder, of whatever algorithm.
+
+    Raises TrainingError if there is no such folder, or no config.json that says what a run is.
+    """
+    folder = RunFolder(Path(run))
+    if not folder.path.is_dir():
+        raise TrainingError(f"there is no run folder {run}")
+    try:
+        content = json.loads(folder.config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TrainingError(f"{run} is no run folder: it has no config.json") from None
+    except (ValueError, OSError) as error:
+        raise TrainingError(f"{folder.config} cannot be read: {error}") from error
+    match content:
+        case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
+            return Asked(algorithm, env, content["config"])
+    raise TrainingError(f"{folder.config} says neither algorithm nor environment of a run")
+
+
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
     """Opens the folder of an earlier run.  Returns it and its config as a dictionary.
 
     Raises TrainingError if it is no run folder, or one of another algorithm.
     """
-    if not path.is_dir():
-        raise TrainingError(f"there is no run folder {path} to resume")
-    folder = RunFolder(path)
-    try:
-        content = json.loads(folder.config.read_text(encoding="utf-8"))
-        ran, config = content["algorithm"], content["config"]
-    except FileNotFoundError:
-        raise TrainingError(f"{path} is no run folder: it has no config.json") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{folder.config} cannot be read: {error!r}") from error
+    ran, _, config = read(path)
     if ran != algorithm:
         raise TrainingError(f"{path} is a run of {ran}; resume it with that, not {algorithm}")
-    return folder, config
+    return RunFolder(path), config
 
 
 def _default_name(algorithm: str, env: Any) -> str:

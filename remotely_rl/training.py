@@ -1,69 +1,68 @@
 """One training run, from folder to curve, whatever the algorithm.
 
-A `Session` counts, writes rows, saves checkpoints, says when to stop and leaves the run
-folder whole however it ends.  The algorithm's loop is its own:
+A `Session` makes the learner and its actors, counts, writes rows, saves checkpoints, says
+when to stop and leaves the run folder whole however it ends.  The algorithm's loop is its own:
 
-    with training.begin("impala", config, run, resume) as session:
-        session.restore(learner)
+    with training.begin("a2c", Config, config, model, run, resume) as session:
+        learner, actors = session.learner, session.rounds()
         while not session.over():
-            ...
-            session.tally.sampled(...)
-            session.tally.learnt(...)
-            session.tick()
+            trajectory = session.count(actors.sample(learner.parameters()))
+            with session.spending("learning"):
+                numbers = update(learner, trajectory, session.env_steps)
+            session.learnt(numbers, staleness=[0])
     return session.result
 
 Ctrl-C (or SIGTERM) makes `over` true; the loop ends where it stands, and the checkpoint
 and the curve are kept.  A second Ctrl-C interrupts at once.  The same is kept if the loop
-raises, for the learner is whole between updates.
+raises, for the learner is whole between updates; but if what it holds is lost, the checkpoint
+before is kept.  A disk that is full is told of, and the run goes on.
 """
 
+import copy
 import dataclasses
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
+from torch import nn
 
-from remotely_rl import checkpoint, curve, metrics, run_folder
-from remotely_rl.environments import Episode, Source, name_of
-from remotely_rl.errors import TrainingError, nearest
+import remotely
+from remotely_rl import (
+    checkpoint,
+    curve,
+    environments,
+    metrics,
+    models,
+    run_folder,
+    sampler,
+)
+from remotely_rl.acting import Actor, Rollout
+from remotely_rl.config import Common
+from remotely_rl.environments import Episode, name_of
+from remotely_rl.errors import LearnerLost, TrainingError, nearest
+from remotely_rl.learner import Learner
 from remotely_rl.metrics import Counters, Tally
 from remotely_rl.progress import Progress
+from remotely_rl.sampler import Crew, Rounds, Stream
+from remotely_rl.trajectory import Trajectory, stack
 
-# Fewer games than this say little about a mean: no best.pt, no stop at a target.
-ENOUGH_EPISODES = 20
-
-C = TypeVar("C")
-
-
-class Limits(Protocol):
-    """What a session reads of an algorithm's Config.  Steps, minutes and target: 0 or None
-    for no limit; all count from the beginning of the run, whatever it was resumed from."""
-
-    @property
-    def env(self) -> Source: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def minutes(self) -> float: ...
-    @property
-    def target(self) -> float | None: ...
-    @property
-    def interval_s(self) -> float: ...
-    @property
-    def checkpoint_s(self) -> float: ...
+C = TypeVar("C", bound=Common)
+A = TypeVar("A", bound=Rounds | Stream[Any])
 
 
-class Learner(Protocol):
+class Saved(Protocol):
     """What a session asks of whoever learns, to save and restore it."""
 
     @property
-    def model(self) -> torch.nn.Module: ...
+    def model(self) -> nn.Module: ...
     def state(self) -> dict[str, Any]: ...
     def load(self, state: dict[str, Any]) -> None: ...
 
@@ -85,11 +84,12 @@ class Session:
     """See the module's docstring.  Made by `begin`."""
 
     result: Result
+    learner: Learner
 
     def __init__(
         self,
         algorithm: str,
-        config: Limits,
+        config: Common,
         folder: run_folder.RunFolder,
         saved: dict[str, Any] | None = None,
         *,
@@ -111,11 +111,14 @@ class Session:
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._writer = metrics.Writer(folder.path, counters.seconds if saved else None)
         self._title = f"{algorithm} on {name_of(config.env)}"
-        self._progress = progress or Progress(f"{self._title}, in {folder.path}")
+        self._progress = progress or Progress(f"{self._title}, in {folder.path}", config)
         self._began = clock() - counters.seconds
         self._row_due = counters.seconds + config.interval_s
         self._checkpoint_due = counters.seconds + config.checkpoint_s
-        self._learner: Learner | None = None
+        self._who_learns: Saved | None = None
+        self._actors: Rounds | Stream[Any] | None = None
+        self._gathered: list[Trajectory] = []
+        self._unwritten: set[Path] = set()  # files that the disk had no room for, or the like
 
     def __enter__(self) -> "Session":
         if threading.current_thread() is threading.main_thread():
@@ -131,12 +134,19 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            if isinstance(error, LearnerLost):
+                self._who_learns = None  # not to be saved
+                self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
             self._finish(f"{kind.__name__}: {error}" if kind else self._ended)
         finally:
+            if self._actors is not None:
+                self._actors.close()
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
 
-    def restore(self, learner: Learner) -> None:
+    # --- who learns, and who samples --------------------------------------------------------------
+
+    def restore(self, learner: Saved) -> None:
         """Hands over who learns; if the run is resumed, puts it back where it was.
 
         Raises TrainingError if the checkpoint is of another model.
@@ -146,7 +156,95 @@ class Session:
             checkpoint.check_fits(self.folder.checkpoint, state["model"], learner.model)
             learner.load(state)
             torch.set_rng_state(self._saved["random"])
-        self._learner = learner
+        self._who_learns = learner
+
+    def rounds(self) -> Rounds:
+        """Actors that sample in rounds.  The learner has all cores: they rest while it learns.
+
+        If the run is resumed, they go on where they were, if their environments can be saved.
+        """
+        torch.set_num_threads(self._config.learner_threads or os.cpu_count() or 1)
+        rounds = self.keep(Rounds(self._crew()))
+        paused = (self._saved or {}).get("actors", [])
+        go_on = len(paused) == len(rounds.crew.actors) and all(len(one) for one in paused)
+        for actor, one in zip(rounds.crew.actors, paused, strict=True) if go_on else ():
+            go_on &= actor.go_on(one.numpy().tobytes())  # type: ignore[attr-defined]
+        if self._saved and not go_on:
+            self.say("the environments could not be saved: new games begin")
+        return rounds
+
+    def stream(self, ahead: int, batch: int, max_staleness: int | None) -> Stream[Rollout]:
+        """Actors that run free.  The learner has the cores that they leave, at least one."""
+        config = self._config
+        cores = (os.cpu_count() or 1) - (config.actors or 1)
+        torch.set_num_threads(config.learner_threads or max(1, cores))
+        return self.keep(Stream(self._crew(), ahead, batch, max_staleness))
+
+    def keep(self, actors: A) -> A:
+        """Hands over actors, which are ended with the session.  Returns them."""
+        self._actors = actors
+        return actors
+
+    def _crew(self) -> Crew[Rollout]:
+        config, learner = self._config, self.learner
+        model = on_cpu(learner.model)
+
+        def hire(number: int) -> Actor:
+            return Actor(config, model, self.stream_of(number))
+
+        sampler.connect(config.actors)
+        return Crew(
+            hire, config.actors or 1, learner.parameters(), self.say, grows=config.actors == 0
+        )
+
+    def stream_of(self, number: int) -> int:
+        """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
+        resume."""
+        words = [self._config.seed, self.times_resumed, number]
+        return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+
+    # --- counting ---------------------------------------------------------------------------------
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of experience since the beginning of the run."""
+        return self.tally.counters.env_steps
+
+    def count(self, rollouts: Sequence[Rollout]) -> Trajectory:
+        """Counts rollouts in; returns their trajectories side by side."""
+        for rollout in rollouts:
+            self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
+        return stack([rollout.trajectory for rollout in rollouts])
+
+    def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
+        """Waits for `count` trajectories, a moment at most; returns them side by side, or None.
+
+        Those that came are kept for the next call.
+        """
+        with self.spending("waiting"):
+            rollout = actors.take(timeout_s=0.5)
+        if rollout is None:
+            self.tick()
+            return None
+        trajectory = self.count([rollout])
+        if trajectory.valid.any():
+            self._gathered.append(trajectory)
+        if len(self._gathered) < count:
+            return None
+        gathered, self._gathered = self._gathered, []
+        return stack(gathered)
+
+    def learnt(self, numbers: dict[str, float], staleness: Sequence[int]) -> None:
+        """Counts an update in; writes what is due."""
+        self.tally.learnt(numbers, staleness)
+        self.tick()
+
+    @contextmanager
+    def spending(self, phase: str) -> Iterator[None]:
+        """Counts the time of a block in, for a phase that `metrics.py` names."""
+        start = time.perf_counter()
+        yield
+        self.tally.spent(phase, time.perf_counter() - start)
 
     def seconds(self) -> float:
         """Seconds of training since the beginning of the run, pauses left out."""
@@ -164,8 +262,8 @@ class Session:
             self._row_due = now + self._config.interval_s
             self._write_row(now)
         if now >= self._checkpoint_due:
-            self._checkpoint_due = now + self._config.checkpoint_s
             self._save(self.folder.checkpoint)
+            self._checkpoint_due = self.seconds() + self._config.checkpoint_s
 
     def say(self, text: str) -> None:
         """Tells the user something, in a line that stays."""
@@ -179,8 +277,7 @@ class Session:
             return f"{config.steps:,} steps are done"
         if config.minutes and self.seconds() >= config.minutes * 60:
             return f"{config.minutes:g} minutes are over"
-        enough = len(self.tally.recent) >= ENOUGH_EPISODES
-        if config.target is not None and enough and self.tally.return_mean() >= config.target:
+        if config.target is not None and self.tally.judged() >= config.target:
             return f"the mean return of {config.target:g} is reached"
         return ""
 
@@ -191,38 +288,74 @@ class Session:
 
     def _write_row(self, now: float) -> None:
         row = self.tally.close(now)
-        self._writer.write(row)
+        with self._disk(self.folder.metrics):
+            self._writer.write(row)
         self._progress.show(row)
         counters = self.tally.counters
-        if len(self.tally.recent) >= ENOUGH_EPISODES and row["return_mean"] > counters.best_return:
-            counters.best_return = row["return_mean"]
+        if self.tally.judged() > counters.best_return:
+            counters.best_return = self.tally.judged()
             self._save(self.folder.best)
 
     def _save(self, path: Path) -> None:
-        if self._learner is None:
+        if self._who_learns is None:
             return
         self.tally.counters.seconds = self.seconds()
         content = {
             "algorithm": self._algorithm,
             "env": name_of(self._config.env),
-            "learner": self._learner.state(),
+            "learner": self._who_learns.state(),
             "counters": dataclasses.asdict(self.tally.counters),
             "recent": [list(episode) for episode in self.tally.recent],
             "random": torch.get_rng_state(),
+            "actors": self._pause_actors() if path == self.folder.checkpoint else [],
             "times_resumed": self.times_resumed,
         }
-        checkpoint.save(path, content)
+        with self._disk(path):
+            checkpoint.save(path, content)
+
+    def _pause_actors(self) -> list[torch.Tensor]:
+        """What each actor needs to go on; tensors, which are read without running any code."""
+        if not isinstance(self._actors, Rounds) or not self._actors.idle:
+            return []
+        try:
+            calls = [
+                remotely.submit(actor.pause)  # type: ignore[attr-defined]
+                for actor in self._actors.crew.actors
+            ]
+            paused = [call.result() for call in calls]
+        except sampler.LOST:  # the next round will tell, and replace it
+            return []
+        return [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused]
+
+    @contextmanager
+    def _disk(self, path: Path) -> Iterator[None]:
+        """A write that fails is told of, once, and training goes on."""
+        try:
+            yield
+        except OSError as error:
+            if not self._unwritten:
+                self.say(f"cannot write to {self.folder.path}: {error.strerror or error}; going on")
+            self._unwritten.add(path)
+        else:
+            before = bool(self._unwritten)
+            self._unwritten.discard(path)
+            if path == self.folder.checkpoint:  # best.pt is as large, and waits for a better return
+                self._unwritten.discard(self.folder.best)
+            if before and not self._unwritten:
+                self.say(f"{self.folder.path} can be written to again")
 
     def _finish(self, ended: str) -> None:
         counters = self.tally.counters
         counters.seconds = self.seconds()
         try:
-            if self._learner is not None:
+            if self._who_learns is not None:
                 self._write_row(self.seconds())
                 self._save(self.folder.checkpoint)
-            curve.draw(self.folder.metrics, self.folder.curve, self._title)
+            with self._disk(self.folder.curve):
+                curve.draw(self.folder.metrics, self.folder.curve, self._title)
         finally:
-            self._writer.close()
+            with self._disk(self.folder.metrics):
+                self._writer.close()
             self._progress.close()
         self.result = Result(
             run=self.folder.path,
@@ -239,15 +372,43 @@ class Session:
 
 def begin(
     algorithm: str,
-    config: Limits,
+    kind: type[C],
+    config: C | None,
+    model: models.Maker | None = None,
     run: str | Path | None = None,
     resume: str | Path | None = None,
+    prepare: Callable[[C], Common] = lambda config: config,
 ) -> Session:
     """Makes the session of a new run in folder `run`, or of the run in folder `resume`.
 
-    Raises TrainingError if `run` exists, or `resume` is no run of this algorithm and
-    environment or has no checkpoint.
+    Makes the learner too.  Raises TrainingError if `run` exists, `resume` is no run of this
+    algorithm and environment or has no checkpoint, the model does not fit, and the like.
+    The run folder holds the config that was given, the learner what `prepare` makes of it.
     """
+    if config is None:
+        config = kind() if resume is None else config_of(kind, algorithm, resume)
+    learner = make_learner(prepare(config), model)
+    session = _session(algorithm, config, learner.model, run, resume)
+    session.learner = learner
+    session.restore(learner)
+    return session
+
+
+def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
+    """Makes the model that fits a config's environment, or a user's own, and its learner."""
+    torch.manual_seed(config.seed)
+    probe = environments.make(config.env, 1, config.atari)
+    network = models.build(
+        model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
+    )
+    probe.close()
+    return Learner(config, network, probe.actions)
+
+
+def _session(
+    algorithm: str, config: Common, model: nn.Module, run: str | Path | None,
+    resume: str | Path | None,
+) -> Session:  # fmt: skip
     if resume is None:
         return Session(algorithm, config, run_folder.create(_path(run), algorithm, config))
     if run is not None:
@@ -256,6 +417,7 @@ def begin(
     saved = checkpoint.load(folder.checkpoint)
     if saved["env"] != name_of(config.env):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
+    checkpoint.check_fits(folder.checkpoint, saved["learner"]["model"], model)
     return Session(algorithm, config, folder, saved)
 
 
@@ -267,16 +429,16 @@ def config_of(
     Raises TrainingError if it is no run of this algorithm, or has an option that is unknown.
     """
     _, kept = run_folder.reopen(Path(run), algorithm)
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(kind)]
     for name in kept:
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     return kind(**{**kept, **(given or {})})
 
 
-def learner_threads(asked: int, actors: int) -> int:
-    """How many torch threads the learner gets: as asked, else the cores that actors leave."""
-    return asked or max(1, (os.cpu_count() or 1) - actors)
+def on_cpu(model: nn.Module) -> nn.Module:
+    """A copy for actors, which have no GPU."""
+    return copy.deepcopy(model).cpu()
 
 
 def _path(run: str | Path | None) -> Path | None:

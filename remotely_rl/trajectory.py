@@ -8,7 +8,6 @@ the next trajectory.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +21,19 @@ class Trajectory:
     """
 
     obs: NDArray[np.generic]  # [T + 1, B, ...]
-    action: NDArray[np.int64]  # [T, B]
+    action: NDArray[np.generic]  # [T, B, ...], as in `actions.py`
     log_prob: NDArray[np.float32]  # [T, B], of the action, by the policy that chose it
     reward: NDArray[np.float32]  # [T, B], raw
     terminated: NDArray[np.bool_]  # [T, B]
     truncated: NDArray[np.bool_]  # [T, B]
     valid: NDArray[np.bool_]  # [T, B], false for autoreset rows
+    begins: NDArray[np.bool_]  # [T + 1, B], the observation is the first of an episode
+    value: NDArray[np.float32]  # [T + 1, B], V of the observations, by the model that acted
+    state: NDArray[np.float32]  # [B, S], the model's memory before the first; S is 0 without
     version: NDArray[np.int64]  # [B], of the parameters that chose the actions
 
     def __post_init__(self) -> None:
-        t, b = self.action.shape
+        t, b = self.action.shape[:2]
         for name, want in {
             "obs": (t + 1, b),
             "log_prob": (t, b),
@@ -39,31 +41,14 @@ class Trajectory:
             "terminated": (t, b),
             "truncated": (t, b),
             "valid": (t, b),
+            "begins": (t + 1, b),
+            "value": (t + 1, b),
+            "state": (b,),
             "version": (b,),
         }.items():
             got = getattr(self, name).shape[: len(want)]
             if got != want:
                 raise ValueError(f"{name} has shape {got}, {want} is wanted for {t} steps of {b}")
-
-    @classmethod
-    def of(
-        cls,
-        obs: Sequence[NDArray[np.generic]],
-        rows: Sequence[Sequence[NDArray[np.generic]]],
-        version: int = 0,
-    ) -> "Trajectory":
-        """Stacks what was gathered step by step.
-
-        `obs` are T + 1 observations [B, ...]; `rows` are T times (action, log_prob, reward,
-        terminated, truncated, valid), [B] each; `version` is that of the parameters.
-        """
-        names = ("action", "log_prob", "reward", "terminated", "truncated", "valid")
-        columns: dict[str, Any] = {
-            name: np.stack(column)
-            for name, column in zip(names, zip(*rows, strict=True), strict=True)
-        }
-        versions = np.full(len(obs[0]), version, np.int64)
-        return cls(obs=np.stack(obs), version=versions, **columns)
 
     @property
     def steps(self) -> int:
@@ -87,7 +72,7 @@ def stack(trajectories: Sequence[Trajectory]) -> Trajectory:
         **{
             field.name: np.concatenate(
                 [getattr(trajectory, field.name) for trajectory in trajectories],
-                axis=0 if field.name == "version" else 1,
+                axis=0 if field.name in ("state", "version") else 1,
             )
             for field in fields(Trajectory)
         }

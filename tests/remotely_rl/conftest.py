@@ -1,10 +1,24 @@
-"""A cluster that is none, for what needs no processes."""
+"""A cluster that is none, for what needs no processes; one thread for what is small."""
 
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 import remotely
+from remotely_rl import curve
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Networks of toys: two threads of torch would wait for each other longer than compute."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs leave an empty picture: to draw one takes longer than to train for a hundred steps."""
+    monkeypatch.setattr(curve, "draw", lambda csv, png, title: png.touch())
 
 
 @pytest.fixture

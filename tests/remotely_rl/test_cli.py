@@ -7,71 +7,131 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from remotely_rl import impala, metrics
+from remotely_rl import algorithms, impala, metrics
 from remotely_rl.cli import main
+
+TINY = [
+    "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--trajectory-steps", "5",
+    "--learner-threads", "1",
+]  # fmt: skip
 
 
 def invoke(*command: str) -> Result:
     return CliRunner().invoke(main, command)
 
 
-def train(*options: str) -> Result:
-    tiny = ["--env", "CartPole-v1", "--envs-per-actor", "2", "--trajectory-steps", "5"]
-    return invoke("train", "impala", *tiny, *options)
-
-
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[impala.Config]:
-    """Instead of training, keeps the config that it would train with."""
-    configs: list[impala.Config] = []
-    monkeypatch.setattr(impala, "train", lambda config, run, resume: configs.append(config))
-    return configs
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
+    """Instead of training, keeps the config and the model that it would train with."""
+    asked: list[tuple[impala.Config, Any]] = []
+    monkeypatch.setattr(
+        impala, "train", lambda config, model, run, resume: asked.append((config, model))
+    )
+    return asked
 
 
-def test_every_field_of_the_config_is_an_option_with_its_prose_as_help() -> None:
-    text = " ".join(invoke("train", "impala", "--help").output.split())
-    for field in dataclasses.fields(impala.Config):
-        assert f"--{field.name.replace('_', '-')}" in text
-    assert "Discount of a reward one step later. [0.98]" in text
-    for option in ("--run", "--resume", "--address"):
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_every_field_of_an_algorithm_is_an_option_with_its_prose_as_help(name: str) -> None:
+    text = " ".join(invoke("train", name, "--help").output.split())
+    for field in dataclasses.fields(algorithms.named(name).Config):
+        assert f"--{field.name.replace('_', '-')} " in text.replace("/", " ")
+    assert algorithms.ALGORITHMS[name].description.split(";")[0] in text
+    assert "Discount of a reward one step later, from 0 to 1. [0." in text
+    for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address HOST:PORT"):
         assert option in text
 
 
-def test_options_become_fields_and_the_rest_stays_as_it_is(trained: list[impala.Config]) -> None:
+def test_all_algorithms_are_listed_with_a_line_each() -> None:
+    text = " ".join(invoke("train", "--help").output.split())
+    for name, algorithm in algorithms.ALGORITHMS.items():
+        assert f"{name} {algorithm.summary}" in text
+
+
+def test_options_become_fields_and_the_rest_stays_as_it_is(
+    trained: list[tuple[impala.Config, Any]],
+) -> None:
     done = invoke(
         "train", "impala", "--env", "CartPole-v1", "--gamma", "0.9", "--target", "400",
-        "--no-standardise", "--actors", "3",
+        "--no-standardise", "--actors", "3", "--max-staleness", "0",
     )  # fmt: skip
-    assert done.exit_code == 0
-    want = impala.Config(env="CartPole-v1", gamma=0.9, target=400.0, standardise=False, actors=3)
-    assert trained == [want]
+    assert done.exit_code == 0, done.output
+    want = impala.Config(
+        env="CartPole-v1", gamma=0.9, target=400.0, standardise=False, actors=3, max_staleness=0
+    )
+    assert trained == [(want, None)]
 
 
 def test_a_resumed_run_keeps_its_own_config_but_for_what_is_given(
-    trained: list[impala.Config], tmp_path: Path
+    trained: list[tuple[impala.Config, Any]], tmp_path: Path
 ) -> None:
     config = {"env": "CartPole-v1", "gamma": 0.9, "minutes": 1}
     (tmp_path / "config.json").write_text(json.dumps({"algorithm": "impala", "config": config}))
     done = invoke("train", "impala", "--resume", str(tmp_path), "--minutes", "5")
-    assert done.exit_code == 0
-    assert trained == [impala.Config(env="CartPole-v1", gamma=0.9, minutes=5.0)]
+    assert done.exit_code == 0, done.output
+    assert trained == [(impala.Config(env="CartPole-v1", gamma=0.9, minutes=5.0), None)]
+
+
+OWN = """
+from remotely_rl import models
+
+class Mine(models.MLP):
+    pass
+"""
+
+
+def test_a_model_of_ones_own_is_taken_out_of_its_file(
+    trained: list[tuple[impala.Config, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "my_own_model.py").write_text(OWN)
+    done = invoke("train", "impala", "--model", f"{tmp_path / 'my_own_model.py'}:Mine")
+    assert done.exit_code == 0, done.output
+    ((_, model),) = trained
+    assert (model.__name__, model.__module__) == ("Mine", "my_own_model")
+
+
+@pytest.mark.usefixtures("trained")
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("{file}:Yours", "my_model.py has nothing called 'Yours'"),
+        ("{file}", "--model wants FILE.py:NAME with a file that exists, not"),
+        ("nowhere.py:Mine", "with a file that exists, not 'nowhere.py:Mine'"),
+        ("Mine", "with a file that exists, not 'Mine'"),
+        ("{folder}:Mine", "with a file that exists, not"),
+        ("{folder}/notes.txt:Mine", "notes.txt is no file of Python"),
+    ],
+)
+def test_a_model_that_is_not_there_is_told_how_to_name_one(
+    tmp_path: Path, word: str, said: str
+) -> None:
+    (tmp_path / "my_model.py").write_text(OWN)
+    (tmp_path / "notes.txt").write_text("buy milk")
+    word = word.format(file=tmp_path / "my_model.py", folder=tmp_path)
+    done = invoke("train", "impala", "--model", word)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
 
 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         (["train", "impalla"], "no algorithm is called 'impalla', did you mean 'impala'?"),
-        (["train", "sarsa"], "no algorithm is called 'sarsa'; there is impala"),
+        (["train", "sarsa"], "no algorithm is called 'sarsa'; there is a2c, ppo, impala, appo, ga"),
         (["train", "impala", "--gama", "1"], "--gamma"),
+        (["train", "a2c", "--clip", "1"], "No such option"),
         (["train", "impala", "--actors", "many"], "'many' is not a valid integer"),
-        (["train", "impala", "--actors", "0"], "actors must be at least 1, not 0"),
+        (["train", "a2c", "--actors", "0"], "actors must be at least 1, not 0"),
+        (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
+        (["train", "impala", "--rho-bar", "0.5"], "rho_bar (0.5) must be at least c_bar (1.0)"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),
-        (["train", "impala", "--env", "Pendulum-v1"], "only Discrete actions"),
-        (["train", "impala", "--env", "CartPole-v1", "--run", "."], "exists already"),
+        (["train", "impala", *TINY, "--device", "gpu"], "device must be auto, cpu, cuda or cuda:N"),
+        (["train", "impala", *TINY, "--run", "."], "exists already"),
         (["train", "impala", "--resume", "nowhere"], "there is no run folder nowhere"),
         (["train", "impala", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
     ],
@@ -94,23 +154,25 @@ def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: 
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, name: str) -> None:
     run = tmp_path / "run"
-    done = train("--steps", "300", "--run", str(run))
+    done = invoke("train", name, *TINY, "--steps", "60", "--run", str(run))
     assert done.exit_code == 0, done.output
-    assert f"300 steps are done; the run is in {run}" in done.output
+    assert f"60 steps are done; the run is in {run}" in done.output
     left = {path.name for path in run.iterdir()}
     assert left >= {"config.json", "metrics.csv", "checkpoint.pt", "curve.png", "tensorboard"}
 
     first = metrics.read(run / "metrics.csv")[-1]
-    done = invoke("train", "impala", "--resume", str(run), "--steps", "600")
+    done = invoke("train", name, "--resume", str(run), "--steps", "200")
     assert done.exit_code == 0, done.output
     rows = metrics.read(run / "metrics.csv")
     assert first in rows  # what the first half wrote is still there
-    for counted in ("seconds", "env_steps", "updates", "episodes"):
+    for counted in ("seconds", "env_steps", "episodes"):
         assert rows[-1][counted] > first[counted] > 0
+    assert rows[-1]["updates"] >= first["updates"]  # GA3C's trainers may be at their first
 
-    done = invoke("train", "impala", "--resume", str(run), "--env", "Acrobot-v1")
+    done = invoke("train", name, "--resume", str(run), "--env", "Acrobot-v1")
     assert done.exit_code == 2
     assert "is a run on CartPole-v1, not on Acrobot-v1" in done.output
 

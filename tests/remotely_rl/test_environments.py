@@ -1,15 +1,17 @@
 """One contract, whatever the environments come from."""
 
+from typing import Any
+
+import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from remotely_rl import environments
 from remotely_rl.environments import Atari, Environments, Episode
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
-
-NOOP = np.zeros(1, np.int64)
 
 
 def play(envs: Environments, steps: int) -> list[environments.Step]:
@@ -26,6 +28,7 @@ def test_the_row_that_resets_is_no_experience_and_belongs_to_no_episode(truncate
     assert [row.valid.item() for row in rows] == [True, True, True, False] * 2
     assert [row.truncated.item() for row in rows] == [False, False, truncates, False] * 2
     assert [row.terminated.item() for row in rows] == [False, False, not truncates, False] * 2
+    assert [row.begins.item() for row in rows] == [False, False, False, True] * 2
     assert envs.pop_episodes() == [Episode(60.0, 3)] * 2
     assert envs.pop_episodes() == []
 
@@ -40,6 +43,7 @@ def test_where_the_last_observation_is_lost_only_a_truncated_row_is_given_up(
     rows = play(envs, 6)
     assert [row.obs.item() for row in rows] == [1, 2, 0, 1, 2, 0]
     assert [row.valid.item() for row in rows] == [True, True, not truncates] * 2
+    assert [row.begins.item() for row in rows] == [False, False, True] * 2
     assert envs.pop_episodes() == [Episode(60.0, 3)] * 2
 
 
@@ -55,9 +59,33 @@ def test_actions_count_from_zero_whatever_the_environment_calls_them() -> None:
     envs.step(np.array([0, 1]))  # the toy asserts that it got 5 and 6
 
 
+@pytest.mark.parametrize(
+    ("space", "action", "arrives"),
+    [
+        (spaces.MultiDiscrete([2, 3], start=[1, 5]), [[0, 2], [1, 0]], [[1, 7], [2, 5]]),
+        (spaces.MultiBinary(2), [[0, 1], [1, 1]], [[0, 1], [1, 1]]),
+        (
+            spaces.Box(np.array([0, -2], np.float32), np.array([10, 2], np.float32)),
+            [[-1.0, 0.5], [9.0, -9.0]],
+            [[0, 1], [10, -2]],
+        ),
+        (spaces.Box(-4, 4, (1, 2), np.float32), [[0.0, 0.5], [-1.0, 1.0]], [[0, 2], [-4, 4]]),
+    ],
+    ids=str,
+)
+def test_actions_of_every_kind_arrive_at_their_own_environment(
+    space: gymnasium.Space[object], action: list[list[float]], arrives: list[list[float]]
+) -> None:
+    envs = environments.make(lambda: toys.Echo(space), 2)
+    envs.reset(1)
+    row = envs.step(np.array(action, envs.actions.dtype))  # the toy asserts that it fits its space
+    assert row.obs.tolist() == arrives
+
+
 def test_images_come_with_their_channels_first_and_as_bytes() -> None:
     envs = environments.make(toys.Picture, 2)
     assert envs.observation_shape == (3, 8, 9)
+    assert envs.dtype == np.uint8
     envs.reset(1)
     (row,) = play(envs, 1)
     assert row.obs.shape == (2, 3, 8, 9)
@@ -73,7 +101,7 @@ def test_any_space_of_observations_becomes_one_array(env_id: str, shape: tuple[i
     envs = environments.make(env_id, 2)
     assert envs.observation_shape == shape
     assert envs.reset(1).shape == (2, *shape)
-    assert play(envs, 1)[0].obs.dtype == np.float32
+    assert play(envs, 1)[0].obs.dtype == envs.dtype == np.float32
     envs.close()
 
 
@@ -93,6 +121,65 @@ def test_the_same_seed_and_actions_give_the_same_observations() -> None:
 
     for one, other in zip(run(), run(), strict=True):
         assert (one == other).all()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_environments_that_are_set_apart_are_at_different_moments(mode: AutoresetMode) -> None:
+    envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
+    together = envs.reset(1)
+    assert len(set(together[:, 0])) == 1
+    obs = envs.set_apart(20, np.random.default_rng(3))
+    assert len(set(obs[:, 0])) >= 5
+    step = envs.step(np.zeros(12, np.int64)).obs  # it goes on from there
+    goes_on = (step == obs + 1) | (step == 0)
+    assert goes_on.all()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_what_is_played_to_set_them_apart_is_nobodys_score(mode: AutoresetMode) -> None:
+    envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
+    envs.reset(1)
+    envs.set_apart(30, np.random.default_rng(3))  # several games end meanwhile
+    assert envs.pop_episodes() == []
+    play(envs, 10)
+    games = envs.pop_episodes()
+    assert len(games) >= 12
+    assert set(games) == {Episode(450.0, 9)}  # 10 + 20 + ... + 90, though begun before
+
+
+def test_the_same_lots_set_them_apart_in_the_same_way() -> None:
+    def moments(seed: int) -> list[float]:
+        envs = environments.make(lambda: toys.Counting(9), 12)
+        envs.reset(1)
+        return list(envs.set_apart(20, np.random.default_rng(seed))[:, 0])
+
+    assert moments(3) == moments(3) != moments(4)
+
+
+def test_atari_games_are_set_apart_too_and_those_with_lives() -> None:
+    for lives in (False, True):
+        envs = environments.make("ALE/Breakout-v5", 2, Atari(42, life_loss_is_terminal=lives))
+        envs.reset(3)
+        envs.set_apart(30, np.random.default_rng(3))
+        rng = np.random.default_rng(4)
+        while not (games := envs.pop_episodes()):
+            row = envs.step(rng.integers(0, 4, 2))
+        assert row.obs.shape == (2, 4, 42, 42)
+        assert games[0].length > 20  # a game, not a life
+        envs.close()
+
+
+def test_environments_that_only_begin_all_together_cannot_be_set_apart() -> None:
+    class Together(SyncVectorEnv):
+        def reset(self, *, seed: object = None, options: object = None) -> Any:
+            if options is not None:
+                raise TypeError("no options")
+            return super().reset()
+
+    envs = Environments(Together([toys.Counting] * 2))
+    envs.reset(1)
+    with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
+        envs.set_apart(5, np.random.default_rng(1))
 
 
 def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row() -> None:
@@ -139,9 +226,12 @@ def test_an_unknown_id_is_answered_with_the_nearest_known(wrong: str, right: str
         environments.make(wrong, 1)
 
 
-def test_actions_that_cannot_be_driven_are_refused_by_what_would_fit() -> None:
-    with pytest.raises(TrainingError, match=r"are Box\(.*only Discrete actions"):
-        environments.make(toys.Continuous, 1)
+def test_actions_that_no_policy_fits_are_refused_by_what_would() -> None:
+    class Both(toys.Counting):
+        action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+
+    with pytest.raises(TrainingError, match=r"actions are Tuple\(.*what fits is Discrete, Multi"):
+        environments.make(Both, 1)
 
 
 def test_an_environment_that_lacks_a_package_says_which() -> None:

@@ -1,98 +1,157 @@
-"""The learner's update, and the actor, without a cluster."""
+"""IMPALA: its update against the paper's, and that it learns, in rounds and free."""
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from remotely import local
-from remotely_rl import impala, models, returns
-from remotely_rl.environments import Source
-from remotely_rl.errors import TrainingError
-from remotely_rl.sampler import Parameters
+from remotely_rl import a2c, impala, metrics, returns
+from remotely_rl.actions import Discrete
+from remotely_rl.learner import Learner, Rows
+from remotely_rl.trajectory import Trajectory
 from tests.remotely_rl import toys
 
+pytestmark = pytest.mark.usefixtures("no_curve")
+
 CONFIG = impala.Config(
-    env=toys.Guess,
-    envs_per_actor=4,
-    trajectory_steps=6,
-    batch_trajectories=1,
-    minibatches=2,
-    decay_steps=1000,
+    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, batch_trajectories=2,
+    minibatches=2, learning_rate=0.01, learning_rate_end=0.01, decay_steps=1000,
+    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+)  # fmt: skip
+PAPER = dataclasses.replace(
+    CONFIG, passes=1, minibatches=1, clip=0.0, standardise=False, trace_decay=1.0, kl_target=0.0
 )
-PAPER = dataclasses.replace(CONFIG, passes=1, minibatches=1, standardise=False, trace_decay=1.0)
+COIN = Discrete(2)
 
 
-def network(observations: int = 2) -> models.MLP:
-    torch.manual_seed(0)
-    return models.MLP((observations,), 2)
+def learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner:
+    return Learner(config, toys.network(observations), COIN)
 
 
-def learner(config: impala.Config = CONFIG, observations: int = 2) -> impala.Learner:
-    return impala.Learner(config, network(observations))
+def played(of: Learner, seed: int = 5, **changes: Any) -> Trajectory:
+    return toys.actor(of.config, of.model, seed, **changes).sample().trajectory
 
 
-def actor(of: impala.Learner, env: Source = toys.Guess, **changes: Any) -> impala.Actor:
-    config = dataclasses.replace(of.config, env=env, **changes)
-    return local(impala.Actor, config, of.model, 5)
+def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
+    """As if another policy had acted: mu is not pi."""
+    return dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(by))
 
 
-def weights(of: impala.Learner) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in of.model.parameters()])
+@pytest.mark.parametrize("clip", [0.0, 0.2], ids=["the paper's", "clipped"])
+def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
+    config = dataclasses.replace(PAPER, clip=clip)
+    learns = learner(config)
+    trajectory = stale(played(learns))
+    lesson = impala.corrected(learns, learns.take(trajectory))
+    policy, value, rows = lesson.ask(learns.model)
+    parts = impala.compute_losses(policy, value, rows, config, 0.0, COIN)
+
+    # Section 4.2, written out: rho_s grad log pi(a_s) (r_s + gamma v_{s+1} - V_s), with rho < 1.
+    logits, baseline = learns.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
+    log_prob = logits.log_softmax(-1).view(7, 4, 2)[:-1]
+    log_prob = log_prob.gather(-1, torch.from_numpy(trajectory.action)[..., None])[..., 0]
+    target = returns.v_trace(
+        log_prob.detach() - torch.from_numpy(trajectory.log_prob),
+        torch.from_numpy(trajectory.reward),
+        PAPER.gamma * ~torch.from_numpy(trajectory.terminated),
+        baseline.detach().view(7, 4),
+        valid=torch.from_numpy(trajectory.valid),
+    )
+    valid = torch.from_numpy(trajectory.valid)
+    by_hand = -(log_prob * target.advantage)[valid].mean()
+    error = 0.5 * (baseline.view(7, 4)[:-1] - target.value)[valid].square().mean()
+    weights = list(learns.model.parameters())
+    for ours, theirs in ((parts.policy, by_hand), (parts.value, error)):
+        mine = torch.autograd.grad(ours, weights, allow_unused=True, retain_graph=True)
+        other = torch.autograd.grad(theirs, weights, allow_unused=True, retain_graph=True)
+        for a, b in zip(mine, other, strict=True):
+            torch.testing.assert_close(a, b)
+    assert parts.kl.item() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
-    sampler = actor(learner(observations=1), toys.Counting)
-    first, second = sampler.sample().trajectory, sampler.sample().trajectory
-    assert first.obs[:, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2]  # episodes of 3, and a reset row
-    assert first.valid[:, 0].tolist() == [True, True, True, False, True, True]
-    assert second.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3, 0]
-    assert second.valid[:, 0].tolist() == [True, False, True, True, True, False]
+def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -> None:
+    # pi(a) = 1/2, three times what it was where the update began; A = 2.
+    policy = torch.zeros(1, 2, requires_grad=True)
+    rows = Rows(
+        torch.tensor([0]), torch.tensor([math.log(1 / 6)]), torch.tensor([2.0]), torch.zeros(1)
+    )
+    free = impala.compute_losses(policy, torch.zeros(1), rows, PAPER, 0.0, COIN)
+    assert free.policy.item() == pytest.approx(2 * math.log(2))
+    (grad,) = torch.autograd.grad(free.total, policy)
+    assert grad[0].tolist() == pytest.approx([-1.0, 1.0])
+    bound = impala.compute_losses(policy, torch.zeros(1), rows, CONFIG, 0.0, COIN)
+    assert bound.policy.item() == pytest.approx(-2 * 1.2)
+    (grad,) = torch.autograd.grad(bound.total, policy)
+    assert grad.abs().max() == 0
 
 
-def test_a_rollout_tells_its_games_its_seconds_and_the_version_it_was_sampled_with() -> None:
-    learns = learner(observations=1)
-    sampler = actor(learns, toys.Counting)
-    sampler.set_param(Parameters(7, models.state_of(learns.model)))
-    rollout = sampler.sample()
-    assert rollout.trajectory.version.tolist() == [7] * 4
-    assert [tuple(game) for game in rollout.episodes] == [(60.0, 3)] * 4
-    assert rollout.seconds.keys() == {"environment", "inference", "idle"}
-    assert all(spent >= 0 for spent in rollout.seconds.values())
-
-
-def test_the_log_probability_is_that_of_the_policy_that_chose() -> None:
-    model = network()
+def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted() -> None:
+    acted, learns = learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
+    trajectory = played(acted)
+    lesson = impala.corrected(learns, learns.take(trajectory))
     with torch.no_grad():
-        model.policy.bias.copy_(torch.tensor([0.0, math.log(3.0)]))
-        model.policy.weight.zero_()
-    learns = impala.Learner(CONFIG, model)
-    sampler = actor(learns, trajectory_steps=500)
-    played = sampler.sample().trajectory
-    want = np.where(played.action == 1, 0.75, 0.25)
-    np.testing.assert_allclose(np.exp(played.log_prob), want, rtol=1e-5)
-    assert abs((played.action == 1).mean() - 0.75) < 0.05
+        policy, value = learns.model(lesson.obs)
+    torch.testing.assert_close(lesson.rows.log_prob, COIN.log_prob(policy, lesson.rows.action))
+    # In a game of one step the target is rho (r - V) + V, by the newest V.
+    valid = torch.from_numpy(trajectory.valid)
+    reward = torch.from_numpy(trajectory.reward)[valid]
+    before = torch.from_numpy(trajectory.log_prob)[valid]
+    rho = (lesson.rows.log_prob - before).exp().clamp(max=1.0)
+    torch.testing.assert_close(lesson.rows.target, value + rho * (reward - value))
+    torch.testing.assert_close(lesson.rows.advantage, rho * (reward - value))
 
 
-def test_the_same_seed_samples_the_same_and_another_does_not() -> None:
-    learns = learner()
-    one, same = actor(learns).sample().trajectory, actor(learns).sample().trajectory
-    other = local(impala.Actor, learns.config, learns.model, 6).sample().trajectory
-    assert (one.action == same.action).all()
-    assert (one.action != other.action).any()
+@pytest.mark.parametrize("trace_decay", [1.0, 0.9])
+def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(trace_decay: float) -> None:
+    ours = Learner(
+        dataclasses.replace(PAPER, trace_decay=trace_decay, env=toys.Counting),
+        toys.network(1),
+        COIN,
+    )
+    fields = {
+        field.name: getattr(ours.config, field.name)
+        for field in dataclasses.fields(a2c.Config)
+        if hasattr(ours.config, field.name)
+    }
+    theirs = Learner(a2c.Config(**fields), toys.network(1), COIN)
+    actor = toys.actor(ours.config, ours.model)
+    buffer = impala.Buffer(PAPER)
+    for steps in (0, 100, 200):
+        trajectory = actor.sample().trajectory
+        numbers = impala.update(ours, buffer, trajectory, steps)
+        assert a2c.update(theirs, trajectory, steps) == pytest.approx(numbers, abs=1e-5)
+        # V is that of the actor here and the learner's own there: the same, up to rounding.
+        torch.testing.assert_close(
+            toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4
+        )
+        actor.set_param(ours.parameters())
 
 
-def test_an_actor_does_not_act_by_the_learners_own_weights_when_they_share_a_process() -> None:
-    learns = learner()
-    assert actor(learns).model is not learns.model
+@pytest.mark.usefixtures("local")
+def test_one_actor_that_may_not_be_behind_trains_as_a2c_does(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        PAPER, actors=1, batch_trajectories=1, max_staleness=0, steps=150, env=toys.Guess
+    )
+    fields = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(a2c.Config)
+        if hasattr(config, field.name)
+    }
+    impala.train(config, run=tmp_path / "impala")
+    a2c.train(a2c.Config(**fields, scale_rate=False), run=tmp_path / "a2c")
+    pairs = list(zip(toys.kept(tmp_path / "impala"), toys.kept(tmp_path / "a2c"), strict=True))
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+    assert int(pairs[0][0]) >= 10  # updates
 
 
-@pytest.mark.parametrize("config", [CONFIG, PAPER], ids=["ours", "the paper's"])
-def test_what_an_autoreset_row_holds_never_changes_an_update(config: impala.Config) -> None:
-    trajectory = actor(learner(config, observations=1), toys.Counting).sample().trajectory
+def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
+    trajectory = played(learner(), trajectory_steps=7)
     reset = ~trajectory.valid
     assert reset.any()
     spoilt = dataclasses.replace(
@@ -103,141 +162,94 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(config: impala.Conf
     )
     results = []
     for fed in (trajectory, spoilt):
-        learns = learner(config, observations=1)
+        learns = learner()
         torch.manual_seed(1)
-        learns.update(fed, env_steps=0)
-        results.append(weights(learns))
+        impala.update(learns, impala.Buffer(CONFIG), fed, 0)
+        results.append(toys.weights(learns.model))
     assert torch.equal(*results)
 
 
-def test_rows_that_are_no_experience_never_reach_the_losses() -> None:
-    learns = learner(observations=1)
-    trajectory = actor(learns, toys.Counting).sample().trajectory
-    rows = impala.targets(learns.model, trajectory, CONFIG)
-    assert len(rows.action) == trajectory.valid.sum() < trajectory.valid.size
-    assert 3.0 not in rows.obs  # the observation that a Counting episode ends with
-    assert all(len(part) == len(rows.action) for part in rows)
+def test_earlier_batches_are_met_again_and_the_oldest_are_forgotten() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=2, replays=5)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    batches = [learns.take(played(learns, seed)) for seed in range(4)]
+    met = [buffer.with_earlier(batch) for batch in batches]
+    assert [len(some) for some in met] == [1, 2, 3, 3]
+    for now, some in enumerate(met):
+        assert some[0] is batches[now]  # the new one first
+        earlier = {id(batch) for batch in some[1:]}
+        assert earlier == {id(batch) for batch in batches[max(0, now - 2) : now]}
 
 
-def test_the_first_step_follows_the_gradient_of_the_paper() -> None:
-    learns = learner(PAPER)
-    learns.model.eval()
-    trajectory = actor(learns).sample().trajectory
-    stale = dataclasses.replace(trajectory, log_prob=trajectory.log_prob + 0.5)  # mu is not pi
-    rows = impala.targets(learns.model, stale, PAPER)
-    parts = impala.compute_losses(learns.model, rows, PAPER, entropy_weight=0.0)
-
-    # Section 4.2, written out: rho_s grad log pi(a_s) (r_s + gamma v_{s+1} - V_s), with rho < 1.
-    logits, value = learns.model(torch.from_numpy(stale.obs).flatten(0, 1))
-    log_prob = logits.log_softmax(-1).view(7, 4, 2)[:-1]
-    log_prob = log_prob.gather(-1, torch.from_numpy(stale.action)[..., None])[..., 0]
-    target = returns.v_trace(
-        log_prob.detach() - torch.from_numpy(stale.log_prob),
-        torch.from_numpy(stale.reward),
-        PAPER.gamma * ~torch.from_numpy(stale.terminated),
-        value.detach().view(7, 4),
-        valid=torch.from_numpy(stale.valid),
-    )
-    by_hand = -(log_prob * target.advantage)[torch.from_numpy(stale.valid)].mean()
-    weights = list(learns.model.parameters())
-    ours = torch.autograd.grad(parts.policy, weights, allow_unused=True, retain_graph=True)
-    theirs = torch.autograd.grad(by_hand, weights, allow_unused=True)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
-    assert parts.kl.item() == pytest.approx(0.0, abs=1e-6)
+def test_no_more_are_met_again_than_was_asked_for_and_none_twice() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=8, replays=3)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    for seed in range(10):
+        some = buffer.with_earlier(learns.take(played(learns, seed)))
+    assert len({id(batch) for batch in some}) == len(some) == 4
 
 
-def test_rewards_are_clipped_in_the_learner_alone() -> None:
-    model = network(observations=1)
-    with torch.no_grad():
-        model.value.weight.zero_()
-    trajectory = actor(impala.Learner(PAPER, model), toys.Counting).sample().trajectory
-    assert trajectory.reward.max() == 30.0
-    clipped = impala.targets(model, trajectory, PAPER).target
-    raw = impala.targets(model, trajectory, dataclasses.replace(PAPER, reward_clip=0.0)).target
-    assert clipped.max() <= 3.0 < 30.0 <= raw.max()
+def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_size() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=1, passes=1)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    sizes: list[int] = []
+    before = impala.compute_losses
+
+    def spy(policy: Tensor, *rest: Any) -> Any:
+        sizes.append(len(policy))
+        return before(policy, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(impala, "compute_losses", spy)
+        for seed in range(2):
+            impala.update(learns, buffer, played(learns, seed), 0)
+    assert sizes == [6, 6, 6, 6, 6, 6]  # 12 rows in 2 parts, then 24 in 4
 
 
-def test_a_truncated_step_bootstraps_and_a_terminated_one_does_not() -> None:
-    model = network(observations=1)
-    with torch.no_grad():  # V is 8 everywhere
-        model.value.weight.zero_()
-        model.value.bias.fill_(8.0)
-    learns = impala.Learner(PAPER, model)
-
-    def target(truncates: bool) -> float:
-        played = actor(
-            learns, lambda: toys.Counting(length=1, truncates=truncates), trajectory_steps=1
-        )
-        return impala.targets(model, played.sample().trajectory, PAPER).target[0].item()
-
-    assert target(truncates=False) == pytest.approx(1.0)
-    assert target(truncates=True) == pytest.approx(1.0 + PAPER.gamma * 8.0)
-
-
-def test_rate_and_entropy_go_to_their_ends_and_stay_there() -> None:
-    learns = learner(dataclasses.replace(CONFIG, kl_target=0.0))
-    trajectory = actor(learns).sample().trajectory
-    rates = [learns.update(trajectory, steps)["learning_rate"] for steps in (0, 500, 1000, 9000)]
-    low, high = CONFIG.learning_rate_end, CONFIG.learning_rate
-    assert rates == pytest.approx([high, (low + high) / 2, low, low])
-    assert learns.version == 4
-
-
-@pytest.mark.parametrize(
-    ("moved", "rate"), [(0.001, 4.5e-4), (0.01, 3e-4), (0.03, 2e-4), (math.inf, 2e-4)]
-)
-def test_the_rate_is_steered_to_how_far_an_update_is_to_move(moved: float, rate: float) -> None:
-    assert impala.steered(3e-4, moved, CONFIG) == pytest.approx(rate)
-
-
-def test_the_steered_rate_has_bounds() -> None:
-    rate = CONFIG.learning_rate
-    for _ in range(20):
-        rate = impala.steered(rate, 0.0, CONFIG)
-    assert rate == CONFIG.learning_rate * 4
-    for _ in range(30):
-        rate = impala.steered(rate, 1.0, CONFIG)
-    assert rate == CONFIG.learning_rate_end / 10
-
-
-def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
+def test_without_a_buffer_nothing_is_met_again() -> None:
     learns = learner()
-    trajectory = actor(learns).sample().trajectory
-    learns.update(trajectory, 0)
-    again = learner()
-    again.load(learns.state())
-    for one in (learns, again):
-        torch.manual_seed(3)
-        one.update(trajectory, 24)
-    assert torch.equal(weights(learns), weights(again))
-    assert again.version == learns.version == 2
+    buffer = impala.Buffer(CONFIG)
+    assert [len(buffer.with_earlier(learns.take(played(learns)))) for _ in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("config", [CONFIG, PAPER], ids=["ours", "the paper's"])
 def test_a_game_of_one_step_is_learnt_in_seconds(config: impala.Config) -> None:
-    config = dataclasses.replace(config, learning_rate=5e-3, kl_target=0.0)
-    learns = learner(config)
-    sampler = actor(learns, trajectory_steps=16)
+    learns = learner(dataclasses.replace(config, kl_target=0.0))
+    actor = toys.actor(config, learns.model, trajectory_steps=16)
+    buffer = impala.Buffer(config)
     scores: list[float] = []
-    for _ in range(80):
-        rollout = sampler.sample()
+    for _ in range(60):
+        rollout = actor.sample()
         scores = [game.score for game in rollout.episodes]
-        learns.update(rollout.trajectory, 0)
-        sampler.set_param(learns.parameters())
+        impala.update(learns, buffer, rollout.trajectory, 0)
+        actor.set_param(learns.parameters())
     assert np.mean(scores) > 0.9
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"actors": 0}, "actors must be at least 1, not 0"),
-        ({"rho_bar": 0.5}, r"rho_bar \(0.5\) must be at least c_bar"),
-        ({"clip": 0.0}, "clip must be above 0"),
-    ],
-)
-def test_a_config_that_makes_no_sense_is_refused_in_a_sentence(
-    changes: dict[str, Any], said: str
+@pytest.mark.usefixtures("local")
+def test_a_memory_is_learnt_with_replays_in_seconds(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        CONFIG, env=toys.Remember, lstm=8, replay_batches=4, target=0.9, steps=20_000
+    )
+    assert "is reached" in impala.train(config, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("embedded")
+def test_processes_that_run_free_are_behind_and_in_rounds_they_repeat_a_run(
+    tmp_path: Path,
 ) -> None:
-    with pytest.raises(TrainingError, match=said):
-        dataclasses.replace(CONFIG, **changes)
+    config = dataclasses.replace(CONFIG, ahead=2, target=0.97, steps=20_000)
+    result = impala.train(config, run=tmp_path / "free")
+    assert "is reached" in result.ended
+    (row,) = metrics.read(tmp_path / "free" / "metrics.csv")
+    assert row["staleness_max"] >= 1
+
+    for bound, name in ((0, "one"), (0, "same"), (1, "behind")):
+        bounded = dataclasses.replace(config, max_staleness=bound, target=None, steps=150)
+        impala.train(bounded, run=tmp_path / name)
+        (row,) = metrics.read(tmp_path / name / "metrics.csv")
+        assert row["staleness_max"] == bound
+    toys.assert_same_bits(tmp_path / "one", tmp_path / "same")

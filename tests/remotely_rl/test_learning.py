@@ -4,16 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from remotely_rl import impala, metrics
+from remotely_rl import algorithms, metrics
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(360)
 @pytest.mark.usefixtures("embedded")
-def test_impala_balances_a_pole(tmp_path: Path) -> None:
-    config = impala.Config(env="CartPole-v1", target=400.0, minutes=4.0)
-    result = impala.train(config, run=tmp_path / "run")
-    assert result.return_mean >= 400.0, result.ended
-    rows = metrics.read(tmp_path / "run" / "metrics.csv")
-    assert max(row["staleness_max"] for row in rows if row["updates"] > 0) >= 1  # off-policy, then
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_a_pole_is_balanced(name: str, tmp_path: Path) -> None:
+    algorithm = algorithms.named(name)
+    config = algorithm.Config(env="CartPole-v1", target=475.0, minutes=5.0)
+    result = algorithm.train(config, run=tmp_path / "run")
+    assert "is reached" in result.ended, result
     assert (tmp_path / "run" / "curve.png").exists()
+    rows = metrics.read(tmp_path / "run" / "metrics.csv")
+    stale = max(row["staleness_max"] for row in rows if row["staleness_max"] >= 0)
+    assert (stale == 0) == (name in ("a2c", "ppo"))  # the others are off-policy, then

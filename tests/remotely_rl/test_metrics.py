@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remotely_rl import curve, metrics, progress
+from remotely_rl import curve, metrics
 from remotely_rl.environments import Episode
 from remotely_rl.metrics import COLUMNS, Tally, Writer
 
@@ -103,20 +103,28 @@ def test_a_curve_is_drawn_of_what_there_is(tmp_path: Path) -> None:
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_line_of_progress_tells_speed_return_staleness_and_where_time_went() -> None:
-    line = progress.line(busy_tally().close(4.0))
-    for part in (
-        "0:00:04",
-        "640 steps",
-        "160/s",
-        "-20.00",
-        "2 games",
-        "0/1.3/3",
-        "environment 60%",
-    ):
-        assert part in line
+def test_a_run_is_judged_by_its_last_thirty_games_and_not_before_there_are_so_many() -> None:
+    tally = Tally()
+    tally.sampled(1, [Episode(5.0, 1)] * 29, {})
+    assert math.isnan(tally.judged())
+    tally.sampled(1, [Episode(5.0, 1)], {})
+    assert tally.judged() == 5.0
+    tally.sampled(1, [Episode(7.0, 1)] * 30, {})
+    assert tally.judged() == 7.0
+    assert tally.return_mean() == 6.0
 
 
-def test_before_the_first_game_progress_shows_dashes() -> None:
-    assert "return - (max -, 0 games)" in progress.line(Tally().close(1.0))
-    assert progress.table("a run", Tally().close(1.0)).row_count > 3
+def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(writer._board, "add_scalar", full)
+    with pytest.raises(OSError, match="no room"):
+        writer.write(busy_tally().close(5.0))
+    writer.write(busy_tally().close(10.0))
+    writer.close()
+    assert [row["seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]

@@ -196,3 +196,44 @@ def test_a_rho_clip_below_the_c_clip_is_refused() -> None:
         returns.v_trace(
             column([0.0]), column([0.0]), column([0.9]), column([0.0, 0.0]), rho_bar=0.5
         )
+
+
+def test_a_loss_with_a_ratio_of_its_own_gets_advantages_without_rho() -> None:
+    log_rho = column([0.5, 2.0, 1.5]).log()
+    with_rho = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE))
+    without = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE), rho_bar_pg=None)
+    torch.testing.assert_close(without.value, with_rho.value)
+    # r + gamma v' - V, with v' from the table above: 1 + .9 * 3.42 - .5, and so on.
+    torch.testing.assert_close(without.advantage, column([3.578, 2.42, 2.3]))
+    torch.testing.assert_close(with_rho.advantage, column([0.5 * 3.578, 2.42, 2.3]))
+
+
+def test_without_rho_an_autoreset_row_still_has_no_advantage() -> None:
+    valid = torch.tensor([[True], [False], [True]])
+    out = returns.v_trace(
+        column([0.0, 0.0, 0.0]), column(REWARD), discount(), column(VALUE),
+        valid=valid, rho_bar_pg=None,
+    )  # fmt: skip
+    assert out.advantage[1].item() == 0.0
+
+
+def test_gae_bootstraps_from_a_truncated_step_and_not_from_a_terminated_one() -> None:
+    reward, value = column([1.0, 77.0, 2.0]), column([0.5, 3.0, 1.5, 2.0])
+    valid = torch.tensor([[True], [False], [True]])
+    terminated = returns.gae(reward, column([0.0, 0.9, 0.9]), value, valid=valid)
+    truncated = returns.gae(reward, column([0.9, 0.9, 0.9]), value, valid=valid)
+    assert terminated.value[0].item() == pytest.approx(1.0)
+    assert truncated.value[0].item() == pytest.approx(1.0 + 0.9 * 3.0)
+    assert truncated.advantage[1].item() == 0.0
+
+
+def test_gae_with_lambda_1_is_the_return_of_all_steps_to_the_end_of_the_piece() -> None:
+    out = returns.gae(column(REWARD), discount(), column(VALUE), trace_decay=1.0)
+    by_hand = 1.0 + GAMMA * 0.0 + GAMMA**2 * 2.0 + GAMMA**3 * 2.0
+    assert out.value[0].item() == pytest.approx(by_hand)
+
+
+def test_no_gradient_goes_through_gae() -> None:
+    value = torch.ones(4, 1, requires_grad=True)
+    out = returns.gae(torch.ones(3, 1), torch.ones(3, 1), value)
+    assert not any(part.requires_grad for part in out)

@@ -1,26 +1,504 @@
-"""Free-running actors, in processes of their own."""
+"""Actors kept at work: by rules, with actors that do what the test says, and in processes."""
 
+import contextlib
 import os
 import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
 import remotely
+from remotely_rl import sampler
+from remotely_rl.acting import Parameters
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
-from remotely_rl.sampler import Parameters, Rollout, Sampler
-from remotely_rl.trajectory import Trajectory
+from remotely_rl.sampler import Crew, Rounds, Stream
+
+# --- actors that finish when they are told to -----------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """What a fake sampled."""
+
+    who: int
+    number: int
+    version: int
+    steps: int = 1
+    episodes: list[Episode] = []  # noqa: RUF012 - nobody writes into it
+
+
+class Fake:
+    """Does its calls in their order, each sample when the test says so."""
+
+    def __init__(self, who: int, at_once: bool = False):
+        self.who = who
+        self.at_once = at_once
+        self.version = -1
+        self.count = 0
+        self.closed = False
+        self.calls: deque[tuple[Future[Any], Parameters | None]] = deque()
+
+    def set_param(self, params: Parameters) -> None: ...
+    def sample(self) -> Sample: ...  # type: ignore[empty-body]
+
+    def told(self, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append((future, args[0] if args else None))
+        if self.at_once:
+            self.finish()
+        return future
+
+    @property
+    def pending(self) -> int:
+        return sum(params is None for _, params in self.calls)
+
+    def finish(self, steps: int = 1) -> None:
+        """Does all up to the end of the next sample."""
+        while self.calls:
+            future, params = self.calls.popleft()
+            if params is None:
+                self.count += 1
+                future.set_result(Sample(self.who, self.count, self.version, steps))
+                return
+            self.version = params.version
+            future.set_result(None)
+
+    def die(self) -> None:
+        for future, _ in self.calls:
+            future.set_exception(remotely.ActorDied(f"{self.who} was killed", exit="SIGKILL"))
+        self.calls.clear()
+
+
+@contextlib.contextmanager
+def faked() -> Iterator[None]:
+    """Calls of fakes go to the fakes; parameters are sent as they are."""
+
+    def submit(method: Any, *args: Any) -> Future[Any]:
+        return method.__self__.told(*args)  # type: ignore[no-any-return]
+
+    def close(actor: Fake) -> None:
+        actor.closed = True
+
+    with mock.patch.multiple(remotely, submit=submit, close=close, put=lambda value: value):
+        yield
+
+
+@pytest.fixture
+def fakes() -> Iterator[None]:
+    with faked():
+        yield
+
+
+def params(version: int, width: int = 2) -> Parameters:
+    return Parameters(version, {"weight": np.zeros(width, np.float32)})
+
+
+def crew_of(
+    count: int,
+    make: Callable[[int], Any] = Fake,
+    said: list[str] | None = None,
+    grows: bool = False,
+    first: Parameters | None = None,
+) -> Crew[Any]:
+    say = said.append if said is not None else lambda text: None
+    return Crew(make, count, first or params(0), say, grows)
+
+
+def wait_for_newcomer(crew: Crew[Any]) -> None:
+    while not crew.welcome(timeout_s=10):
+        pass
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
+    rounds = Rounds(crew_of(3))
+    assert rounds.idle
+    rounds.begin(params(4))
+    assert not rounds.idle
+    for actor in reversed(rounds.crew.actors):
+        actor.finish()
+    assert rounds.finish() == [Sample(who, 1, 4) for who in range(3)]
+    assert rounds.idle
+
+
+@pytest.mark.usefixtures("fakes")
+def test_all_of_a_round_sample_once_and_with_the_same_parameters() -> None:
+    rounds = Rounds(crew_of(3))
+    for version in (1, 2, 5):
+        rounds.begin(params(version))
+        assert [actor.pending for actor in rounds.crew.actors] == [1, 1, 1]
+        for actor in rounds.crew.actors:
+            actor.finish()
+        assert {sample.version for sample in rounds.finish()} == {version}
+
+
+@pytest.mark.usefixtures("fakes")
+def test_who_dies_in_a_round_is_missing_from_it_and_replaced_by_the_next() -> None:
+    said: list[str] = []
+    rounds = Rounds(crew_of(3, said=said))
+    rounds.begin(params(1))
+    one, two, three = rounds.crew.actors
+    one.finish()
+    two.die()
+    three.finish()
+    assert [sample.who for sample in rounds.finish()] == [0, 2]
+    assert said == ["an actor died and is replaced: 1 was killed"]
+    wait_for_newcomer(rounds.crew)
+    rounds.begin(params(2))
+    for actor in rounds.crew.actors:
+        actor.finish()
+    second: list[Any] = list(rounds.finish())
+    assert second == [Sample(0, 2, 2), Sample(2, 2, 2), Sample(3, 1, 2)]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_round_that_all_died_in_is_done_again_by_their_replacements() -> None:
+    rounds = Rounds(crew_of(2, lambda who: Fake(who, at_once=True)))
+    for actor in rounds.crew.actors:
+        actor.at_once = False
+    began = rounds.begin
+
+    def begin_and_die(params: Parameters) -> None:
+        began(params)
+        for actor in rounds.crew.actors:
+            actor.die()
+
+    with mock.patch.object(rounds, "begin", begin_and_die):
+        rollouts = rounds.sample(params(3))
+    assert rollouts
+    assert {sample.who for sample in rollouts} <= {2, 3}
+    assert {sample.version for sample in rollouts} == {3}
+
+
+@pytest.mark.usefixtures("fakes")
+def test_what_sampling_raises_ends_a_round() -> None:
+    rounds = Rounds(crew_of(1))
+    rounds.begin(params(1))
+    calls = rounds.crew.actors[0].calls
+    calls[-1][0].set_exception(ZeroDivisionError("in the environment"))
+    with pytest.raises(ZeroDivisionError, match="in the environment"):
+        rounds.finish()
+
+
+# --- the crew -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fakes")
+def test_parameters_are_sent_once_and_just_before_the_next_call() -> None:
+    crew = crew_of(1)
+    (actor,) = crew.actors
+    assert not actor.calls
+    crew.publish(params(1))
+    crew.publish(params(2))
+    crew.ask(actor)
+    crew.ask(actor)
+    sent = [given.version if given else "sample" for _, given in actor.calls]
+    assert sent == [2, "sample", "sample"]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_actors_that_need_no_parameters_are_sent_none() -> None:
+    crew: Crew[Any] = Crew(Fake, 1, None, say=lambda text: None)
+    crew.ask(crew.actors[0])
+    assert len(crew.actors[0].calls) == 1
+
+
+@pytest.mark.usefixtures("fakes")
+def test_actors_that_die_one_after_another_end_the_training_but_a_rollout_between_forgives() -> (
+    None
+):
+    crew = crew_of(12)
+    death = remotely.ActorDied("killed", exit="SIGKILL")
+    for _ in range(sampler.DEATHS_IN_A_ROW - 1):
+        crew.replace(crew.actors[0], death)
+    crew.answered()
+    for _ in range(sampler.DEATHS_IN_A_ROW - 1):
+        crew.replace(crew.actors[0], death)
+    with pytest.raises(TrainingError, match="5 actors died without a trajectory in between; the"):
+        crew.replace(crew.actors[0], death)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_where_there_is_no_room_a_replacement_waits_for_it_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = threading.Event()
+    tried = threading.Semaphore(0)
+
+    def make(who: int) -> Fake:
+        if who > 1 and not room.is_set():
+            tried.release()
+            raise remotely.NoResources("full")
+        return Fake(who)
+
+    crew = crew_of(2, make)
+    monkeypatch.setattr(sampler, "time", SimpleNamespace(sleep=lambda s: room.wait(10)))
+    crew.replace(crew.actors[0], remotely.ActorDied("killed", exit=1))
+    tried.acquire()
+    assert not crew.welcome()
+    assert [actor.who for actor in crew.actors] == [1]
+    room.set()
+    wait_for_newcomer(crew)
+    assert [actor.who for actor in crew.actors] == [1, 2]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_what_making_an_actor_raises_reaches_the_learner() -> None:
+    def make(who: int) -> Fake:
+        if who:
+            raise ValueError("no such game")
+        return Fake(who)
+
+    with pytest.raises(ValueError, match="no such game"):
+        crew_of(2, make)
+    crew = crew_of(1, make)
+    crew.hire()
+    with pytest.raises(ValueError, match="no such game"):
+        wait_for_newcomer(crew)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_crew_that_grows_asks_for_another_whenever_one_is_placed() -> None:
+    said: list[str] = []
+    full, done = threading.Event(), threading.Event()
+
+    def make(who: int) -> Fake:
+        if who >= 3:
+            (full if who == 3 else done).wait(10)
+        return Fake(who)
+
+    crew = crew_of(1, make, said, grows=True)
+    while len(crew.actors) < 3:
+        wait_for_newcomer(crew)
+    assert said == ["an actor joined; there are 2", "an actor joined; there are 3"]
+    # One that dies is not asked for twice: the one that is being made takes its room.
+    crew.replace(crew.actors[0], remotely.ActorDied("killed", exit=1))
+    full.set()
+    wait_for_newcomer(crew)
+    assert [actor.who for actor in crew.actors] == [1, 2, 3]
+    crew.close()
+    done.set()
+
+
+@pytest.mark.usefixtures("fakes")
+def test_closing_ends_all_actors() -> None:
+    crew = crew_of(2)
+    actors = list(crew.actors)
+    crew.close()
+    assert all(actor.closed for actor in actors)
+    assert crew.actors == []
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fakes")
+def test_each_actor_has_so_many_calls_ahead_of_it_and_is_asked_again_for_each_that_is_taken() -> (
+    None
+):
+    stream = Stream(crew_of(3), ahead=2)
+    assert [actor.pending for actor in stream.crew.actors] == [2, 2, 2]
+    stream.crew.actors[1].finish()
+    assert stream.take(0) == Sample(1, 1, 0)
+    assert stream.take(0) is None
+    assert [actor.pending for actor in stream.crew.actors] == [2, 2, 2]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_running_free_whatever_comes_first_is_taken_first() -> None:
+    stream = Stream(crew_of(3), ahead=1)
+    for who in (2, 0, 2, 1):
+        stream.crew.actors[who].finish()
+        taken = stream.take(0)
+        assert taken is not None
+        assert taken.who == who
+
+
+@pytest.mark.usefixtures("fakes")
+def test_within_a_bound_of_staleness_rollouts_are_taken_in_the_order_of_asking() -> None:
+    stream = Stream(crew_of(3), ahead=1, batch=3, max_staleness=1)
+    one, two, three = stream.crew.actors
+    three.finish()
+    two.finish()
+    assert stream.take(0) is None  # the first is still at it
+    one.finish()
+    taken = [stream.take(0) for _ in range(3)]
+    assert [sample.who for sample in taken if sample] == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_without_any_staleness_a_stream_is_rounds() -> None:
+    stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=0)
+    one, two = stream.crew.actors
+    for version in range(3):
+        assert (one.pending, two.pending) == (1, 1)
+        two.finish()
+        one.finish()
+        taken = [stream.take(0), stream.take(0)]
+        assert taken == [Sample(0, version + 1, version), Sample(1, version + 1, version)]
+        assert (one.pending, two.pending) == (0, 0)  # all wait for the update
+        stream.publish(params(version + 1))
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(
+    actors=st.integers(1, 4),
+    ahead=st.integers(1, 3),
+    batch=st.integers(1, 5),
+    bound=st.integers(0, 3),
+    speeds=st.lists(st.integers(1, 9), min_size=4, max_size=4),
+    empty=st.integers(0, 2),
+    random=st.randoms(use_true_random=False),
+)
+def test_no_rollout_is_learnt_from_that_is_further_behind_than_allowed(
+    actors: int, ahead: int, batch: int, bound: int, speeds: list[int], empty: int, random: Any
+) -> None:
+    with faked():
+        stream = Stream(crew_of(actors), ahead, batch, bound)
+        version, gathered, most = 0, [], 0
+        while version < 8:
+            busy = [actor for actor in stream.crew.actors if actor.pending]
+            assert busy, "all wait for each other"
+            weights = [speeds[actor.who] for actor in busy]
+            (actor,) = random.choices(busy, weights)
+            actor.finish(steps=int(random.randrange(5) >= empty))  # some hold no experience
+            while sample := stream.take(0):
+                gathered.append(sample)
+                if len(gathered) == batch:
+                    behind = [version - sample.version for sample in gathered]
+                    assert min(behind) >= 0
+                    most = max(most, *behind)
+                    assert most <= bound
+                    version, gathered = version + 1, []
+                    stream.publish(params(version))
+            assert sum(actor.pending for actor in stream.crew.actors) <= actors * ahead
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_bound_of_staleness_is_used_and_not_only_kept() -> None:
+    stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=1)
+    behind = []
+    for version in range(6):
+        for actor in stream.crew.actors:
+            actor.finish()
+        taken = [stream.take(0), stream.take(0)]
+        behind += [version - sample.version for sample in taken if sample]
+        stream.publish(params(version + 1))
+    assert len(behind) == 12
+    assert behind[-4:] == [1, 1, 1, 1]  # each samples on while the other batch is learnt from
+
+
+@pytest.mark.usefixtures("fakes")
+def test_rollouts_that_hold_neither_steps_nor_games_are_passed_over() -> None:
+    stream = Stream(crew_of(1), ahead=1)
+    stream.crew.actors[0].finish(steps=0)
+    assert stream.take(0) is None
+    stream.crew.actors[0].finish()
+    assert stream.take(0) == Sample(0, 2, 0)
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("bound", [None, 2])
+def test_the_calls_of_one_that_died_are_dropped_and_the_stream_goes_on(bound: int | None) -> None:
+    stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=bound)
+    one, two = stream.crew.actors
+    one.die()
+    two.finish()
+    taken: list[Sample] = []
+    while len(taken) < 4:
+        if sample := stream.take(timeout_s=0.1):
+            taken.append(sample)
+        for actor in stream.crew.actors:
+            if actor.pending:
+                actor.finish()
+        if len(taken) % 2 == 0:
+            stream.publish(params(1))
+    assert one not in stream.crew.actors
+    assert 0 not in {sample.who for sample in taken}
+
+
+@pytest.mark.usefixtures("fakes")
+def test_who_is_let_go_finishes_what_it_is_at() -> None:
+    stream = Stream(crew_of(3), ahead=2)
+    one, two, three = stream.crew.actors
+    stream.resize(1)
+    for actor in (three, two):
+        for _ in range(2):
+            actor.finish()
+            assert stream.take(0) is not None
+        assert actor.closed
+    assert stream.crew.actors == [one]
+    one.finish()
+    assert stream.take(0) is not None
+    assert one.pending == 2
+
+
+@pytest.mark.usefixtures("fakes")
+def test_more_are_hired_and_given_work() -> None:
+    stream = Stream(crew_of(1), ahead=1)
+    stream.resize(3)
+    while len(stream.crew.actors) < 3:
+        stream.take(timeout_s=0.1)
+    assert [actor.pending for actor in stream.crew.actors] == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("counts", [(4, 3), (4, 1), (2, 2), (4, 2, 3), (3, 1, 4)], ids=str)
+def test_in_the_end_there_are_as_many_as_were_asked_for_last(counts: tuple[int, ...]) -> None:
+    may_come = threading.Event()
+
+    def make(who: int) -> Fake:
+        if who >= 2:
+            may_come.wait(10)
+        return Fake(who)
+
+    stream = Stream(crew_of(2, make), ahead=1)
+    for count in counts:  # before the first of them has come
+        stream.resize(count)
+    may_come.set()
+    for _ in range(10):  # turns after the last has come
+        while stream.crew.coming:
+            stream.crew.actors[0].finish()
+            stream.take(timeout_s=0.1)
+        for actor in stream.crew.actors:
+            if actor.pending:
+                actor.finish()
+        stream.take(timeout_s=0.0)
+    assert len(stream.crew.actors) == counts[-1]
+    assert all(actor.pending <= 1 for actor in stream.crew.actors)
+
+
+# --- actors in processes --------------------------------------------------------------------------
+
+
+class Rollout(NamedTuple):
+    """What a Toy returns."""
+
+    version: int
+    pid: int
+    episodes: list[Episode]
+    steps: int = 1
 
 
 @remotely.remote_class
 class Toy:
     """Samples nothing, but says who it is, what it was sent and how often it was called."""
 
-    def __init__(self, number: int, dies: bool = False, raises: bool = False):
+    def __init__(self, number: int, dies: bool = False):
         self.number = number
         self.dies = dies
-        self.raises = raises
         self.version = -1
         self.calls = 0
 
@@ -32,31 +510,14 @@ class Toy:
     def sample(self) -> Rollout:
         if self.dies:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.raises:
-            raise ZeroDivisionError("in the environment")
         self.calls += 1
-        column = np.zeros((1, 1), np.float32)
-        truth = column.astype(np.bool_)
-        trajectory = Trajectory(
-            np.zeros((2, 1)), column.astype(np.int64), column, column, truth, truth, ~truth,
-            np.array([self.version]),
-        )  # fmt: skip
-        return Rollout(trajectory, [Episode(self.number, self.calls)], {"pid": os.getpid()})
+        return Rollout(self.version, os.getpid(), [Episode(self.number, self.calls)])
 
 
-def params(version: int, width: int = 2) -> Parameters:
-    return Parameters(version, {"weight": np.zeros(width, np.float32)})
-
-
-def take(sampler: Sampler) -> Rollout:
-    while (rollout := sampler.take(timeout_s=10)) is None:
-        pass
-    return rollout
-
-
-def take_and_publish(sampler: Sampler, newest: Parameters) -> None:
-    sampler.publish(newest)
-    take(sampler)
+def take(stream: Stream[Any]) -> Rollout:
+    while True:
+        if rollout := stream.take(timeout_s=10):
+            return rollout  # type: ignore[no-any-return]
 
 
 def who(rollout: Rollout) -> int:
@@ -64,75 +525,66 @@ def who(rollout: Rollout) -> int:
 
 
 @pytest.mark.usefixtures("embedded")
-def test_every_actor_is_heard_and_none_runs_further_ahead_than_it_may() -> None:
-    sampler = Sampler(Toy, count=3, ahead=2)
+def test_every_actor_is_heard_and_one_that_is_killed_is_replaced_with_the_newest_parameters() -> (
+    None
+):
+    said: list[str] = []
+    stream = Stream(crew_of(3, Toy, said), ahead=2)
     heard: list[Rollout] = []
     while {who(rollout) for rollout in heard} != {0, 1, 2}:
-        heard.append(take(sampler))
+        heard.append(take(stream))
     for number in range(3):
         calls = [r.episodes[0].length for r in heard if who(r) == number]
-        assert calls == list(range(1, len(calls) + 1))  # in order, none lost
-    in_flight = len(sampler._calls)
-    sampler.close()
-    assert in_flight == 3 * 2
+        assert calls == list(range(1, len(calls) + 1))
 
-
-@pytest.mark.usefixtures("local")
-def test_actors_may_begin_with_parameters_that_they_were_not_made_with() -> None:
-    sampler = Sampler(Toy, count=1, ahead=2, params=params(8))
-    assert take(sampler).trajectory.version[0] == 8
-    sampler.close()
+    stream.publish(params(4))
+    victim = take(stream)
+    os.kill(victim.pid, signal.SIGKILL)
+    while who(newcomers := take(stream)) < 3:
+        pass
+    assert newcomers.version == 4
+    assert len(said) == 1
+    assert "SIGKILL" in said[0]
+    assert who(victim) not in {who(take(stream)) for _ in range(9)}
+    stream.close()
 
 
 @pytest.mark.usefixtures("local")
 def test_new_parameters_hold_from_the_next_call_on() -> None:
-    sampler = Sampler(Toy, count=1, ahead=1)
-    first = take(sampler)  # the call after it is on its way already
-    sampler.publish(params(1))
-    second, third, fourth = (take(sampler) for _ in range(3))
-    sampler.close()
-    versions = [int(r.trajectory.version[0]) for r in (first, second, third, fourth)]
-    assert versions == [-1, -1, 1, 1]
-
-
-@pytest.mark.usefixtures("embedded")
-def test_an_actor_that_is_killed_is_replaced_and_given_the_newest_parameters() -> None:
-    said: list[str] = []
-    sampler = Sampler(Toy, count=2, ahead=2, say=said.append)
-    sampler.publish(params(4))
-    victim = take(sampler)
-    os.kill(int(victim.seconds["pid"]), signal.SIGKILL)
-    while not said:
-        take(sampler)
-    while who(heard := take(sampler)) != 2:
-        assert who(heard) == 1 - who(victim)
-    sampler.close()
-    assert heard.trajectory.version[0] == 4
-    assert "SIGKILL" in said[0]
-    assert len(said) == 1
-
-
-@pytest.mark.usefixtures("embedded")
-def test_actors_that_die_one_after_another_end_the_training_in_a_sentence() -> None:
-    sampler = Sampler(lambda n: Toy(n, dies=True), count=1, ahead=1, say=lambda text: None)
-    with pytest.raises(TrainingError, match="actors died without a trajectory in between"):
-        take(sampler)
-    sampler.close()
+    stream = Stream(crew_of(1, Toy), ahead=1)
+    first = take(stream)  # the call after it is on its way already
+    stream.publish(params(1))
+    versions = [first.version, *(take(stream).version for _ in range(3))]
+    stream.close()
+    assert versions == [0, 0, 1, 1]
 
 
 @pytest.mark.usefixtures("local")
 def test_parameters_that_do_not_fit_are_an_error_and_not_old_parameters_for_ever() -> None:
-    sampler = Sampler(Toy, count=1, ahead=1)
-    sampler.publish(params(1, width=3))
-    take(sampler)  # sampled before they were sent
+    stream = Stream(crew_of(1, Toy), ahead=1)
+    stream.publish(params(1, width=3))
+    take(stream)  # sampled before they were sent
+
+    def publish_and_take() -> None:
+        stream.publish(params(2, width=3))
+        take(stream)
+
     with pytest.raises(ValueError, match="of another model"):
-        take_and_publish(sampler, params(2, width=3))
-    sampler.close()
+        publish_and_take()
+    stream.close()
 
 
-@pytest.mark.usefixtures("local")
-def test_what_sampling_raises_reaches_the_learner() -> None:
-    sampler = Sampler(lambda n: Toy(n, raises=True), count=1, ahead=1)
-    with pytest.raises(ZeroDivisionError, match="in the environment"):
-        take(sampler)
-    sampler.close()
+def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(remotely, "connect", lambda cpus: started.append(cpus))
+    monkeypatch.setattr(remotely, "is_connected", lambda: True)
+    sampler.connect(4)
+    monkeypatch.setattr(remotely, "is_connected", lambda: False)
+    monkeypatch.setenv("REMOTELY_ADDRESS", "127.0.0.1:8010")
+    sampler.connect(4)
+    assert started == []
+    monkeypatch.delenv("REMOTELY_ADDRESS")
+    sampler.connect(400)
+    assert started == [400]

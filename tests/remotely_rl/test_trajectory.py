@@ -1,5 +1,7 @@
 """Trajectories keep their shapes, and their environments in order."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,9 @@ def trajectory(steps: int, width: int, fill: int = 0) -> Trajectory:
         terminated=np.zeros(shape, np.bool_),
         truncated=np.zeros(shape, np.bool_),
         valid=np.ones(shape, np.bool_),
+        begins=np.zeros((steps + 1, width), np.bool_),
+        value=np.full((steps + 1, width), fill, np.float32),
+        state=np.full((width, 4), fill, np.float32),
         version=np.full(width, fill, np.int64),
     )
 
@@ -25,7 +30,9 @@ def test_stacking_puts_environments_side_by_side_and_leaves_time_alone() -> None
     assert (both.steps, both.width) == (5, 5)
     assert both.obs.shape == (6, 5, 3)
     assert both.action[0].tolist() == [1, 1, 2, 2, 2]
+    assert both.value[-1].tolist() == [1, 1, 2, 2, 2]
     assert both.version.tolist() == [1, 1, 2, 2, 2]
+    assert both.state[:, 0].tolist() == [1, 1, 2, 2, 2]
 
 
 def test_one_trajectory_is_its_own_stack() -> None:
@@ -38,21 +45,23 @@ def test_trajectories_of_different_lengths_do_not_stack() -> None:
         stack([trajectory(4, 2), trajectory(5, 2)])
 
 
-def test_there_is_one_observation_more_than_there_are_steps() -> None:
+@pytest.mark.parametrize("name", ["obs", "value", "begins"])
+def test_there_is_one_observation_more_than_there_are_steps(name: str) -> None:
     good = trajectory(4, 2)
-    with pytest.raises(ValueError, match="obs has shape"):
-        Trajectory(**{**vars(good), "obs": good.obs[:-1]})
+    with pytest.raises(ValueError, match=rf"{name} has shape \(4, 2\), \(5, 2\) is wanted for 4"):
+        Trajectory(**{**vars(good), name: getattr(good, name)[:-1]})
 
 
-def test_what_was_gathered_step_by_step_is_stacked_in_time() -> None:
-    def row(t: int) -> list[np.ndarray]:
-        column = np.array([t, t])
-        no, yes = np.zeros(2, np.bool_), np.ones(2, np.bool_)
-        return [column, column / 2, column * 10, no, no, yes]
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Trajectory)][2:])
+def test_no_array_is_of_another_width_than_the_rest(name: str) -> None:
+    good = trajectory(4, 2)
+    with pytest.raises(ValueError, match=f"{name} has shape"):
+        Trajectory(**{**vars(good), name: getattr(trajectory(4, 3), name)})
 
-    gathered = Trajectory.of([np.full((2, 3), t) for t in range(4)], [row(t) for t in range(3)], 9)
-    assert gathered.obs[:, 0, 0].tolist() == [0, 1, 2, 3]
-    assert gathered.action[:, 1].tolist() == [0, 1, 2]
-    assert gathered.reward[:, 1].tolist() == [0, 10, 20]
-    assert gathered.valid.all()
-    assert gathered.version.tolist() == [9, 9]
+
+def test_actions_may_have_an_axis_of_their_own() -> None:
+    good = trajectory(4, 2)
+    vector = dataclasses.replace(good, action=np.zeros((4, 2, 6), np.float32))
+    both = stack([vector, vector])
+    assert (both.steps, both.width) == (4, 4)
+    assert both.action.shape == (4, 4, 6)

@@ -1,10 +1,20 @@
 """Small environments that give away what was done to them."""
 
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import nn
+
+import remotely
+from remotely_rl import checkpoint, models
+from remotely_rl.acting import Actor
+from remotely_rl.config import Common
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):
@@ -86,3 +96,152 @@ def counting_vector(num_envs: int) -> SyncVectorEnv:
 
 def vector(env: type[Counting], count: int, mode: AutoresetMode, **kwargs: Any) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: env(**kwargs)] * count, autoreset_mode=mode)
+
+
+class Echo(Counting):
+    """Observes the action that it was given last."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+
+    def __init__(self, action_space: gymnasium.Space[Any], length: int = 3):
+        self.action_space = action_space
+        self.last = np.zeros(2, np.float32)
+        super().__init__(length)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.last = np.asarray(action, np.float32).flatten()
+        return super().step(action)
+
+    def _obs(self) -> np.ndarray:
+        return self.last
+
+
+class Unsaveable(Guess):
+    """Holds something that cannot be pickled, as ale-py's native games do."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a game that is being played cannot be saved")
+
+
+class Poisoned(Guess):
+    """Its reward is no number."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float("nan"), terminated, truncated, info
+
+
+def guess_in_pairs(num_envs: int) -> SyncVectorEnv:
+    """Guess, where every row is experience: the next episode begins in the step that ends one."""
+    return SyncVectorEnv([Guess] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def actor(config: Common, model: nn.Module, seed: int = 5, **changes: Any) -> Actor:
+    """An actor in the test's own process, with changes to the learner's config."""
+    return remotely.local(Actor, dataclasses.replace(config, **changes), model, seed)
+
+
+def network(observations: int = 2, outputs: int = 2, seed: int = 0) -> models.MLP:
+    torch.manual_seed(seed)
+    return models.MLP((observations,), outputs)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    """All that a model's state holds, in one row."""
+    return torch.cat([part.detach().flatten().double() for part in model.state_dict().values()])
+
+
+class Drawn(Counting):
+    """Draws itself: red, the more so the longer its episode lasts, with an odd width."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+        super().__init__()
+
+    def render(self) -> Any:
+        if self.render_mode is None:
+            return None
+        picture = np.zeros((64, 401, 3), np.uint8)
+        picture[:, :, 0] = 60 * self.now
+        return picture
+
+
+class CountsSteps(nn.Module):
+    """Has a memory: how many steps the episode has, which is the likeliest of 4 actions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def initial_state(self, count: int) -> torch.Tensor:
+        return torch.zeros(count, 1)
+
+    def forward(
+        self, obs: torch.Tensor, state: torch.Tensor, begins: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        seen = []
+        for begin in begins:
+            now = state * ~begin[:, None]
+            seen.append(now)
+            state = now + 1
+        policy = -(torch.stack(seen) - torch.arange(4.0)).square()
+        return policy, torch.zeros(begins.shape), state
+
+
+class Aim(gymnasium.Env[np.ndarray, Any]):
+    """One step an episode: the reward is the less the farther the action is from what is seen."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-2, 2, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.at = self.np_random.choice([-1.0, 1.0])
+        return np.array([self.at], np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = 1.0 - abs(float(action[0]) - self.at)
+        return np.array([self.at], np.float32), reward, True, False, {}
+
+
+class Remember(Guess):
+    """Two steps an episode: the second sees nothing, and asks what the first one saw."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self.asked = False
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.asked:
+            return self._obs(), float(action == self.right), True, False, {}
+        self.asked = True
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def kept(run: Path) -> list[torch.Tensor]:
+    """All tensors and numbers of the learner in a run's checkpoint, in order."""
+
+    def flat(part: Any) -> Iterator[torch.Tensor]:
+        if isinstance(part, dict):
+            for name in part:
+                yield from flat(part[name])
+        elif isinstance(part, (list, tuple)):
+            for item in part:
+                yield from flat(item)
+        elif isinstance(part, (torch.Tensor, int, float)):
+            yield torch.as_tensor(part)
+
+    return list(flat(checkpoint.load(run / "checkpoint.pt")["learner"]))
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    """Two runs have learnt the very same."""
+    pairs = list(zip(kept(one), kept(other), strict=True))
+    assert len(pairs) > 10
+    assert all(torch.equal(a, b) for a, b in pairs)

@@ -1,0 +1,115 @@
+"""A2C: rounds of a few steps by all actors, one update a round, nothing used twice.
+
+The synchronous form of A3C (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), batched as
+by Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811): all actors step in lock-step,
+`actors.sample()`, the learner takes one step on what they bring, `actors.set_param(params)`.
+
+The learning rate holds for 16 environments; with more, gradients are less noisy, and it
+grows with the square root of their number (their section 4).  `random_start` sets the
+environments apart at first, so that a batch does not hold the same moment of every game.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Annotated
+
+from torch import Tensor
+
+from remotely_rl import losses, models, returns, training
+from remotely_rl.actions import Actions
+from remotely_rl.config import COUNT, FRACTION, NOT_NEGATIVE, Common
+from remotely_rl.learner import Learner, Losses, Rows
+from remotely_rl.trajectory import Trajectory
+
+RATE_IS_FOR = 16  # environments
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """All that can be set.  The prose is the help of `remotely-rl train a2c`."""
+
+    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 8
+    random_start: Annotated[
+        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
+    ] = 250
+    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
+    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
+        1.0
+    )
+    learning_rate: Annotated[float, "Adam's, at the start, for 16 environments", NOT_NEGATIVE] = (
+        7e-4
+    )
+    learning_rate_end: Annotated[float, "Adam's, after decay_steps", NOT_NEGATIVE] = 1e-4
+    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
+        3_000_000
+    )
+    scale_rate: Annotated[
+        bool, "let the rates grow with the square root of the number of environments"
+    ] = True
+
+
+def scaled(config: Config) -> Config:
+    """The config with the learning rates for its number of environments."""
+    if not config.scale_rate:
+        return config
+    by = math.sqrt(config.actors * config.envs_per_actor / RATE_IS_FOR)
+    return dataclasses.replace(
+        config,
+        learning_rate=config.learning_rate * by,
+        learning_rate_end=config.learning_rate_end * by,
+    )
+
+
+def compute_losses(
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    actions: Actions,
+) -> Losses:  # fmt: skip
+    """The policy gradient, the value's error, the policy's entropy."""
+    log_prob = actions.log_prob(policy, rows.action)
+    gradient = losses.policy_gradient(log_prob, rows.advantage)
+    error = losses.squared_error(value, rows.target)
+    entropy = actions.entropy(policy).mean()
+    total = gradient + config.value_weight * error - entropy_weight * entropy
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.log_prob))
+
+
+def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
+    """One step on a round; `env_steps` so far set rate and entropy.  Returns a row's numbers."""
+    config = learner.config
+    learner.follow(env_steps)
+    batch = learner.take(trajectory)
+    target = returns.gae(
+        batch.reward,
+        batch.discount,
+        batch.value,
+        valid=batch.valid,
+        trace_decay=config.trace_decay,
+    )
+    return learner.learn(learner.lesson(batch, batch.log_prob, target), compute_losses)
+
+
+def train(
+    config: Config | None = None,
+    model: models.Maker | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    `training.begin` says what the arguments are.  The same seed gives the same run, bit by
+    bit, on one machine.
+    """
+    with training.begin("a2c", Config, config, model, run, resume, prepare=scaled) as session:
+        learner, actors = session.learner, session.rounds()
+        while not session.over():
+            with session.spending("waiting"):
+                rollouts = actors.sample(learner.parameters())
+            trajectory = session.count(rollouts)
+            if not trajectory.valid.any():  # all environments began anew
+                continue
+            with session.spending("learning"):
+                numbers = update(learner, trajectory, session.env_steps)
+            session.learnt(numbers, staleness=[0])
+    return session.result

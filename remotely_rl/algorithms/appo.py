@@ -1,0 +1,86 @@
+"""APPO: PPO's loss on IMPALA's stream.
+
+Actors run free, as in IMPALA; values and advantages are V-trace's, by the newest
+parameters; the policy moves by PPO's clipped surrogate, whose ratio is to the policy that
+acted.  So one ratio corrects for both, for the actors' being behind and for the update's
+own passes, and its clip bounds how far the policy goes from where the data came from.
+(Petrenko et al. 2020, https://arxiv.org/abs/2006.11751, section 3; RLlib's APPO.)
+
+Where IMPALA weighs each advantage by V-trace's rho, the ratio here is not cut off at 1: an
+action that has become likelier since counts for more.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+from remotely_rl import models, returns, training
+from remotely_rl.algorithms import ppo
+from remotely_rl.config import COUNT, NOT_NEGATIVE
+from remotely_rl.learner import Learner
+from remotely_rl.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(ppo.Config):
+    """All that can be set.  The prose is the help of `remotely-rl train appo`."""
+
+    actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
+                           " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
+    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
+    batch_trajectories: Annotated[int, "trajectories that an update learns from", COUNT] = 2
+    ahead: Annotated[int, "trajectories that an actor may sample before one is learnt", COUNT] = 1
+    max_staleness: Annotated[
+        int | None, "updates that experience may be behind; 0: rounds, none: no limit", NOT_NEGATIVE
+    ] = None
+
+
+def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
+    """Learns from a batch, all passes; `env_steps` so far set rate and entropy.
+
+    Returns a row's numbers.
+    """
+    config = learner.config
+    assert isinstance(config, Config)
+    learner.follow(env_steps)
+    batch = learner.take(trajectory)
+    log_prob, value = learner.look(batch)
+    target = returns.v_trace(
+        log_prob - batch.log_prob,
+        batch.reward,
+        batch.discount,
+        value,
+        valid=batch.valid,
+        rho_bar_pg=None,
+        trace_decay=config.trace_decay,
+    )
+    lesson = learner.lesson(batch, batch.log_prob, target)
+    return learner.learn(lesson, ppo.compute_losses, config.passes, config.minibatches)
+
+
+def train(
+    config: Config | None = None,
+    model: models.Maker | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    `training.begin` says what the arguments are.  A seed does not repeat a run, as in IMPALA.
+    """
+    with training.begin("appo", Config, config, model, run, resume) as session:
+        learner = session.learner
+        assert isinstance(learner.config, Config)
+        config = learner.config
+        actors = session.stream(config.ahead, config.batch_trajectories, config.max_staleness)
+        while not session.over():
+            trajectory = session.gather(actors, config.batch_trajectories)
+            if trajectory is None:
+                continue
+            staleness = (learner.version - trajectory.version).tolist()
+            with session.spending("learning"):
+                numbers = update(learner, trajectory, session.env_steps)
+                actors.publish(learner.parameters())
+            session.learnt(numbers, staleness)
+    return session.result

@@ -1,0 +1,109 @@
+"""PPO: a round of experience, gone over several times, but never far from where it began.
+
+Schulman et al. 2017, https://arxiv.org/abs/1707.06347.  All actors sample with the same
+parameters; advantages are GAE's (Schulman et al. 2016); several passes in minibatches move
+the policy, each action's probability by `clip` at most.
+
+Two things differ from the paper.  The learning rate may be steered (`kl_target`): up if an
+update moves the policy little, down if far, so that no horizon has to be guessed.  And the
+network's input is normalised by statistics that travel with its parameters; they change
+between rounds only, so that a round is learnt from by the very function that acted in it.
+
+With `overlap` the next round is sampled while this one is learnt from, by parameters one
+update old: faster where actors and learner each have a core, and the ratio pi / pi_old
+corrects for it as it does for the passes.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+from torch import Tensor
+
+from remotely_rl import losses, models, returns, training
+from remotely_rl.actions import Actions
+from remotely_rl.config import COUNT, NOT_NEGATIVE, Common
+from remotely_rl.learner import Learner, Losses, Rows
+from remotely_rl.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """All that can be set.  The prose is the help of `remotely-rl train ppo`."""
+
+    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
+    kl_target: Annotated[
+        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
+    ] = 0.01
+
+    passes: Annotated[int, "times that an update goes over its round", COUNT] = 3
+    minibatches: Annotated[int, "parts of the round, with a step each", COUNT] = 4
+    clip: Annotated[
+        float, "how far an update may change an action's probability, in parts", NOT_NEGATIVE
+    ] = 0.2
+    overlap: Annotated[bool, "sample the next round while this one is learnt from"] = False
+
+
+def compute_losses(
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    actions: Actions,
+) -> Losses:  # fmt: skip
+    """Equation 9: the clipped surrogate, the value's error, the policy's entropy."""
+    log_ratio = actions.log_prob(policy, rows.action) - rows.log_prob
+    surrogate = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip)
+    error = losses.squared_error(value, rows.target)
+    entropy = actions.entropy(policy).mean()
+    total = surrogate + config.value_weight * error - entropy_weight * entropy
+    return Losses(total, surrogate, error, entropy, losses.kl_estimate(log_ratio))
+
+
+def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
+    """Learns from a round; `env_steps` so far set rate and entropy.  Returns a row's numbers."""
+    config = learner.config
+    assert isinstance(config, Config)
+    learner.follow(env_steps)
+    batch = learner.take(trajectory)
+    target = returns.gae(
+        batch.reward,
+        batch.discount,
+        batch.value,
+        valid=batch.valid,
+        trace_decay=config.trace_decay,
+    )
+    lesson = learner.lesson(batch, batch.log_prob, target)
+    return learner.learn(lesson, compute_losses, config.passes, config.minibatches)
+
+
+def train(
+    config: Config | None = None,
+    model: models.Maker | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    `training.begin` says what the arguments are.  The same seed gives the same run, bit by
+    bit, on one machine, with `overlap` too.
+    """
+    with training.begin("ppo", Config, config, model, run, resume) as session:
+        learner, actors = session.learner, session.rounds()
+        assert isinstance(learner.config, Config)
+        overlap = learner.config.overlap
+        while not session.over():
+            with session.spending("waiting"):
+                if actors.idle:
+                    actors.begin(learner.parameters())
+                rollouts = actors.finish()
+            if not rollouts:  # all of them died: their replacements are waited for
+                continue
+            trajectory = session.count(rollouts)
+            if not trajectory.valid.any():  # all environments began anew
+                continue
+            if overlap and not session.over():
+                actors.begin(learner.parameters())
+            with session.spending("learning"):
+                staleness = [learner.version - int(v) for v in set(trajectory.version)]
+                numbers = update(learner, trajectory, session.env_steps)
+            session.learnt(numbers, staleness)
+    return session.result

@@ -1,0 +1,145 @@
+"""What every training run can be told; each algorithm's Config adds its own to it.
+
+A field is its name, its type, a line of prose and, where a number has bounds, a `Range`.
+The prose is the help of `remotely-rl train`, the ranges are checked when a Config is made.
+"""
+
+import dataclasses
+import math
+import typing
+from typing import Annotated, Any
+
+import torch
+
+from remotely_rl.environments import Atari, Source
+from remotely_rl.errors import TrainingError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Bounds of a number, both allowed."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"at least {self.low:g}"
+        return f"from {self.low:g} to {self.high:g}"
+
+
+COUNT = Range(1)
+NOT_NEGATIVE = Range(0)
+FRACTION = Range(0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """The fields that all algorithms have.  Made, it is whole: nothing in it is out of range."""
+
+    env: Annotated[Source, "Gymnasium id, or a callable that makes environments"] = "ALE/Pong-v5"
+    actors: Annotated[int, "processes that sample", COUNT] = 2
+    envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
+    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 64
+    random_start: Annotated[
+        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
+    ] = 0
+    steps: Annotated[
+        int, "stop after so many environment steps in all; 0: no limit", NOT_NEGATIVE
+    ] = 0
+    minutes: Annotated[float, "stop after so many minutes in all; 0: no limit", NOT_NEGATIVE] = 0.0
+    target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
+    seed: Annotated[int, "where all random streams begin", NOT_NEGATIVE] = 1
+
+    gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.98
+    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
+        0.95
+    )
+    reward_clip: Annotated[float, "clip of rewards in the learner; 0: none", NOT_NEGATIVE] = 1.0
+    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
+    scale_values: Annotated[
+        bool, "learn values in units of their own running mean and deviation"
+    ] = False
+
+    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 3e-4
+    learning_rate_end: Annotated[
+        float, "Adam's, after decay_steps; a bound if the rate is steered", NOT_NEGATIVE
+    ] = 1e-4
+    kl_target: Annotated[
+        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
+    ] = 0.0
+    entropy: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = 0.01
+    entropy_end: Annotated[
+        float, "weight of the policy's entropy, after decay_steps", NOT_NEGATIVE
+    ] = 0.001
+    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
+        1_000_000
+    )
+    value_weight: Annotated[float, "weight of the value's loss", NOT_NEGATIVE] = 0.5
+    max_grad_norm: Annotated[
+        float, "bound of the gradient's norm over all parameters", NOT_NEGATIVE
+    ] = 0.5
+
+    lstm: Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE] = 0
+    image_size: Annotated[int, "Atari: height and width of the image", Range(20)] = 42
+    sticky_actions: Annotated[
+        float, "Atari: chance that the action before is repeated", FRACTION
+    ] = 0.0
+    life_loss_is_terminal: Annotated[bool, "Atari: a lost life ends the episode"] = False
+
+    device: Annotated[str, "where the learner computes: auto, cpu, cuda or cuda:N"] = "auto"
+    compile: Annotated[bool, "torch.compile the learner's network; a GPU gets CUDA graphs"] = False
+    learner_threads: Annotated[
+        int, "torch threads of a learner on the CPU; 0: as fits the template", NOT_NEGATIVE
+    ] = 0
+    interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
+    checkpoint_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
+
+    def __new__(cls, *args: Any, **given: Any) -> "Common":
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise TrainingError(f"there is no field {name!r}{nearest(name, known)}")
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self), include_extras=True)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            kind, _, *bounds = typing.get_args(hints[field.name])
+            if value is None and kind not in (int, float):
+                continue
+            if bounds and not isinstance(value, (int, float)):
+                raise TrainingError(f"{field.name} must be a number, not {value!r}")
+            for bound in bounds:
+                if not bound.low <= value <= bound.high:
+                    raise TrainingError(f"{field.name} must be {bound}, not {value}")
+
+    @property
+    def atari(self) -> Atari:
+        """The preprocessing, should the environment be a game of Atari."""
+        return Atari(self.image_size, self.sticky_actions, self.life_loss_is_terminal)
+
+    def progress(self, env_steps: int) -> float:
+        """How much of `decay_steps` is over, from 0 to 1."""
+        return min(1.0, env_steps / self.decay_steps)
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a `device` field.  Raises TrainingError if this machine does not have it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise TrainingError(f"device must be auto, cpu, cuda or cuda:N, not {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise TrainingError(f"device must be auto, cpu, cuda or cuda:N, not {name!r}")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise TrainingError(
+                f"there is no {name} here: torch {torch.__version__} sees"
+                f" {count or 'no'} GPU{'s' if count > 1 else ''}; use --device cpu"
+            )
+    return device

@@ -1,0 +1,381 @@
+"""Who learns: a model, its optimiser, the rates of both, and the device that they are on.
+
+An algorithm makes a `Lesson` of a trajectory, with a target and an advantage for each
+action, and has the learner go over it:
+
+    batch = learner.take(trajectory)                 # on the device, rewards clipped
+    target = returns.gae(batch.reward, batch.discount, batch.value, valid=batch.valid)
+    lesson = learner.lesson(batch, batch.log_prob, target)
+    numbers = learner.learn(lesson, compute_losses, passes=3, minibatches=4)
+
+The same code runs on a CPU and on a GPU.  There, the observations cross once, as bytes and
+from pinned memory, and stay; networks compute in bfloat16, losses and targets in float32.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import models
+from remotely_rl.acting import Parameters
+from remotely_rl.actions import Actions
+from remotely_rl.config import Common, device_of
+from remotely_rl.errors import LearnerLost
+from remotely_rl.returns import Targets
+from remotely_rl.trajectory import Trajectory
+
+# A rate that is steered moves by this factor, within these parts of its bounds.
+STEER, ABOVE, BELOW = 1.5, 4.0, 0.1
+
+
+class Batch(NamedTuple):
+    """A trajectory as the learner sees it: [T, B] tensors on its device."""
+
+    obs: Tensor  # [T + 1, B, ...]
+    action: Tensor  # [T, B, ...]
+    log_prob: Tensor
+    reward: Tensor  # clipped, if the config says so
+    discount: Tensor  # gamma, or 0 where the episode ended
+    valid: Tensor
+    begins: Tensor  # [T + 1, B]
+    value: Tensor  # [T + 1, B], by the model that acted
+    state: Tensor  # [B, S]
+
+
+class Rows(NamedTuple):
+    """What is learnt of each action, [rows, ...] in no particular order."""
+
+    action: Tensor
+    log_prob: Tensor  # by the policy that the update began with, or by the one that acted
+    advantage: Tensor
+    target: Tensor  # of the value, in the units that the model learns it in
+
+
+class Memory(NamedTuple):
+    """What a model with a memory needs besides, for it is asked about whole pieces."""
+
+    state: Tensor  # [B, S]
+    begins: Tensor  # [T, B]
+    valid: Tensor  # [T, B]
+
+
+class Lesson(NamedTuple):
+    """Observations, and what is to be learnt of each.
+
+    Without `memory` everything is rows, in any order.  With it everything is [T, B], and is
+    cut along B alone.
+    """
+
+    obs: Tensor
+    rows: Rows
+    memory: Memory | None = None
+
+    def parts(self, count: int) -> Iterator["Lesson"]:
+        """Cuts it into `count` parts at random, of the same size within one; none is empty."""
+        rows = self.obs.shape[0 if self.memory is None else 1]
+        parts = torch.randperm(rows, device=self.obs.device).tensor_split(min(count, rows))
+        if self.memory is None:
+            for which in parts:
+                yield Lesson(self.obs[which], Rows(*(part[which] for part in self.rows)))
+            return
+        state, begins, valid = self.memory
+        for which in parts:
+            yield Lesson(
+                self.obs[:, which],
+                Rows(*(part[:, which] for part in self.rows)),
+                Memory(state[which], begins[:, which], valid[:, which]),
+            )
+
+    @property
+    def flat_obs(self) -> Tensor:
+        """The observations in one row."""
+        return self.obs if self.memory is None else self.obs.flatten(0, 1)
+
+    def ask(self, model: Callable[..., Any]) -> tuple[Tensor, Tensor, Rows]:
+        """Asks a model: policy [rows, outputs], value [rows], and the rows that they are of."""
+        if self.memory is None:
+            policy, value = model(self.obs)
+            return policy.float(), value.float(), self.rows
+        state, begins, valid = self.memory
+        policy, value, _ = model(self.obs, state, begins)
+        rows = Rows(*(part[valid] for part in self.rows))
+        return policy[valid].float(), value[valid].float(), rows
+
+
+def join(lessons: Sequence[Lesson]) -> Lesson:
+    """Several lessons of the same kind as one."""
+    if len(lessons) == 1:
+        return lessons[0]
+    along = 0 if lessons[0].memory is None else 1
+    rows = zip(*(lesson.rows for lesson in lessons), strict=True)
+    obs = torch.cat([lesson.obs for lesson in lessons], along)
+    joined = Lesson(obs, Rows(*(torch.cat(parts, along) for parts in rows)))
+    if along == 0:
+        return joined
+    state, begins, valid = zip(*(one.memory for one in lessons if one.memory), strict=True)
+    return joined._replace(
+        memory=Memory(torch.cat(state), torch.cat(begins, 1), torch.cat(valid, 1))
+    )
+
+
+class Losses(NamedTuple):
+    """What is minimised, and how far the policy is from the one that the update began with."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    kl: Tensor
+
+
+# Of policy [rows, outputs], value [rows], rows, config, weight of the entropy, actions.
+ComputeLosses = Callable[[Tensor, Tensor, Rows, Any, float, Actions], Losses]
+
+
+class Learner:
+    """See the module's docstring.  `version` is how often it was updated."""
+
+    def __init__(self, config: Common, model: nn.Module, actions: Actions):
+        self.config = config
+        self.actions = actions
+        self.device = device_of(config.device)
+        self.model = model.to(self.device).train()
+        self.version = 0
+        self.rate = config.learning_rate
+        self.entropy_weight = config.entropy
+        self.scale = Scale()
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=config.learning_rate, eps=1e-5, fused=True
+        )
+        self.network: Callable[..., Any] = self.model
+        if config.compile:
+            graphs = self.device.type == "cuda" and not models.is_recurrent(model)
+            self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
+
+    def take(self, trajectory: Trajectory) -> Batch:
+        """Brings a trajectory to the device.  Its observations are counted into the model's
+        statistics only when the update is over: until then the model is the one that acted."""
+        reward = self._on_device(trajectory.reward)
+        if self.config.reward_clip:
+            reward = reward.clamp(-self.config.reward_clip, self.config.reward_clip)
+        return Batch(
+            obs=self._on_device(trajectory.obs),
+            action=self._on_device(trajectory.action),
+            log_prob=self._on_device(trajectory.log_prob),
+            reward=reward,
+            discount=self.config.gamma * ~self._on_device(trajectory.terminated),
+            valid=self._on_device(trajectory.valid),
+            begins=self._on_device(trajectory.begins),
+            value=self.unscaled(self._on_device(trajectory.value)),
+            state=self._on_device(trajectory.state),
+        )
+
+    def follow(self, env_steps: int) -> None:
+        """Sets rate and entropy weight to what the schedule says after so many steps."""
+        config = self.config
+        done = config.progress(env_steps)
+        self.entropy_weight = config.entropy + done * (config.entropy_end - config.entropy)
+        if not config.kl_target:
+            self.rate = config.learning_rate * (1 - done) + config.learning_rate_end * done
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+
+    @torch.no_grad()
+    def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the newest parameters say of a batch: log-probability [T, B], value [T + 1, B]."""
+        with self._precision():
+            policy, value, _ = models.unroll(self.model, batch.obs, batch.state, batch.begins)
+        log_prob = self.actions.log_prob(policy[:-1].float(), batch.action)
+        return log_prob, self.unscaled(value.float())
+
+    def unscaled(self, value: Tensor) -> Tensor:
+        """Values as the model gives them, in the units of rewards."""
+        return value * self.scale.deviation + self.scale.mean
+
+    def lesson(self, batch: Batch, log_prob: Tensor, target: Targets) -> Lesson:
+        """What is to be learnt of the rows that are experience."""
+        valid = batch.valid
+        value, advantage = target
+        if self.config.standardise:
+            known = advantage[valid]
+            advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
+        if self.config.scale_values:
+            self.scale.count_in(value[valid])
+            value = (value - self.scale.mean) / self.scale.deviation
+        rows = Rows(batch.action, log_prob, advantage, value)
+        if models.is_recurrent(self.model):
+            return Lesson(batch.obs[:-1], rows, Memory(batch.state, batch.begins[:-1], valid))
+        return Lesson(batch.obs[:-1][valid], Rows(*(part[valid] for part in rows)))
+
+    def learn(
+        self, lesson: Lesson, compute_losses: ComputeLosses, passes: int = 1, minibatches: int = 1
+    ) -> dict[str, float]:
+        """Goes over a lesson, a step for each minibatch; returns the numbers of a metrics row.
+
+        Raises LearnerLost if the losses are no numbers any more, or the GPU is gone.
+        """
+        if self.version == 0:  # statistics of nothing are worse than those of another policy
+            models.count_in(self.model, lesson.flat_obs)
+        seen: list[Losses] = []
+        norms: list[Tensor] = []
+        with self._gpu():
+            for _ in range(passes):
+                for part in lesson.parts(minibatches) if minibatches > 1 else [lesson]:
+                    losses = self._losses(part, compute_losses, self.network)
+                    self.optimizer.zero_grad()
+                    losses.total.backward()  # type: ignore[no-untyped-call]
+                    norms.append(self._step())
+                    seen.append(Losses(*(part.detach() for part in losses)))
+            return self._finish(seen, norms, lesson, len(seen) // passes)
+
+    def gradient(
+        self, lesson: Lesson, compute_losses: ComputeLosses, model: nn.Module
+    ) -> tuple[Losses, Sequence[Tensor | None]]:
+        """The losses of a lesson and their gradients, by a copy of the model."""
+        if self.version == 0:  # as in `learn`
+            models.count_in(self.model, lesson.flat_obs)
+            model.load_state_dict(self.model.state_dict())
+        with self._gpu():
+            losses = self._losses(lesson, compute_losses, model)
+            parameters = list(model.parameters())
+            gradients = torch.autograd.grad(losses.total, parameters, allow_unused=True)
+        return Losses(*(part.detach() for part in losses)), gradients
+
+    def apply(
+        self, losses: Losses, gradients: Sequence[Tensor | None], lesson: Lesson
+    ) -> dict[str, float]:
+        """Takes a step by gradients from elsewhere; returns the numbers of a metrics row.
+
+        Raises LearnerLost if the losses are no numbers any more, or the GPU is gone.
+        """
+        for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        with self._gpu():
+            return self._finish([losses], [self._step()], lesson, 1)
+
+    def _losses(
+        self, lesson: Lesson, compute_losses: ComputeLosses, model: Callable[..., Any]
+    ) -> Losses:
+        with self._precision():
+            policy, value, rows = lesson.ask(model)
+        return compute_losses(policy, value, rows, self.config, self.entropy_weight, self.actions)
+
+    def _step(self) -> Tensor:
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        self.optimizer.step()
+        return norm
+
+    def _finish(
+        self, seen: list[Losses], norms: list[Tensor], lesson: Lesson, minibatches: int
+    ) -> dict[str, float]:
+        means = torch.stack([torch.stack(part).mean() for part in zip(*seen, strict=True)])
+        _, policy, value, entropy, _ = means.tolist()
+        norm = float(torch.stack(norms).mean())
+        moved = float(torch.stack([losses.kl for losses in seen[-minibatches:]]).mean())
+        self.version += 1
+        if not all(map(math.isfinite, (policy, value, entropy, norm))):
+            raise LearnerLost(
+                f"update {self.version} diverged: policy loss {policy:g}, value loss {value:g},"
+                f" gradient norm {norm:g}.  Lower learning_rate or max_grad_norm, or look for"
+                " rewards or observations that are no numbers"
+            )
+        numbers = {
+            "loss_policy": policy,
+            "loss_value": value,
+            "entropy": entropy,
+            "kl": moved,
+            "gradient_norm": norm,
+            "learning_rate": self.rate,
+        }
+        if self.config.kl_target:
+            self.rate = steered(self.rate, moved, self.config)
+        if self.version > 1:
+            models.count_in(self.model, lesson.flat_obs)
+        return numbers
+
+    @contextmanager
+    def _gpu(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.AcceleratorError as error:
+            raise LearnerLost(f"the GPU is gone: {str(error).splitlines()[0]}") from error
+
+    def parameters(self) -> Parameters:
+        """What actors are sent."""
+        return Parameters(self.version, models.state_of(self.model))
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "version": self.version,
+            "rate": self.rate,
+            "scale": list(self.scale),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes back to what `state` gave."""
+        self.version = state["version"]
+        self.rate = state["rate"]
+        self.scale = Scale(*state["scale"])
+        self.model.load_state_dict(state["model"])
+        # Torch would keep the tensors that it is given, and Adam writes into them.
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        on = self.device.type == "cuda"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=on)
+
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+
+class Scale:
+    """Running mean and deviation of value targets; old ones fade."""
+
+    def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
+        self.mean = mean
+        self.variance = variance
+        self.count = count
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.mean, self.variance, self.count))
+
+    @property
+    def deviation(self) -> float:
+        return max(math.sqrt(self.variance), 1e-3)  # exactly 1 where nothing is scaled
+
+    def count_in(self, targets: Tensor, horizon: int = 100_000) -> None:
+        """Counts targets in (Chan et al.'s parallel update)."""
+        rows = targets.numel()
+        total = self.count + rows
+        away = float(targets.mean()) - self.mean
+        spread = float(targets.var(correction=0))
+        self.variance = (
+            self.variance * self.count + spread * rows + away**2 * self.count * rows / total
+        ) / total
+        self.mean += away * rows / total
+        self.count = min(total, horizon)
+
+
+def steered(rate: float, moved: float, config: Common) -> float:
+    """The learning rate for the next update, after one that moved the policy by `moved` nats.
+
+    Up if that was less than half of `kl_target`, down if more than twice; never above
+    `learning_rate` times 4, nor below `learning_rate_end` over 10.
+    """
+    if moved > 2 * config.kl_target:
+        return max(rate / STEER, config.learning_rate_end * BELOW)
+    if moved < config.kl_target / 2:
+        return min(rate * STEER, config.learning_rate * ABOVE)
+    return rate

@@ -1,0 +1,140 @@
+"""What a run can be told, and what is said of a mistake."""
+
+import copy
+import dataclasses
+import math
+import pickle
+import typing
+from typing import Any
+
+import pytest
+import torch
+
+from remotely_rl import algorithms, impala, ppo
+from remotely_rl.config import Common, Range, device_of
+from remotely_rl.errors import TrainingError
+
+CONFIGS: list[type[Common]] = [
+    Common,
+    *(algorithms.named(name).Config for name in algorithms.ALGORITHMS),
+]
+
+
+@pytest.mark.parametrize("kind", CONFIGS, ids=lambda kind: kind.__module__.rsplit(".")[-1])
+def test_every_field_has_a_type_a_line_of_prose_and_a_default_within_its_bounds(
+    kind: type[Common],
+) -> None:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        of, prose, *bounds = typing.get_args(hints[field.name])
+        assert isinstance(prose, str), field.name
+        assert 10 < len(prose) < 100, field.name
+        assert not prose.endswith("."), field.name
+        assert all(isinstance(bound, Range) for bound in bounds), field.name
+        assert len(bounds) <= 1
+        assert of is not None
+    kind()  # checks the defaults
+
+
+def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
+    with pytest.raises(TrainingError, match="no field 'gama', did you mean 'gamma'"):
+        Common(gama=0.9)  # type: ignore[call-arg]
+    with pytest.raises(TrainingError, match="no field 'minibatch', did you mean 'minibatches'"):
+        ppo.Config(minibatch=2)  # type: ignore[call-arg]
+    with pytest.raises(TrainingError, match=r"there is no field 'zzz'$"):
+        Common(zzz=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"actors": 0}, "actors must be at least 1, not 0"),
+        ({"steps": -1}, "steps must be at least 0, not -1"),
+        ({"gamma": 1.5}, "gamma must be from 0 to 1, not 1.5"),
+        ({"image_size": 10}, "image_size must be at least 20, not 10"),
+        ({"learning_rate": math.nan}, "learning_rate must be at least 0, not nan"),
+        ({"actors": "many"}, "actors must be a number, not 'many'"),
+        ({"gamma": None}, "gamma must be a number, not None"),
+        ({"seed": [1]}, r"seed must be a number, not \[1\]"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_told_what_would(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TrainingError, match=said):
+        Common(**given)
+    with pytest.raises(TrainingError, match=said):
+        dataclasses.replace(ppo.Config(), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rho_bar": 0.5}, r"rho_bar \(0.5\) must be at least c_bar \(1.0\)"),
+        ({"max_staleness": -1}, "max_staleness must be at least 0, not -1"),
+        ({"max_staleness": "few"}, "max_staleness must be a number, not 'few'"),
+        ({"actors": -1}, "actors must be at least 0, not -1"),
+    ],
+)
+def test_an_algorithm_checks_its_own_fields_too(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TrainingError, match=said):
+        impala.Config(**given)
+
+
+def test_the_bounds_themselves_are_allowed_and_so_is_none_where_it_means_something() -> None:
+    assert Common(gamma=1.0, trace_decay=0.0, actors=1, steps=0).gamma == 1.0
+    assert Common(target=None).target is None
+    assert Common(target=-21.0).target == -21.0
+    assert impala.Config(max_staleness=None, actors=0).max_staleness is None
+    assert impala.Config(max_staleness=0).max_staleness == 0
+
+
+def test_a_config_is_the_same_after_a_copy_and_a_journey() -> None:
+    config = ppo.Config(env="CartPole-v1", clip=0.1)
+    assert copy.deepcopy(config) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_a_range_says_what_it_allows() -> None:
+    assert str(Range(1)) == "at least 1"
+    assert str(Range(0, 0.5)) == "from 0 to 0.5"
+
+
+def test_a_schedule_runs_from_0_to_1_and_stays_there() -> None:
+    config = Common(decay_steps=200)
+    assert [config.progress(steps) for steps in (0, 50, 200, 900)] == [0, 0.25, 1, 1]
+
+
+def test_the_fields_of_atari_become_its_preprocessing() -> None:
+    atari = Common(image_size=84, sticky_actions=0.25, life_loss_is_terminal=True).atari
+    assert (atari.image_size, atari.sticky_actions, atari.life_loss_is_terminal) == (84, 0.25, True)
+
+
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_of("cpu") == torch.device("cpu")
+    for there, kind in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert device_of("auto").type == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "said"),
+    [
+        ("gpu", 1, "device must be auto, cpu, cuda or cuda:N, not 'gpu'"),
+        ("mps", 1, "device must be auto, cpu, cuda or cuda:N, not 'mps'"),
+        ("", 1, "device must be auto"),
+        ("cuda", 0, "there is no cuda here: torch .* sees no GPU; use --device cpu"),
+        ("cuda:0", 0, "there is no cuda:0 here"),
+        ("cuda:1", 1, "there is no cuda:1 here: torch .* sees 1 GPU;"),
+        ("cuda:7", 2, "sees 2 GPUs;"),
+    ],
+)
+def test_a_device_that_is_not_there_is_told_what_is(
+    monkeypatch: pytest.MonkeyPatch, name: str, count: int, said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(TrainingError, match=said):
+        device_of(name)
+
+
+def test_a_gpu_that_is_there_is_taken_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_of("cuda:1") == torch.device("cuda", 1)
