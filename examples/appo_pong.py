@@ -1,0 +1,54 @@
+"""APPO on Pong: the loop in full.  Copy it and change what you like.
+
+    python examples/appo_pong.py
+
+Two actors play 16 games each, in processes of their own, and never wait for each other.
+The learner takes trajectories as they come: values and advantages are V-trace's, the loss is
+PPO's, with the policy that acted as the old one.
+`remotely-rl train appo` is the same with metrics, checkpoints and a plot.
+"""
+
+import time
+from concurrent.futures import FIRST_COMPLETED, wait
+
+import numpy as np
+import torch
+
+import remotely
+from remotely_rl import appo
+from remotely_rl.acting import Actor
+from remotely_rl.training import make_learner
+from remotely_rl.trajectory import Trajectory, stack
+
+CONFIG = appo.Config(env="ALE/Pong-v5", actors=2, envs_per_actor=16)
+MINUTES = 12
+
+
+def main(minutes: float = MINUTES) -> None:
+    remotely.connect(cpus=CONFIG.actors)  # or remotely.connect("host:8010")
+    learner = make_learner(CONFIG)  # or make_learner(CONFIG, YourModel)
+    actors = [Actor(CONFIG, learner.model, seed) for seed in range(CONFIG.actors)]
+    calls = {actor.sample.submit(): actor for actor in actors}
+    batch: list[Trajectory] = []
+    scores: list[float] = []
+    steps, began = 0, time.monotonic()
+    while time.monotonic() - began < 60 * minutes:
+        for call in wait(calls, return_when=FIRST_COMPLETED).done:
+            rollout, actor = call.result(), calls.pop(call)
+            actor.set_param.submit(learner.parameters())
+            calls[actor.sample.submit()] = actor  # it plays on while we learn
+            batch.append(rollout.trajectory)
+            scores += [game.score for game in rollout.episodes]
+            steps += rollout.steps
+        if len(batch) >= CONFIG.batch_trajectories:
+            appo.update(learner, stack(batch), steps)
+            batch.clear()
+            mean = np.mean(scores[-100:]) if scores else float("nan")
+            speed = steps / (time.monotonic() - began)
+            print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
+    torch.save(learner.model.state_dict(), "pong.pt")
+    print("The model is in pong.pt.")
+
+
+if __name__ == "__main__":
+    main()

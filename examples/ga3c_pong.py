@@ -1,0 +1,53 @@
+"""GA3C on Pong: the loop in full.  Copy it and change what you like.
+
+    python examples/ga3c_pong.py
+
+Four agents play 8 games each and have no model: they ask the Brain, which answers several
+at once and learns from what they tell it, all at the same time.  `remotely-rl train ga3c` is
+the same with metrics, checkpoints and a plot.
+"""
+
+import time
+from concurrent.futures import FIRST_COMPLETED, wait
+
+import numpy as np
+import torch
+
+import remotely
+from remotely_rl import ga3c
+from remotely_rl.training import make_learner
+
+CONFIG = ga3c.Config(env="ALE/Pong-v5", actors=4, envs_per_actor=8)
+MINUTES = 25
+
+
+def main(minutes: float = MINUTES) -> None:
+    remotely.connect(cpus=CONFIG.actors + 1)  # or remotely.connect("host:8010")
+    learner = make_learner(CONFIG)  # or make_learner(CONFIG, YourModel)
+    brain = ga3c.brain_of(CONFIG)(CONFIG, learner.model, learner.actions)
+    agents = [ga3c.Agent(CONFIG, brain, seed) for seed in range(CONFIG.actors)]
+    calls = {agent.sample.submit(): agent for agent in agents}
+    scores: list[float] = []
+    steps, began, told = 0, time.monotonic(), 0.0
+    while time.monotonic() - began < 60 * minutes:
+        for call in wait(calls, return_when=FIRST_COMPLETED).done:
+            played, agent = call.result(), calls.pop(call)
+            calls[agent.sample.submit()] = agent
+            scores += [game.score for game in played.episodes]
+            steps += played.steps
+        if time.monotonic() - told > 5:
+            told = time.monotonic()
+            lag = [updates for _, behind in brain.report(steps).updates for updates in behind]
+            mean = np.mean(scores[-100:]) if scores else float("nan")
+            speed = steps / (told - began)
+            print(
+                f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}"
+                f"  policy lag {np.mean(lag) if lag else 0:.1f}",
+                flush=True,
+            )
+    torch.save(brain.state()["model"], "pong.pt")
+    print("The model is in pong.pt.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""PPO on Pong: the loop in full.  Copy it and change what you like.
+
+    python examples/ppo_pong.py
+
+Two actors play 16 games each, in processes of their own, 64 steps a round; the learner goes
+over what they saw three times, and all begin the next round with the new parameters.
+`remotely-rl train ppo` is the same with metrics, checkpoints and a plot.
+"""
+
+import time
+
+import numpy as np
+import torch
+
+import remotely
+from remotely_rl import ppo
+from remotely_rl.acting import Actor
+from remotely_rl.training import make_learner
+from remotely_rl.trajectory import stack
+
+CONFIG = ppo.Config(env="ALE/Pong-v5", actors=2, envs_per_actor=16, trajectory_steps=64)
+MINUTES = 8
+
+
+def main(minutes: float = MINUTES) -> None:
+    remotely.connect(cpus=CONFIG.actors)  # or remotely.connect("host:8010")
+    learner = make_learner(CONFIG)  # or make_learner(CONFIG, YourModel)
+    actors = remotely.Group([Actor(CONFIG, learner.model, seed) for seed in range(CONFIG.actors)])
+    scores: list[float] = []
+    steps, began = 0, time.monotonic()
+    while time.monotonic() - began < 60 * minutes:
+        actors.set_param(learner.parameters())
+        rollouts = actors.sample()
+        steps += sum(rollout.steps for rollout in rollouts)
+        scores += [game.score for rollout in rollouts for game in rollout.episodes]
+        ppo.update(learner, stack([rollout.trajectory for rollout in rollouts]), steps)
+        mean = np.mean(scores[-100:]) if scores else float("nan")
+        speed = steps / (time.monotonic() - began)
+        print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
+    torch.save(learner.model.state_dict(), "pong.pt")
+    print("The model is in pong.pt.")
+
+
+if __name__ == "__main__":
+    main()
