@@ -77,7 +77,7 @@ class Common:
     )
     value_weight: Annotated[float, "weight of the value's loss", NOT_NEGATIVE] = 0.5
     max_grad_norm: Annotated[
-        float, "bound of the gradient's norm over all parameters", NOT_NEGATIVE
+        float, "bound of the gradient's norm over all parameters; 0: none", NOT_NEGATIVE
     ] = 0.5
 
     lstm: Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE] = 0
@@ -111,6 +111,8 @@ class Common:
                 continue
             if bounds and not isinstance(value, (int, float)):
                 raise TrainingError(f"{field.name} must be a number, not {value!r}")
+            if kind is int and not isinstance(value, int):
+                raise TrainingError(f"{field.name} must be a whole number, not {value!r}")
             for bound in bounds:
                 if not bound.low <= value <= bound.high:
                     raise TrainingError(f"{field.name} must be {bound}, not {value}")

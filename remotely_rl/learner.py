@@ -47,6 +47,17 @@ class Batch(NamedTuple):
     value: Tensor  # [T + 1, B], by the model that acted
     state: Tensor  # [B, S]
 
+    def columns(self, count: int) -> Iterator["Batch"]:
+        """Cuts it along B into `count` parts at random, of the same size within one."""
+        width = len(self.state)
+        if count == 1:
+            yield self
+            return
+        shuffled = torch.randperm(width, device=self.obs.device)
+        for which in torch.tensor_split(shuffled, min(count, width)):
+            columns = [part[:, which] for part in self[:-1]]
+            yield Batch._make([*columns, self.state[which]])
+
 
 class Rows(NamedTuple):
     """What is learnt of each action, [rows, ...] in no particular order."""
@@ -97,6 +108,13 @@ class Lesson(NamedTuple):
         """The observations in one row."""
         return self.obs if self.memory is None else self.obs.flatten(0, 1)
 
+    @property
+    def experience(self) -> Rows:
+        """The rows that are experience, in the order of `ask`."""
+        if self.memory is None:
+            return self.rows
+        return Rows(*(part[self.memory.valid] for part in self.rows))
+
     def ask(self, model: Callable[..., Any]) -> tuple[Tensor, Tensor, Rows]:
         """Asks a model: policy [rows, outputs], value [rows], and the rows that they are of."""
         if self.memory is None:
@@ -104,8 +122,7 @@ class Lesson(NamedTuple):
             return policy.float(), value.float(), self.rows
         state, begins, valid = self.memory
         policy, value, _ = model(self.obs, state, begins)
-        rows = Rows(*(part[valid] for part in self.rows))
-        return policy[valid].float(), value[valid].float(), rows
+        return policy[valid].float(), value[valid].float(), self.experience
 
 
 def join(lessons: Sequence[Lesson]) -> Lesson:
@@ -134,8 +151,18 @@ class Losses(NamedTuple):
     kl: Tensor
 
 
+class Done(NamedTuple):
+    """A step that was taken: its losses, and the norm of its gradient."""
+
+    losses: Losses
+    norm: Tensor
+
+
 # Of policy [rows, outputs], value [rows], rows, config, weight of the entropy, actions.
 ComputeLosses = Callable[[Tensor, Tensor, Rows, Any, float, Actions], Losses]
+# Of learner, batch, and what the newest parameters say of it: log-probability of the actions
+# [T, B], value [T + 1, B].
+Correct = Callable[["Learner", Batch, Tensor, Tensor], Lesson]
 
 
 class Learner:
@@ -186,13 +213,12 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
 
-    @torch.no_grad()
     def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the newest parameters say of a batch: log-probability [T, B], value [T + 1, B]."""
+        """Asks the newest parameters about a batch: policy [T + 1, B, outputs], and value
+        [T + 1, B] in the units that the model learns it in."""
         with self._precision():
-            policy, value, _ = models.unroll(self.model, batch.obs, batch.state, batch.begins)
-        log_prob = self.actions.log_prob(policy[:-1].float(), batch.action)
-        return log_prob, self.unscaled(value.float())
+            policy, value, _ = models.unroll(self.network, batch.obs, batch.state, batch.begins)
+        return policy.float(), value.float()
 
     def unscaled(self, value: Tensor) -> Tensor:
         """Values as the model gives them, in the units of rewards."""
@@ -220,29 +246,49 @@ class Learner:
 
         Raises LearnerLost if the losses are no numbers any more, or the GPU is gone.
         """
-        if self.version == 0:  # statistics of nothing are worse than those of another policy
-            models.count_in(self.model, lesson.flat_obs)
-        seen: list[Losses] = []
-        norms: list[Tensor] = []
         with self._gpu():
-            for _ in range(passes):
-                for part in lesson.parts(minibatches) if minibatches > 1 else [lesson]:
-                    losses = self._losses(part, compute_losses, self.network)
-                    self.optimizer.zero_grad()
-                    losses.total.backward()  # type: ignore[no-untyped-call]
-                    norms.append(self._step())
-                    seen.append(Losses(*(part.detach() for part in losses)))
-            return self._finish(seen, norms, lesson, len(seen) // passes)
+            done = self._go_over(lesson, compute_losses, passes, minibatches)
+            return self._finish(done, lesson, len(done) // passes)
+
+    def learn_corrected(
+        self,
+        batches: Sequence[Batch],
+        correct: Correct,
+        compute_losses: ComputeLosses,
+        passes: int = 1,
+        minibatches: int = 1,
+    ) -> dict[str, float]:
+        """Like `learn`, of batches by an older policy, which the newest parameters correct.
+
+        The first pass asks the network once, about whole columns of a batch, for corrected
+        targets and for gradients both; the passes after it are over what that one has found.
+        """
+        done: list[Done] = []
+        lessons: list[Lesson] = []
+        with self._gpu():
+            for batch in batches:
+                for part in batch.columns(minibatches):
+                    policy, value = self.look(part)
+                    policy, valid = policy[:-1], part.valid
+                    log_prob = self.actions.log_prob(policy.detach(), part.action)
+                    lesson = correct(self, part, log_prob, self.unscaled(value.detach()))
+                    losses = self._losses(
+                        policy[valid], value[:-1][valid], lesson.experience, compute_losses
+                    )
+                    done.append(self._descend(losses))
+                    lessons.append(lesson)
+            lesson, count = join(lessons), len(lessons)
+            done += self._go_over(lesson, compute_losses, passes - 1, count)
+            return self._finish(done, lesson, count)
 
     def gradient(
         self, lesson: Lesson, compute_losses: ComputeLosses, model: nn.Module
     ) -> tuple[Losses, Sequence[Tensor | None]]:
         """The losses of a lesson and their gradients, by a copy of the model."""
-        if self.version == 0:  # as in `learn`
-            models.count_in(self.model, lesson.flat_obs)
-            model.load_state_dict(self.model.state_dict())
         with self._gpu():
-            losses = self._losses(lesson, compute_losses, model)
+            with self._precision():
+                policy, value, rows = lesson.ask(model)
+            losses = self._losses(policy, value, rows, compute_losses)
             parameters = list(model.parameters())
             gradients = torch.autograd.grad(losses.total, parameters, allow_unused=True)
         return Losses(*(part.detach() for part in losses)), gradients
@@ -257,26 +303,40 @@ class Learner:
         for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
             parameter.grad = gradient
         with self._gpu():
-            return self._finish([losses], [self._step()], lesson, 1)
+            return self._finish([Done(losses, self._step())], lesson, 1)
+
+    def _go_over(
+        self, lesson: Lesson, compute_losses: ComputeLosses, passes: int, minibatches: int
+    ) -> list[Done]:
+        done = []
+        for _ in range(passes):
+            for part in lesson.parts(minibatches) if minibatches > 1 else [lesson]:
+                with self._precision():
+                    policy, value, rows = part.ask(self.network)
+                done.append(self._descend(self._losses(policy, value, rows, compute_losses)))
+        return done
 
     def _losses(
-        self, lesson: Lesson, compute_losses: ComputeLosses, model: Callable[..., Any]
+        self, policy: Tensor, value: Tensor, rows: Rows, compute_losses: ComputeLosses
     ) -> Losses:
-        with self._precision():
-            policy, value, rows = lesson.ask(model)
         return compute_losses(policy, value, rows, self.config, self.entropy_weight, self.actions)
 
+    def _descend(self, losses: Losses) -> Done:
+        self.optimizer.zero_grad()
+        losses.total.backward()  # type: ignore[no-untyped-call]
+        return Done(Losses(*(part.detach() for part in losses)), self._step())
+
     def _step(self) -> Tensor:
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        bound = self.config.max_grad_norm or math.inf
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), bound)
         self.optimizer.step()
         return norm
 
-    def _finish(
-        self, seen: list[Losses], norms: list[Tensor], lesson: Lesson, minibatches: int
-    ) -> dict[str, float]:
+    def _finish(self, done: list[Done], lesson: Lesson, minibatches: int) -> dict[str, float]:
+        seen = [one.losses for one in done]
         means = torch.stack([torch.stack(part).mean() for part in zip(*seen, strict=True)])
         _, policy, value, entropy, _ = means.tolist()
-        norm = float(torch.stack(norms).mean())
+        norm = float(torch.stack([one.norm for one in done]).mean())
         moved = float(torch.stack([losses.kl for losses in seen[-minibatches:]]).mean())
         self.version += 1
         if not all(map(math.isfinite, (policy, value, entropy, norm))):
@@ -295,8 +355,7 @@ class Learner:
         }
         if self.config.kl_target:
             self.rate = steered(self.rate, moved, self.config)
-        if self.version > 1:
-            models.count_in(self.model, lesson.flat_obs)
+        models.count_in(self.model, lesson.flat_obs)
         return numbers
 
     @contextmanager

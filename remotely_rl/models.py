@@ -25,7 +25,7 @@ units in five of the first layer within 50,000 steps and learning with them.
 import copy
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -295,10 +295,10 @@ def initial_state(model: nn.Module, count: int) -> Tensor:
 
 
 def unroll(
-    model: nn.Module, obs: Tensor, state: Tensor, begins: Tensor
+    model: Callable[..., Any], obs: Tensor, state: Tensor, begins: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Asks a model of either kind about [T, B] observations: policy, value, memory after."""
-    if is_recurrent(model):
+    if state.shape[-1]:
         return cast(tuple[Tensor, Tensor, Tensor], model(obs, state, begins))
     # In pieces: one [T * B] batch of images would not stay in the cache of a CPU.
     flat = obs.flatten(0, 1)

@@ -54,6 +54,9 @@ from remotely_rl.progress import Progress
 from remotely_rl.sampler import Crew, Rounds, Stream
 from remotely_rl.trajectory import Trajectory, stack
 
+# Parameters of a network; below, a second thread costs more than it brings.
+SHARED_FROM = 100_000
+
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any])
 
@@ -159,11 +162,14 @@ class Session:
         self._who_learns = learner
 
     def rounds(self) -> Rounds:
-        """Actors that sample in rounds.  The learner has all cores: they rest while it learns.
+        """Actors that sample in rounds.  The learner has all cores, unless its
+        network is small: they rest while it learns.
 
         If the run is resumed, they go on where they were, if their environments can be saved.
         """
-        torch.set_num_threads(self._config.learner_threads or os.cpu_count() or 1)
+        size = sum(parameter.numel() for parameter in self.learner.model.parameters())
+        cores = os.cpu_count() or 1 if size >= SHARED_FROM else 1
+        torch.set_num_threads(self._config.learner_threads or cores)
         rounds = self.keep(Rounds(self._crew()))
         paused = (self._saved or {}).get("actors", [])
         go_on = len(paused) == len(rounds.crew.actors) and all(len(one) for one in paused)

@@ -14,10 +14,12 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
+from torch import Tensor
+
 from remotely_rl import models, returns, training
 from remotely_rl.algorithms import ppo
 from remotely_rl.config import COUNT, NOT_NEGATIVE
-from remotely_rl.learner import Learner
+from remotely_rl.learner import Batch, Learner, Lesson
 from remotely_rl.trajectory import Trajectory
 
 
@@ -35,6 +37,21 @@ class Config(ppo.Config):
     ] = None
 
 
+def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -> Lesson:
+    """V-trace by what the newest parameters say of a batch, to be learnt beside the policy that
+    acted."""
+    target = returns.v_trace(
+        log_prob - batch.log_prob,
+        batch.reward,
+        batch.discount,
+        value,
+        valid=batch.valid,
+        rho_bar_pg=None,
+        trace_decay=learner.config.trace_decay,
+    )
+    return learner.lesson(batch, batch.log_prob, target)
+
+
 def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
     """Learns from a batch, all passes; `env_steps` so far set rate and entropy.
 
@@ -43,19 +60,13 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
     config = learner.config
     assert isinstance(config, Config)
     learner.follow(env_steps)
-    batch = learner.take(trajectory)
-    log_prob, value = learner.look(batch)
-    target = returns.v_trace(
-        log_prob - batch.log_prob,
-        batch.reward,
-        batch.discount,
-        value,
-        valid=batch.valid,
-        rho_bar_pg=None,
-        trace_decay=config.trace_decay,
+    return learner.learn_corrected(
+        [learner.take(trajectory)],
+        corrected,
+        ppo.compute_losses,
+        config.passes,
+        config.minibatches,
     )
-    lesson = learner.lesson(batch, batch.log_prob, target)
-    return learner.learn(lesson, ppo.compute_losses, config.passes, config.minibatches)
 
 
 def train(

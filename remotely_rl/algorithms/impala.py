@@ -31,7 +31,7 @@ from remotely_rl import losses, models, returns, training
 from remotely_rl.actions import Actions
 from remotely_rl.config import COUNT, NOT_NEGATIVE, Common
 from remotely_rl.errors import TrainingError
-from remotely_rl.learner import Batch, Learner, Lesson, Losses, Rows, join
+from remotely_rl.learner import Batch, Learner, Lesson, Losses, Rows
 from remotely_rl.trajectory import Trajectory
 
 
@@ -68,11 +68,11 @@ class Config(Common):
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
 
 
-def corrected(learner: Learner, batch: Batch) -> Lesson:
-    """V-trace by the newest parameters (equation 1, section 4.2)."""
+def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -> Lesson:
+    """V-trace (equation 1, section 4.2) by what the newest parameters say of a batch:
+    log-probability of its actions [T, B], value of its observations [T + 1, B]."""
     config = learner.config
     assert isinstance(config, Config)
-    log_prob, value = learner.look(batch)
     target = returns.v_trace(
         log_prob - batch.log_prob,
         batch.reward,
@@ -131,9 +131,9 @@ def update(
     assert isinstance(config, Config)
     learner.follow(env_steps)
     batches = buffer.with_earlier(learner.take(trajectory))
-    lesson = join([corrected(learner, batch) for batch in batches])
-    minibatches = config.minibatches * len(batches)
-    return learner.learn(lesson, compute_losses, config.passes, minibatches)
+    return learner.learn_corrected(
+        batches, corrected, compute_losses, config.passes, config.minibatches
+    )
 
 
 def train(

@@ -53,7 +53,7 @@ def seen_by_the_loss(learner: Learner, trajectory: Trajectory) -> tuple[Tensor, 
 @pytest.mark.parametrize("standardise", [False, True])
 def test_on_its_own_policy_the_update_is_that_of_ppo(trace_decay: float, standardise: bool) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Counting, trace_decay=trace_decay, standardise=standardise
+        CONFIG, env=toys.Counting, minibatches=1, trace_decay=trace_decay, standardise=standardise
     )
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(ppo.Config)}
     ours = Learner(config, toys.network(1), COIN)
@@ -71,7 +71,6 @@ def test_on_its_own_policy_the_update_is_that_of_ppo(trace_decay: float, standar
 def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> None:
     acted = Learner(ONCE, toys.network(), COIN)
     learner = Learner(ONCE, toys.network(seed=9), COIN)
-    learner.version = 1  # the first update would count its observations in before
     trajectory = played(acted)
     trajectory = dataclasses.replace(trajectory, log_prob=trajectory.log_prob - np.float32(1.0))
     policy, value, rows = seen_by_the_loss(learner, trajectory)
@@ -87,7 +86,6 @@ def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> N
 
 def test_an_action_that_has_become_rarer_moves_the_value_less() -> None:
     learner = Learner(ONCE, toys.network(), COIN)
-    learner.version = 1
     trajectory = played(learner)
     rarer = dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(math.log(4)))
     _, value, rows = seen_by_the_loss(learner, rarer)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remotely_rl import a2c, impala, metrics, returns
 from remotely_rl.actions import Discrete
-from remotely_rl.learner import Learner, Rows
+from remotely_rl.learner import Learner, Lesson, Rows
 from remotely_rl.trajectory import Trajectory
 from tests.remotely_rl import toys
 
@@ -37,6 +37,14 @@ def played(of: Learner, seed: int = 5, **changes: Any) -> Trajectory:
     return toys.actor(of.config, of.model, seed, **changes).sample().trajectory
 
 
+def corrected(learns: Learner, trajectory: Trajectory) -> Lesson:
+    """What V-trace makes of it by the learner's own parameters."""
+    batch = learns.take(trajectory)
+    with torch.no_grad():
+        policy, value = learns.look(batch)
+    return impala.corrected(learns, batch, COIN.log_prob(policy[:-1], batch.action), value)
+
+
 def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
     """As if another policy had acted: mu is not pi."""
     return dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(by))
@@ -47,7 +55,7 @@ def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
     config = dataclasses.replace(PAPER, clip=clip)
     learns = learner(config)
     trajectory = stale(played(learns))
-    lesson = impala.corrected(learns, learns.take(trajectory))
+    lesson = corrected(learns, trajectory)
     policy, value, rows = lesson.ask(learns.model)
     parts = impala.compute_losses(policy, value, rows, config, 0.0, COIN)
 
@@ -93,7 +101,7 @@ def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -
 def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted() -> None:
     acted, learns = learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
     trajectory = played(acted)
-    lesson = impala.corrected(learns, learns.take(trajectory))
+    lesson = corrected(learns, trajectory)
     with torch.no_grad():
         policy, value = learns.model(lesson.obs)
     torch.testing.assert_close(lesson.rows.log_prob, COIN.log_prob(policy, lesson.rows.action))

@@ -219,7 +219,8 @@ def test_values_are_taken_as_the_actor_found_them_unless_they_are_scaled() -> No
 def test_the_newest_parameters_say_what_they_would_have_done() -> None:
     trajectory = played()
     learns = learner(model=toys.network(seed=9))
-    log_prob, value = learns.look(learns.take(trajectory))
+    said, value = learns.look(learns.take(trajectory))
+    log_prob = ACTIONS.log_prob(said[:-1], torch.from_numpy(trajectory.action))
     policy, want = learns.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
     torch.testing.assert_close(value, want.view(7, 4))
     taken = policy.log_softmax(-1).view(7, 4, 2)[:-1]
@@ -303,8 +304,7 @@ def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
         sizes.append(len(range(0, len(lesson.obs), 7)))
         learns.learn(lesson, compute_losses)
     one, two, three = itertools.accumulate(sizes)
-    # Before the first update there is nothing to normalise by: it begins with its own.
-    assert counts == [one, one, two]
+    assert counts == [0, one, two]
     assert learns.model.state_dict()["normaliser.count"].item() == three
 
 
@@ -461,4 +461,4 @@ def test_scaled_values_are_learnt_in_their_own_units_and_used_in_those_of_reward
     torch.testing.assert_close(batch.value, want)
     with torch.no_grad():
         _, value = learns.look(batch)
-    torch.testing.assert_close(value, want)
+    torch.testing.assert_close(learns.unscaled(value), want)
