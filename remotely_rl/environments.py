@@ -184,6 +184,14 @@ class Environments:
         self.pop_episodes()
         return obs
 
+    def play_at_random(self, steps: int, seed: int) -> NDArray[Any]:
+        """Plays random steps from a reset; returns the observations, [steps * B, ...]."""
+        space = self._vector.single_action_space
+        space.seed(seed)
+        first = self.reset(seed)
+        draw = lambda: np.stack([space.sample() for _ in range(self.num_envs)])
+        return np.concatenate([first, *(self._step(draw()).obs for _ in range(steps - 1))])
+
     def pop_episodes(self) -> list[Episode]:
         """Returns the episodes finished since the last call."""
         return [episode for _, episode in self.pop_episodes_by_environment()]

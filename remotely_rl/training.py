@@ -54,6 +54,8 @@ from remotely_rl.progress import Progress
 from remotely_rl.sampler import Crew, Rounds, Stream
 from remotely_rl.trajectory import Trajectory, stack
 
+PROBE_STEPS = 512
+
 # Parameters of a network; below, a second thread costs more than it brings.
 SHARED_FROM = 100_000
 
@@ -401,12 +403,17 @@ def begin(
 
 
 def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
-    """Makes the model that fits a config's environment, or a user's own, and its learner."""
+    """Makes the model that fits a config's environment, or a user's own, and its learner.
+
+    The statistics of its input begin with those of a little random play: an update without
+    any kills units that never come back.
+    """
     torch.manual_seed(config.seed)
     probe = environments.make(config.env, 1, config.atari)
     network = models.build(
         model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
     )
+    models.count_in(network, torch.from_numpy(probe.play_at_random(PROBE_STEPS, config.seed)))
     probe.close()
     return Learner(config, network, probe.actions)
 

@@ -53,3 +53,41 @@ def test_the_remote_class_of_the_readme_prints_what_it_says(local: bool, tmp_pat
     script = tmp_path / "readme.py"
     script.write_text(first[1], encoding="utf-8")
     assert run(script, local) == "11\n16 16\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("recipe", sorted(p.stem for p in (ROOT / "examples").glob("*_pong.py")))
+def test_every_recipe_for_pong_plays_learns_and_keeps_its_model(
+    recipe: str, tmp_path: Path
+) -> None:
+    words = (
+        f"import runpy; runpy.run_path({str(ROOT / 'examples' / recipe)!r} + '.py')['main'](0.1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The model is in pong.pt." in done.stdout
+    assert (tmp_path / "pong.pt").stat().st_size > 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        ("own_model", "sampled "),
+        ("own_environment", "lstm=32: mean return 0.9"),
+        ("own_vector_environment", "is reached"),
+    ],
+)
+def test_an_own_model_environment_and_vector_environment_learn(
+    example: str, says: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{example}.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout.splitlines()[-1]
