@@ -189,8 +189,8 @@ class Environments:
         space = self._vector.single_action_space
         space.seed(seed)
         first = self.reset(seed)
-        draw = lambda: np.stack([space.sample() for _ in range(self.num_envs)])
-        return np.concatenate([first, *(self._step(draw()).obs for _ in range(steps - 1))])
+        draws = [[space.sample() for _ in range(self.num_envs)] for _ in range(steps - 1)]
+        return np.concatenate([first, *(self._step(np.stack(draw)).obs for draw in draws)])
 
     def pop_episodes(self) -> list[Episode]:
         """Returns the episodes finished since the last call."""
