@@ -127,6 +127,43 @@ class Common:
         return min(1.0, env_steps / self.decay_steps)
 
 
+@dataclasses.dataclass(frozen=True)
+class OnePass(Common):
+    """The defaults of templates that use everything once: short pieces, whole returns."""
+
+    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 8
+    random_start: Annotated[
+        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
+    ] = 250
+    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
+        1.0
+    )
+    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
+    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
+        3_000_000
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Streaming(Common):
+    """What templates whose actors run free can be told besides."""
+
+    actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
+                           " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
+    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
+    kl_target: Annotated[
+        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
+    ] = 0.01
+
+    batch_trajectories: Annotated[int, "trajectories that an update learns from", COUNT] = 2
+    ahead: Annotated[int, "trajectories that an actor may sample before one is learnt", COUNT] = 1
+    max_staleness: Annotated[
+        int | None, "updates that experience may be behind; 0: rounds, none: no limit", NOT_NEGATIVE
+    ] = None
+    passes: Annotated[int, "times that an update goes over its batch", COUNT] = 3
+    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
+
+
 def device_of(name: str) -> torch.device:
     """The device of a `device` field.  Raises TrainingError if this machine does not have it."""
     if name == "auto":

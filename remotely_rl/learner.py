@@ -3,9 +3,7 @@
 An algorithm makes a `Lesson` of a trajectory, with a target and an advantage for each
 action, and has the learner go over it:
 
-    batch = learner.take(trajectory)                 # on the device, rewards clipped
-    target = returns.gae(batch.reward, batch.discount, batch.value, valid=batch.valid)
-    lesson = learner.lesson(batch, batch.log_prob, target)
+    lesson = learner.on_policy(trajectory)           # on the device, by GAE
     numbers = learner.learn(lesson, compute_losses, passes=3, minibatches=4)
 
 The same code runs on a CPU and on a GPU.  There, the observations cross once, as bytes and
@@ -22,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import models
+from remotely_rl import models, returns
 from remotely_rl.acting import Parameters
 from remotely_rl.actions import Actions
 from remotely_rl.config import Common, device_of
@@ -216,7 +214,7 @@ class Learner:
     def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Asks the newest parameters about a batch: policy [T + 1, B, outputs], and value
         [T + 1, B] in the units that the model learns it in."""
-        with self._precision():
+        with self.precision():
             policy, value, _ = models.unroll(self.network, batch.obs, batch.state, batch.begins)
         return policy.float(), value.float()
 
@@ -238,6 +236,19 @@ class Learner:
         if models.is_recurrent(self.model):
             return Lesson(batch.obs[:-1], rows, Memory(batch.state, batch.begins[:-1], valid))
         return Lesson(batch.obs[:-1][valid], Rows(*(part[valid] for part in rows)))
+
+    def on_policy(self, trajectory: Trajectory) -> Lesson:
+        """What a trajectory teaches that the policy itself has sampled, or one hardly older: GAE
+        by the values that were found in acting."""
+        batch = self.take(trajectory)
+        target = returns.gae(
+            batch.reward,
+            batch.discount,
+            batch.value,
+            valid=batch.valid,
+            trace_decay=self.config.trace_decay,
+        )
+        return self.lesson(batch, batch.log_prob, target)
 
     def learn(
         self, lesson: Lesson, compute_losses: ComputeLosses, passes: int = 1, minibatches: int = 1
@@ -286,7 +297,7 @@ class Learner:
     ) -> tuple[Losses, Sequence[Tensor | None]]:
         """The losses of a lesson and their gradients, by a copy of the model."""
         with self._gpu():
-            with self._precision():
+            with self.precision():
                 policy, value, rows = lesson.ask(model)
             losses = self._losses(policy, value, rows, compute_losses)
             parameters = list(model.parameters())
@@ -311,7 +322,7 @@ class Learner:
         done = []
         for _ in range(passes):
             for part in lesson.parts(minibatches) if minibatches > 1 else [lesson]:
-                with self._precision():
+                with self.precision():
                     policy, value, rows = part.ask(self.network)
                 done.append(self._descend(self._losses(policy, value, rows, compute_losses)))
         return done
@@ -388,7 +399,8 @@ class Learner:
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
 
-    def _precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[Any]:
+        """Within it, networks compute as they are to on this device."""
         on = self.device.type == "cuda"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on)
 

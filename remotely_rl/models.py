@@ -115,6 +115,11 @@ def count_in(model: nn.Module, obs: Tensor) -> None:
             part.count_in(obs[::7])
 
 
+def normalises(model: nn.Module) -> bool:
+    """Whether there is a Normaliser in a model."""
+    return any(isinstance(part, Normaliser) for part in model.modules())
+
+
 class ActorCritic(nn.Module):
     """A normaliser, a body that maps to `width` features, and one linear head each."""
 

@@ -152,14 +152,9 @@ class Session:
     # --- who learns, and who samples --------------------------------------------------------------
 
     def restore(self, learner: Saved) -> None:
-        """Hands over who learns; if the run is resumed, puts it back where it was.
-
-        Raises TrainingError if the checkpoint is of another model.
-        """
+        """Hands over who learns; if the run is resumed, puts it back where it was."""
         if self._saved:
-            state = self._saved["learner"]
-            checkpoint.check_fits(self.folder.checkpoint, state["model"], learner.model)
-            learner.load(state)
+            learner.load(self._saved["learner"])
             torch.set_rng_state(self._saved["random"])
         self._who_learns = learner
 
@@ -413,7 +408,9 @@ def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
     network = models.build(
         model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
     )
-    models.count_in(network, torch.from_numpy(probe.play_at_random(PROBE_STEPS, config.seed)))
+    if models.normalises(network):
+        seen = probe.play_at_random(PROBE_STEPS, config.seed)
+        models.count_in(network, torch.from_numpy(seen))
     probe.close()
     return Learner(config, network, probe.actions)
 

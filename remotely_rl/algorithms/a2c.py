@@ -16,9 +16,9 @@ from typing import Annotated
 
 from torch import Tensor
 
-from remotely_rl import losses, models, returns, training
+from remotely_rl import losses, models, training
 from remotely_rl.actions import Actions
-from remotely_rl.config import COUNT, FRACTION, NOT_NEGATIVE, Common
+from remotely_rl.config import NOT_NEGATIVE, OnePass
 from remotely_rl.learner import Learner, Losses, Rows
 from remotely_rl.trajectory import Trajectory
 
@@ -26,24 +26,13 @@ RATE_IS_FOR = 16  # environments
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Common):
+class Config(OnePass):
     """All that can be set.  The prose is the help of `remotely-rl train a2c`."""
 
-    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 8
-    random_start: Annotated[
-        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
-    ] = 250
-    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
-    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
-        1.0
-    )
     learning_rate: Annotated[float, "Adam's, at the start, for 16 environments", NOT_NEGATIVE] = (
         7e-4
     )
     learning_rate_end: Annotated[float, "Adam's, after decay_steps", NOT_NEGATIVE] = 1e-4
-    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
-        3_000_000
-    )
     scale_rate: Annotated[
         bool, "let the rates grow with the square root of the number of environments"
     ] = True
@@ -76,17 +65,8 @@ def compute_losses(
 
 def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
     """One step on a round; `env_steps` so far set rate and entropy.  Returns a row's numbers."""
-    config = learner.config
     learner.follow(env_steps)
-    batch = learner.take(trajectory)
-    target = returns.gae(
-        batch.reward,
-        batch.discount,
-        batch.value,
-        valid=batch.valid,
-        trace_decay=config.trace_decay,
-    )
-    return learner.learn(learner.lesson(batch, batch.log_prob, target), compute_losses)
+    return learner.learn(learner.on_policy(trajectory), compute_losses)
 
 
 def train(

@@ -18,23 +18,18 @@ from torch import Tensor
 
 from remotely_rl import models, returns, training
 from remotely_rl.algorithms import ppo
-from remotely_rl.config import COUNT, NOT_NEGATIVE
+from remotely_rl.config import NOT_NEGATIVE, Streaming
 from remotely_rl.learner import Batch, Learner, Lesson
 from remotely_rl.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ppo.Config):
+class Config(Streaming):
     """All that can be set.  The prose is the help of `remotely-rl train appo`."""
 
-    actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
-                           " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
-    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
-    batch_trajectories: Annotated[int, "trajectories that an update learns from", COUNT] = 2
-    ahead: Annotated[int, "trajectories that an actor may sample before one is learnt", COUNT] = 1
-    max_staleness: Annotated[
-        int | None, "updates that experience may be behind; 0: rounds, none: no limit", NOT_NEGATIVE
-    ] = None
+    clip: Annotated[
+        float, "how far from the policy that acted an action may get, in parts", NOT_NEGATIVE
+    ] = 0.2
 
 
 def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -> Lesson:

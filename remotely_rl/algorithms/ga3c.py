@@ -39,10 +39,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import losses, models, returns, training
+from remotely_rl import losses, models, training
 from remotely_rl.acting import Look, Player
 from remotely_rl.actions import Actions
-from remotely_rl.config import COUNT, FRACTION, NOT_NEGATIVE, Common
+from remotely_rl.config import COUNT, FRACTION, NOT_NEGATIVE, OnePass
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learner import Learner, Losses, Rows
@@ -56,7 +56,7 @@ WARM_UP_S = 10.0  # before counts are tried out
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Common):
+class Config(OnePass):
     """All that can be set.  The prose is the help of `remotely-rl train ga3c`."""
 
     actors: Annotated[int, "agents, at the start", COUNT] = 4
@@ -76,19 +76,8 @@ class Config(Common):
         float, "no action counts as less probable than this in a loss", FRACTION
     ] = 1e-6
 
-    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 8
-    random_start: Annotated[
-        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
-    ] = 250
-    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
-    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
-        1.0
-    )
     learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
     learning_rate_end: Annotated[float, "Adam's, after decay_steps", NOT_NEGATIVE] = 1e-4
-    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
-        3_000_000
-    )
 
 
 def compute_losses(
@@ -156,7 +145,7 @@ class _Brain:
             began = time.perf_counter()
             version = self.learner.version
             obs = torch.from_numpy(np.concatenate(requests)).to(self.learner.device)
-            with torch.inference_mode():
+            with torch.inference_mode(), self.learner.precision():
                 policy, value = self.acting(obs)
             sizes = [len(request) for request in requests]
             parts = zip(
@@ -254,15 +243,7 @@ class _Brain:
         with self._lock:
             model.load_state_dict(learner.model.state_dict())
             learner.follow(self.env_steps)
-        batch = learner.take(trajectory)
-        target = returns.gae(
-            batch.reward,
-            batch.discount,
-            batch.value,
-            valid=batch.valid,
-            trace_decay=self.config.trace_decay,
-        )
-        lesson = learner.lesson(batch, batch.log_prob, target)
+        lesson = learner.on_policy(trajectory)
         found, gradients = learner.gradient(lesson, compute_losses, model)
         with self._lock:
             staleness = (learner.version - trajectory.version).tolist()

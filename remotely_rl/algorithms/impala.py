@@ -29,38 +29,25 @@ from torch import Tensor
 
 from remotely_rl import losses, models, returns, training
 from remotely_rl.actions import Actions
-from remotely_rl.config import COUNT, NOT_NEGATIVE, Common
+from remotely_rl.config import NOT_NEGATIVE, Streaming
 from remotely_rl.errors import TrainingError
 from remotely_rl.learner import Batch, Learner, Lesson, Losses, Rows
 from remotely_rl.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Common):
+class Config(Streaming):
     """All that can be set.  The prose is the help of `remotely-rl train impala`."""
 
-    actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
-                           " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
-    batch_trajectories: Annotated[int, "trajectories that an update learns from", COUNT] = 2
-    ahead: Annotated[int, "trajectories that an actor may sample before one is learnt", COUNT] = 1
-    max_staleness: Annotated[
-        int | None, "updates that experience may be behind; 0: rounds, none: no limit", NOT_NEGATIVE
-    ] = None
-    passes: Annotated[int, "times that an update goes over its batch", COUNT] = 3
-    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
     replay_batches: Annotated[int, "batches that are kept to be met again", NOT_NEGATIVE] = 0
     replays: Annotated[int, "of those kept, how many are gone over in an update", NOT_NEGATIVE] = 1
 
-    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
     rho_bar: Annotated[float, "clip of V-trace's rho, for values", NOT_NEGATIVE] = 1.0
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar", NOT_NEGATIVE] = 1.0
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 1.0
     clip: Annotated[
         float, "how far a pass may change an action's probability; 0: no bound", NOT_NEGATIVE
     ] = 0.2
-    kl_target: Annotated[
-        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
-    ] = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from remotely_rl import losses, models, returns, training
+from remotely_rl import losses, models, training
 from remotely_rl.actions import Actions
 from remotely_rl.config import COUNT, NOT_NEGATIVE, Common
 from remotely_rl.learner import Learner, Losses, Rows
@@ -62,15 +62,7 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
     config = learner.config
     assert isinstance(config, Config)
     learner.follow(env_steps)
-    batch = learner.take(trajectory)
-    target = returns.gae(
-        batch.reward,
-        batch.discount,
-        batch.value,
-        valid=batch.valid,
-        trace_decay=config.trace_decay,
-    )
-    lesson = learner.lesson(batch, batch.log_prob, target)
+    lesson = learner.on_policy(trajectory)
     return learner.learn(lesson, compute_losses, config.passes, config.minibatches)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from remotely_rl import appo, metrics, ppo
 from remotely_rl.actions import Discrete
+from remotely_rl.errors import TrainingError
 from remotely_rl.learner import Learner, Rows
 from remotely_rl.trajectory import Trajectory
 from tests.remotely_rl import toys
@@ -55,7 +56,10 @@ def test_on_its_own_policy_the_update_is_that_of_ppo(trace_decay: float, standar
     config = dataclasses.replace(
         CONFIG, env=toys.Counting, minibatches=1, trace_decay=trace_decay, standardise=standardise
     )
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(ppo.Config)}
+    both = {f.name for f in dataclasses.fields(config)} & {
+        f.name for f in dataclasses.fields(ppo.Config)
+    }
+    fields = {name: getattr(config, name) for name in both}
     ours = Learner(config, toys.network(1), COIN)
     theirs = Learner(ppo.Config(**fields), toys.network(1), COIN)
     trajectory = played(ours)
@@ -137,3 +141,8 @@ def test_a_resumed_run_goes_on_from_where_it_was(tmp_path: Path) -> None:
     result = appo.train(dataclasses.replace(config, steps=400), resume=tmp_path / "run")
     assert result.updates > first.updates
     assert int(toys.kept(tmp_path / "run")[0]) == result.updates  # the learner's version
+
+
+def test_what_only_rounds_can_do_is_no_field_of_a_stream() -> None:
+    with pytest.raises(TrainingError, match="there is no field 'overlap'"):
+        appo.Config(overlap=True)  # type: ignore[call-arg]

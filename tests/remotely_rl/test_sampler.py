@@ -1,4 +1,7 @@
-"""Actors kept at work: by rules, with actors that do what the test says, and in processes."""
+"""Actors kept at work: by rules, with actors that do what the test says, and in processes.
+
+Over 500 lines: crew, rounds and stream are tried with the same actors that do as they are told.
+"""
 
 import contextlib
 import os

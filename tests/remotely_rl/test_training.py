@@ -18,7 +18,7 @@ from torch import nn
 from remotely_rl import a2c, checkpoint, metrics, models, training
 from remotely_rl.acting import Rollout
 from remotely_rl.config import Common
-from remotely_rl.environments import Episode
+from remotely_rl.environments import Environments, Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.run_folder import RunFolder, create
 from tests.remotely_rl import toys
@@ -466,3 +466,21 @@ def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path:
     with pytest.raises(TrainingError, match=said):
         a2c.train(dataclasses.replace(TRAINED, steps=200), Narrow, resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
+
+
+def test_statistics_begin_with_random_play_where_there_is_something_to_normalise() -> None:
+    config = a2c.Config(env=toys.Counting)
+    learner = training.make_learner(config)
+    assert learner.model.state_dict()["normaliser.count"].item() > 0
+
+    class Plain(models.MLP):
+        def __init__(self, observation_shape: tuple[int, ...], outputs: int):
+            super().__init__(observation_shape, outputs)
+            self.normaliser = torch.nn.Identity()  # type: ignore[assignment]
+
+    def play_at_random(self: object, steps: int, seed: int) -> None:
+        raise AssertionError("nobody asked for it")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Environments, "play_at_random", play_at_random)
+        training.make_learner(config, Plain)
