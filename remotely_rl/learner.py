@@ -45,17 +45,6 @@ class Batch(NamedTuple):
     value: Tensor  # [T + 1, B], by the model that acted
     state: Tensor  # [B, S]
 
-    def columns(self, count: int) -> Iterator["Batch"]:
-        """Cuts it along B into `count` parts at random, of the same size within one."""
-        width = len(self.state)
-        if count == 1:
-            yield self
-            return
-        shuffled = torch.randperm(width, device=self.obs.device)
-        for which in torch.tensor_split(shuffled, min(count, width)):
-            columns = [part[:, which] for part in self[:-1]]
-            yield Batch._make([*columns, self.state[which]])
-
 
 class Rows(NamedTuple):
     """What is learnt of each action, [rows, ...] in no particular order."""
@@ -271,25 +260,29 @@ class Learner:
     ) -> dict[str, float]:
         """Like `learn`, of batches by an older policy, which the newest parameters correct.
 
-        The first pass asks the network once, about whole columns of a batch, for corrected
-        targets and for gradients both; the passes after it are over what that one has found.
+        Without minibatches the first pass asks the network once, for targets and gradients
+        both.  With them it is asked for targets alone first: a minibatch is of rows from
+        everywhere in all batches, for steps of a few whole pieces each are led astray by
+        what these few have in common.
         """
         done: list[Done] = []
         lessons: list[Lesson] = []
         with self._gpu():
             for batch in batches:
-                for part in batch.columns(minibatches):
-                    policy, value = self.look(part)
-                    policy, valid = policy[:-1], part.valid
-                    log_prob = self.actions.log_prob(policy.detach(), part.action)
-                    lesson = correct(self, part, log_prob, self.unscaled(value.detach()))
+                with torch.set_grad_enabled(minibatches == 1):
+                    policy, value = self.look(batch)
+                policy, valid = policy[:-1], batch.valid
+                log_prob = self.actions.log_prob(policy.detach(), batch.action)
+                lesson = correct(self, batch, log_prob, self.unscaled(value.detach()))
+                lessons.append(lesson)
+                if minibatches == 1:
                     losses = self._losses(
                         policy[valid], value[:-1][valid], lesson.experience, compute_losses
                     )
                     done.append(self._descend(losses))
-                    lessons.append(lesson)
-            lesson, count = join(lessons), len(lessons)
-            done += self._go_over(lesson, compute_losses, passes - 1, count)
+            lesson, count = join(lessons), minibatches * len(lessons)
+            left = passes - 1 if minibatches == 1 else passes
+            done += self._go_over(lesson, compute_losses, left, count)
             return self._finish(done, lesson, count)
 
     def gradient(
