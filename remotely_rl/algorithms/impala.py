@@ -15,7 +15,7 @@ V-trace that is only a policy that is a little older.  The gradient is the paper
 update begins; `clip` ends it for an action whose probability the update has moved far from
 there, as PPO does.
 
-`passes=1, minibatches=1, clip=0, standardise=False, trace_decay=1` is the paper's learner,
+`passes=1, minibatches=1, clip=0, standardise=False` is the paper's learner,
 but for means where it has sums.
 """
 
