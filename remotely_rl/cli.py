@@ -9,7 +9,6 @@ Every field of an algorithm's Config is an option of `train`, with the field's p
 help.
 """
 
-import dataclasses
 import functools
 import importlib.util
 import sys
@@ -22,8 +21,7 @@ from typing import Any
 import click
 
 import remotely
-from remotely_rl import algorithms, models
-from remotely_rl.config import Range
+from remotely_rl import algorithms, models, settings
 from remotely_rl.environments import Source
 from remotely_rl.errors import TrainingError
 
@@ -104,9 +102,8 @@ def config_options(config: type) -> Callable[[Command], Command]:
     """One option a field of a Config class, in their order; what is not given is not passed."""
 
     def decorate(command: Command) -> Command:
-        hints = typing.get_type_hints(config, include_extras=True)
-        for field in reversed(dataclasses.fields(config)):
-            kind, prose, bounds = _parts(hints[field.name])
+        for field in reversed(settings.settings(config)):
+            kind, prose, bounds = field.first_kind, field.prose, field.bounds
             name = field.name.replace("_", "-")
             default = "none" if field.default is None else field.default
             allowed = f", {bounds}" if bounds and bounds.high < float("inf") else ""
@@ -120,14 +117,6 @@ def config_options(config: type) -> Callable[[Command], Command]:
         return command
 
     return decorate
-
-
-def _parts(hint: Any) -> tuple[type, str, Range | None]:
-    """Takes `Annotated[float | None, "prose", Range(0)]` apart: of a union, the first counts."""
-    kind, prose, *bounds = typing.get_args(hint)
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        kind = typing.get_args(kind)[0]
-    return kind, prose, bounds[0] if bounds else None
 
 
 def model_of(word: str | None) -> models.Maker | None:

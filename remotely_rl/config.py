@@ -1,36 +1,18 @@
 """What every training run can be told; each algorithm's Config adds its own to it.
 
-A field is its name, its type, a line of prose and, where a number has bounds, a `Range`.
-The prose is the help of `remotely-rl train`, the ranges are checked when a Config is made.
+`settings.py` says what a field is made of.  Its prose is the help of `remotely-rl train`, its
+bounds are checked when a Config is made.
 """
 
 import dataclasses
-import math
-import typing
 from typing import Annotated, Any
 
 import torch
 
+from remotely_rl import settings
 from remotely_rl.environments import Atari, Source
-from remotely_rl.errors import TrainingError, nearest
-
-
-@dataclasses.dataclass(frozen=True)
-class Range:
-    """Bounds of a number, both allowed."""
-
-    low: float = -math.inf
-    high: float = math.inf
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"at least {self.low:g}"
-        return f"from {self.low:g} to {self.high:g}"
-
-
-COUNT = Range(1)
-NOT_NEGATIVE = Range(0)
-FRACTION = Range(0, 1)
+from remotely_rl.errors import TrainingError
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,26 +78,11 @@ class Common:
     checkpoint_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
     def __new__(cls, *args: Any, **given: Any) -> "Common":
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in given:
-            if name not in known:
-                raise TrainingError(f"there is no field {name!r}{nearest(name, known)}")
+        settings.check_names(cls, given)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self), include_extras=True)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            kind, _, *bounds = typing.get_args(hints[field.name])
-            if value is None and kind not in (int, float):
-                continue
-            if bounds and not isinstance(value, (int, float)):
-                raise TrainingError(f"{field.name} must be a number, not {value!r}")
-            if kind is int and not isinstance(value, int):
-                raise TrainingError(f"{field.name} must be a whole number, not {value!r}")
-            for bound in bounds:
-                if not bound.low <= value <= bound.high:
-                    raise TrainingError(f"{field.name} must be {bound}, not {value}")
+        settings.check(self)
 
     @property
     def atari(self) -> Atari:
@@ -138,7 +105,6 @@ class OnePass(Common):
     trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         1.0
     )
-    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
     decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
         3_000_000
     )

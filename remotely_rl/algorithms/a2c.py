@@ -18,8 +18,9 @@ from torch import Tensor
 
 from remotely_rl import losses, models, training
 from remotely_rl.actions import Actions
-from remotely_rl.config import NOT_NEGATIVE, OnePass
+from remotely_rl.config import OnePass
 from remotely_rl.learner import Learner, Losses, Rows
+from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory
 
 RATE_IS_FOR = 16  # environments

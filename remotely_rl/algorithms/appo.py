@@ -18,8 +18,9 @@ from torch import Tensor
 
 from remotely_rl import models, returns, training
 from remotely_rl.algorithms import ppo
-from remotely_rl.config import NOT_NEGATIVE, Streaming
+from remotely_rl.config import Streaming
 from remotely_rl.learner import Batch, Learner, Lesson
+from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory
 
 

@@ -42,11 +42,12 @@ import remotely
 from remotely_rl import losses, models, training
 from remotely_rl.acting import Look, Player
 from remotely_rl.actions import Actions
-from remotely_rl.config import COUNT, FRACTION, NOT_NEGATIVE, OnePass
+from remotely_rl.config import OnePass
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learner import Learner, Losses, Rows
 from remotely_rl.sampler import LOST, Crew, Stream, connect
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory, stack
 from remotely_rl.tuner import Tuner
 

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from remotely_rl import losses, models, returns, training
 from remotely_rl.actions import Actions
-from remotely_rl.config import NOT_NEGATIVE, Streaming
+from remotely_rl.config import Streaming
 from remotely_rl.errors import TrainingError
 from remotely_rl.learner import Batch, Learner, Lesson, Losses, Rows
+from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory
 
 

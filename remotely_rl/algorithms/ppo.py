@@ -22,8 +22,9 @@ from torch import Tensor
 
 from remotely_rl import losses, models, training
 from remotely_rl.actions import Actions
-from remotely_rl.config import COUNT, NOT_NEGATIVE, Common
+from remotely_rl.config import Common
 from remotely_rl.learner import Learner, Losses, Rows
+from remotely_rl.settings import COUNT, NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory
 
 

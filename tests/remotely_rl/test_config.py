@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from remotely_rl import algorithms, impala, ppo
-from remotely_rl.config import Common, Range, device_of
+from remotely_rl.config import Common, device_of
 from remotely_rl.errors import TrainingError
+from remotely_rl.settings import Range
 
 CONFIGS: list[type[Common]] = [
     Common,

@@ -1,0 +1,85 @@
+"""What can be set, as data: a field is its name, its type, a line of prose and its bounds.
+
+    rounds: Annotated[int, "how often all is gone over", COUNT] = 3
+
+A dataclass whose fields are so written calls `check` when it is made, and then is whole.  The
+prose is the help of the command line.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from remotely_rl.errors import TrainingError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Bounds of a number, both allowed."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"at least {self.low:g}"
+        return f"from {self.low:g} to {self.high:g}"
+
+
+COUNT = Range(1)
+NOT_NEGATIVE = Range(0)
+FRACTION = Range(0, 1)
+
+
+class Setting(NamedTuple):
+    """A field that can be set."""
+
+    name: str
+    kind: Any  # its type
+    prose: str
+    bounds: Range | None
+    default: Any
+
+    @property
+    def first_kind(self) -> type:
+        """Its type; of a union, the first."""
+        union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
+        first: type = typing.get_args(self.kind)[0] if union else self.kind
+        return first
+
+
+def settings(kind: type) -> list[Setting]:
+    """The fields of a dataclass that have prose, in their order."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = []
+    for field in dataclasses.fields(kind):
+        plain, *rest = typing.get_args(hints[field.name]) or [hints[field.name]]
+        if rest and isinstance(rest[0], str):
+            bounds = rest[1] if len(rest) > 1 else None
+            found.append(Setting(field.name, plain, rest[0], bounds, field.default))
+    return found
+
+
+def check_names(kind: type, given: Iterable[str]) -> None:
+    """Raises TrainingError for a name that is no field of a dataclass, with the nearest."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in given:
+        if name not in known:
+            raise TrainingError(f"there is no field {name!r}{nearest(name, known)}")
+
+
+def check(made: Any) -> None:
+    """Raises TrainingError if a setting is no number, no whole number, or out of its bounds."""
+    for name, kind, _, bounds, _ in settings(type(made)):
+        value = getattr(made, name)
+        if value is None and kind not in (int, float):
+            continue
+        if bounds and not isinstance(value, (int, float)):
+            raise TrainingError(f"{name} must be a number, not {value!r}")
+        if kind is int and not isinstance(value, int):
+            raise TrainingError(f"{name} must be a whole number, not {value!r}")
+        if bounds and not bounds.low <= value <= bounds.high:
+            raise TrainingError(f"{name} must be {bounds}, not {value}")
