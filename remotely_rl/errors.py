@@ -19,6 +19,10 @@ class LearnerLost(TrainingError):
     """
 
 
+class SyncError(TrainingError):
+    """A rule of synchronisation, or what was pushed to one, is not as it must be."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ", did you mean ...?" for the known name most like `name`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -1,0 +1,125 @@
+"""How the gradients of many workers become one set of parameters.
+
+    from remotely_rl import sync
+
+    rule = sync.make("semi_async:n=4,counted=3", parameters, clients=8)
+    reply = rule.push(client=0, contribution=gradient, version=0)
+
+A rule is a pure object, one file each; `rule.py` says what they share.  The same object is
+stepped by the simulator (`simulator.py`) and by a parameter server on a cluster (`server.py`).
+What a client does between two pushes is in `client.py`, what is not sent in `gates.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from remotely_rl.errors import SyncError, nearest
+from remotely_rl.settings import Setting, settings
+from remotely_rl.sync.asynchronous import Asynchronous
+from remotely_rl.sync.backup_workers import BackupWorkers
+from remotely_rl.sync.client import Client, MakeOptimizer
+from remotely_rl.sync.delay_compensated import DelayCompensated
+from remotely_rl.sync.elastic_averaging import ElasticAveraging
+from remotely_rl.sync.exponential_penalty import ExponentialPenalty
+from remotely_rl.sync.fasgd import Fasgd
+from remotely_rl.sync.gates import Gates
+from remotely_rl.sync.local_steps import DiLoCo, LocalSteps
+from remotely_rl.sync.rule import Accepted, Counters, Release, Reply, Rule, sgd
+from remotely_rl.sync.semi_async import SemiAsync
+from remotely_rl.sync.soft_sync import SoftSync
+from remotely_rl.sync.stale_synchronous import StaleSynchronous
+from remotely_rl.sync.staleness_scaled import StalenessScaled
+from remotely_rl.sync.synchronous import Synchronous
+
+__all__ = [
+    "RULES", "Accepted", "Client", "Counters", "Gates", "Release", "Reply",
+    "Rule", "SyncError", "make", "settings_of", "sgd",
+]  # fmt: skip
+
+RULES: dict[str, type[Rule]] = {
+    "synchronous": Synchronous,
+    "soft_sync": SoftSync,
+    "backup_workers": BackupWorkers,
+    "semi_async": SemiAsync,
+    "stale_synchronous": StaleSynchronous,
+    "asynchronous": Asynchronous,
+    "sasgd": StalenessScaled,
+    "exponential_penalty": ExponentialPenalty,
+    "delay_compensated": DelayCompensated,
+    "fasgd": Fasgd,
+    "b_fasgd": Fasgd,
+    "elastic_averaging": ElasticAveraging,
+    "local_sgd": LocalSteps,
+    "diloco": DiLoCo,
+}
+# B-FASGD is FASGD behind gates; the weights are the defaults of the authors' code.
+GATED = {"b_fasgd": {"gate_push": "0.01", "gate_fetch": "0.01"}}
+GATE = "gate_"  # what the settings of `Gates` are called in a word
+
+
+def settings_of(name: str) -> list[Setting]:
+    """What can be set of a rule; of gates, which all can have, see `Gates`."""
+    return settings(_rule(name))
+
+
+def make(
+    word: str, parameters: Tensor, clients: int, optimizer: MakeOptimizer | None = None
+) -> Rule:
+    """Makes a rule of a word: `fasgd`, `semi_async:n=4,counted=3`, `sasgd:gate_fetch=0.1`.
+
+    `parameters` [P] is where all begin.  Raises SyncError for a rule or a setting that is
+    unknown, with the nearest, and for a value that cannot be.
+    """
+    name, _, rest = word.partition(":")
+    kind = _rule(name)
+    given = {**GATED.get(name, {}), **_pairs(word, rest)}
+    gates = {key[len(GATE) :]: text for key, text in given.items() if key.startswith(GATE)}
+    own = {key: text for key, text in given.items() if not key.startswith(GATE)}
+    return kind(
+        parameters,
+        clients,
+        *([] if optimizer is None else [optimizer]),
+        gates=Gates(**_values(Gates, gates, GATE)) if gates else None,
+        **_values(kind, own, ""),
+    )
+
+
+def _rule(name: str) -> type[Rule]:
+    if name not in RULES:
+        hint = nearest(name, RULES) or f"; there is {', '.join(RULES)}"
+        raise SyncError(f"no rule is called {name!r}{hint}")
+    return RULES[name]
+
+
+def _pairs(word: str, rest: str) -> dict[str, str]:
+    pairs = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, text = part.partition("=")
+        if not equals:
+            raise SyncError(f"a rule is NAME:SETTING=VALUE,..., not {word!r}")
+        pairs[key.strip()] = text.strip()
+    return pairs
+
+
+def _values(kind: type, texts: Mapping[str, str], prefix: str) -> dict[str, Any]:
+    known = {setting.name: setting for setting in settings(kind)}
+    values: dict[str, Any] = {}
+    for key, text in texts.items():
+        if key not in known:
+            raise SyncError(f"there is no setting {prefix + key!r}{nearest(key, known)}")
+        try:
+            values[key] = _value(known[key].first_kind, text)
+        except ValueError:
+            wanted = known[key].first_kind.__name__
+            raise SyncError(f"{prefix}{key} must be of type {wanted}, not {text!r}") from None
+    return values
+
+
+def _value(kind: type, text: str) -> Any:
+    if kind is not bool:
+        return kind(text)
+    if text not in ("true", "false"):
+        raise ValueError
+    return text == "true"

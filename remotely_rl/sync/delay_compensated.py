@@ -1,0 +1,48 @@
+"""Delay compensation: a late gradient is moved to where the parameters are now.
+
+Zheng et al. 2017, Asynchronous stochastic gradient descent with delay compensation,
+https://arxiv.org/abs/1609.08326.  The gradient at the newest parameters is, to first order,
+that at those which the client was sent plus the Hessian times the way between; the Hessian is
+approximated by lambda g g^T, of which the diagonal is kept:
+
+    g' = g + lambda g * g * (theta - theta_sent)
+
+With `adaptive` (DC-ASGD-a) lambda is divided, elementwise, by the root of a
+running mean of g^2.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from remotely_rl.settings import FRACTION, NOT_NEGATIVE
+from remotely_rl.sync.asynchronous import Asynchronous
+
+EPSILON = 1e-7
+
+
+@dataclass(eq=False)
+class DelayCompensated(Asynchronous):
+    """See the module's docstring."""
+
+    compensation: Annotated[float, "lambda; 0 is asynchronous", NOT_NEGATIVE] = 0.04
+    adaptive: Annotated[bool, "divide lambda by the root of a mean of g^2"] = False
+    decay: Annotated[float, "of that mean", FRACTION] = 0.95
+
+    def begin(self) -> None:
+        self.sent = [self.parameters] * self.clients
+        self.square = torch.zeros_like(self.vector.detach())
+
+    def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
+        strength: float | Tensor = self.compensation
+        square = contribution * contribution
+        if self.adaptive:
+            self.square.mul_(self.decay).add_(square, alpha=1 - self.decay)
+            strength = self.compensation / (self.square + EPSILON).sqrt()
+        way = self.vector.detach() - self.sent[client]
+        return contribution + strength * square * way
+
+    def delivered(self, client: int, parameters: Tensor) -> None:
+        self.sent[client] = parameters

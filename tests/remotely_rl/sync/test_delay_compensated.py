@@ -1,0 +1,43 @@
+import pytest
+
+from remotely_rl import sync
+from tests.remotely_rl.sync.quadratic import play, round_robin, start
+
+
+def test_a_late_gradient_is_moved_by_its_square_times_the_way_between() -> None:
+    rule = sync.make("delay_compensated:compensation=0.5", start(), 2, sync.sgd(0.1))
+    rule.push(0, start() * 2, 0)  # to 0.8
+
+    rule.push(1, start() * 3, 0)
+
+    # 3 + 0.5 * 9 * (0.8 - 1) = 2.1
+    assert float(rule.parameters) == pytest.approx(0.8 - 0.21)
+
+
+def test_the_adaptive_one_divides_by_the_root_of_the_mean_square() -> None:
+    word = "delay_compensated:compensation=0.5,adaptive=true,decay=0.75"
+    rule = sync.make(word, start(), 2, sync.sgd(0.1))
+    rule.push(0, start() * 2, 0)  # no way between: to 0.8, mean square 1
+
+    rule.push(1, start() * 3, 0)  # mean square 0.75 + 0.25 * 9 = 3
+
+    compensated = 3 + 0.5 / 3**0.5 * 9 * (0.8 - 1)
+    assert float(rule.parameters) == pytest.approx(0.8 - 0.1 * compensated)
+
+
+def test_the_way_is_from_what_the_client_was_sent_last() -> None:
+    rule = sync.make("delay_compensated:compensation=1", start(), 2, sync.sgd(0.1))
+    rule.push(0, start(), 0)
+    before = float(rule.push(0, start(), 1).parameters)
+
+    rule.push(0, start(), 2)
+
+    assert float(rule.parameters) == pytest.approx(before - 0.1)
+
+
+def test_without_compensation_it_is_asynchronous() -> None:
+    order = round_robin(4, 40)
+
+    assert play("delay_compensated:compensation=0", 4, order).w == (
+        play("asynchronous", 4, order).w
+    )

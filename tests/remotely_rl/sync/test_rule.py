@@ -1,0 +1,170 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remotely_rl import sync
+from remotely_rl.errors import SyncError
+from remotely_rl.sync.dispatch import Drawn
+from remotely_rl.sync.simulator import Simulation
+from tests.remotely_rl.sync.quadratic import play, round_robin, start
+
+ALL = [
+    {"diloco": "diloco:steps=5", "backup_workers": "backup_workers:backups=0"}.get(name, name)
+    for name in sync.RULES
+]
+
+
+@pytest.mark.parametrize("clients", [1, 5])
+@pytest.mark.parametrize("word", ALL)
+def test_every_rule_comes_down_to_the_minimum(word: str, clients: int) -> None:
+    rule = sync.make(word, start(3), clients, sync.sgd(0.05))
+    simulation = Simulation(rule, lambda client, w: w.clone(), Drawn(seed=clients))
+
+    simulation.run(600)
+
+    assert float(rule.parameters.abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("word", ALL)
+@given(seed=st.integers(0, 2**32), clients=st.integers(1, 6))
+def test_whatever_the_order_nobody_waits_for_ever_and_staleness_is_never_negative(
+    word: str, seed: int, clients: int
+) -> None:
+    rule = sync.make(word, start(), clients, sync.sgd(0.01))
+    simulation = Simulation(rule, lambda client, w: w.clone(), Drawn(seed))
+    for _ in range(40):
+        reply = simulation.push()  # raises if all wait
+        assert reply.staleness >= 0
+
+    assert rule.counters.staleness.total() == 40
+
+
+@pytest.mark.parametrize("word", ALL)
+def test_the_same_pushes_give_the_same_bits(word: str) -> None:
+    order = round_robin(3, 30)
+
+    assert play(word, 3, order).w == play(word, 3, order).w
+
+
+def test_a_client_s_parameters_are_not_changed_by_later_steps() -> None:
+    rule = sync.make("asynchronous", start(), 2)
+    first = rule.parameters
+
+    rule.push(0, start(), 0)
+
+    assert float(first) == 1.0
+    assert rule.push(1, start(), 0).parameters is rule.parameters
+
+
+def test_any_optimizer_of_torch_takes_the_steps() -> None:
+    rule = sync.make("asynchronous", start(), 1, lambda p: torch.optim.Adam(p, lr=0.01))
+    parameter = torch.nn.Parameter(start())
+    adam = torch.optim.Adam([parameter], lr=0.01)
+    for scale in (1.0, -2.0, 0.5):
+        rule.push(0, start() * scale, rule.version)
+        parameter.grad = start() * scale
+        adam.step()
+
+    assert torch.equal(rule.parameters, parameter.detach())
+
+
+def test_its_state_has_the_optimizer_s_and_goes_on_as_if_never_stopped() -> None:
+    def make() -> sync.Rule:
+        return sync.make("asynchronous", start(), 1, lambda p: torch.optim.Adam(p, lr=0.01))
+
+    before, after = make(), make()
+    before.push(0, start(), 0)
+    after.load(before.state())
+    for rule in (before, after):
+        rule.push(0, start() * 3, 1)
+
+    assert torch.equal(before.parameters, after.parameters)
+    assert before.version == after.version == 2
+
+
+def test_it_counts_what_it_saw_and_what_went_over_the_wire() -> None:
+    counters = play("semi_async:n=1", 2, [0] * 6 + [1, 1]).rule.counters
+
+    assert vars(counters) == {
+        "pushes": 8, "withheld_pushes": 0, "refused": 0, "counted": 7, "weak": 0, "dropped": 1,
+        "fetches": 8, "withheld_fetches": 0, "bytes_pushed": 64, "bytes_fetched": 64,
+        "staleness": {0: 7, 6: 1},
+    }  # fmt: skip
+    assert counters.staleness_mean == 6 / 8
+
+
+REFUSED = [
+    (2, start(), 0, "client 2 is unknown: there are 2, numbered from 0"),
+    (-1, start(), 0, "client -1 is unknown"),
+    (1, start(), 0, "client 1 has left"),
+    (0, start(), 3, "client 0 pushed for version 3; there are 0 to 0"),
+    (0, start(), -1, "client 0 pushed for version -1"),
+    (0, start(2), 0, r"client 0 pushed \[2\] of torch.float64; expected \[1\] of torch.float64"),
+    (0, start().float(), 0, r"client 0 pushed \[1\] of torch.float32"),
+    (0, start() * float("nan"), 0, "client 0 pushed numbers that are NaN or infinite"),
+    (0, start() * float("inf"), 0, "client 0 pushed numbers that are NaN or infinite"),
+    (0, None, 0, "client 0 pushed nothing, and the rule has no gates"),
+]
+
+
+@pytest.mark.parametrize(("client", "contribution", "version", "message"), REFUSED)
+def test_what_cannot_be_is_refused_with_its_client_named_and_the_rule_goes_on(
+    client: int, contribution: torch.Tensor | None, version: int, message: str
+) -> None:
+    rule = sync.make("asynchronous", start(), 2, sync.sgd(0.1))
+    rule.leave(1)
+
+    with pytest.raises(SyncError, match=message):
+        rule.push(client, contribution, version)
+
+    assert rule.counters.refused == 1
+    assert float(rule.parameters) == 1.0
+    assert float(rule.push(0, start(), 0).parameters) == pytest.approx(0.9)
+
+
+def test_a_client_that_waits_cannot_push_again() -> None:
+    rule = sync.make("synchronous", start(), 2)
+    rule.push(0, start(), 0)
+
+    with pytest.raises(SyncError, match="client 0 pushed twice"):
+        rule.push(0, start(), 0)
+
+
+def test_who_is_here_cannot_join() -> None:
+    with pytest.raises(SyncError, match="client 0 is here already"):
+        sync.make("asynchronous", start(), 2).join(0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "clients", "message"),
+    [
+        (torch.ones(2, 2), 1, r"one flat vector of floats, not \[2, 2\] of torch.float32"),
+        (torch.ones(2, dtype=torch.int64), 1, r"not \[2\] of torch.int64"),
+        (torch.ones(2), 0, "at least 1 client, not 0"),
+    ],
+)
+def test_a_rule_that_cannot_begin_is_refused(
+    parameters: torch.Tensor, clients: int, message: str
+) -> None:
+    with pytest.raises(SyncError, match=message):
+        sync.make("asynchronous", parameters, clients)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("semiasync", "no rule is called 'semiasync', did you mean 'semi_async'"),
+        ("zzz", "no rule is called 'zzz'; there is synchronous, "),
+        ("semi_async:m=4", "there is no setting 'm'"),
+        ("semi_async:counte=4", "there is no setting 'counte', did you mean 'counted'"),
+        ("semi_async:n", "a rule is NAME:SETTING=VALUE,..., not 'semi_async:n'"),
+        ("semi_async:n=four", "n must be of type int, not 'four'"),
+        ("delay_compensated:adaptive=perhaps", "adaptive must be of type bool, not 'perhaps'"),
+        ("soft_sync:at_zero=never", "at_zero must be max1 or plus1 or none, not 'never'"),
+        ("backup_workers:backups=2", "backups must be fewer than the clients, 2, not 2"),
+    ],
+)
+def test_a_word_that_is_no_rule_is_told_with_what_would_be(word: str, message: str) -> None:
+    with pytest.raises(SyncError, match=message):
+        sync.make(word, start(), 2)
