@@ -105,6 +105,9 @@ class OnePass(Common):
     trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         1.0
     )
+    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
+    # Advantages of Pong have a deviation of 0.15: 0.01 would keep the policy near chance.
+    entropy: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = 0.004
     decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
         3_000_000
     )

@@ -72,7 +72,7 @@ def test_losses_are_means_over_rows() -> None:
 def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None:
     # With lambda 1 the target is the sum of rewards up to V of the last observation.
     model = toys.network(1)
-    learner = Learner(dataclasses.replace(CONFIG, reward_clip=0.0), model, COIN)
+    learner = Learner(dataclasses.replace(CONFIG, reward_clip=0.0, standardise=False), model, COIN)
     trajectory = toys.actor(CONFIG, model, env=toys.Counting, trajectory_steps=3).sample()
     seen: list[Rows] = []
 
