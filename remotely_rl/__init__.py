@@ -11,10 +11,12 @@ samples and who learns.  What they share lies beside them, a file a noun: `confi
 """
 
 import remotely_rl.algorithms.a2c as a2c
+import remotely_rl.algorithms.a3c as a3c
 import remotely_rl.algorithms.appo as appo
 import remotely_rl.algorithms.ga3c as ga3c
 import remotely_rl.algorithms.impala as impala
+import remotely_rl.algorithms.n_step_q as n_step_q
 import remotely_rl.algorithms.ppo as ppo
 from remotely_rl.errors import TrainingError
 
-__all__ = ["TrainingError", "a2c", "appo", "ga3c", "impala", "ppo"]
+__all__ = ["TrainingError", "a2c", "a3c", "appo", "ga3c", "impala", "n_step_q", "ppo"]

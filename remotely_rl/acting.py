@@ -113,6 +113,8 @@ class Player:
 class Actor:
     """Plays by a model of its own."""
 
+    env_steps = 0  # of all actors; only of interest to some, who are told
+
     def __init__(self, config: Common, model: nn.Module, seed: int):
         torch.set_num_threads(1)
         self.version = 0

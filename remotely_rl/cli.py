@@ -4,6 +4,7 @@
     remotely-rl evaluate RUN --episodes 30
     remotely-rl play RUN --video out.mp4
     remotely-rl plot RUN... --out curve.png
+    remotely-rl simulate fasgd:rate=0.005 sasgd:rate=0.04 --clients 128
 
 Every field of an algorithm's Config is an option of `train`, with the field's prose as its
 help.
@@ -21,9 +22,11 @@ from typing import Any
 import click
 
 import remotely
-from remotely_rl import algorithms, models, settings
+from remotely_rl import algorithms, models, settings, sync
 from remotely_rl.environments import Source
 from remotely_rl.errors import TrainingError
+from remotely_rl.sync.simulator import Row as SimulatedRow
+from remotely_rl.sync.study import Study
 
 Command = Callable[..., None]
 
@@ -255,6 +258,57 @@ def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
     for run in empty:
         click.echo(f"left out, for no game was finished there: {run}", err=True)
     click.echo(out)
+
+
+@main.command()
+@click.argument("rules", nargs=-1, required=True, metavar="RULE...")
+@config_options(Study)
+@click.option("--data", metavar="DIR", help="MNIST's files.  [those of Debian's Fashion-MNIST]")
+@click.option("--out", metavar="FILE.csv", help="Write all rows.")
+@click.option("--png", metavar="FILE.png", help="Draw the test loss.")
+def simulate(
+    rules: tuple[str, ...], data: str | None, out: str | None, png: str | None, **given: Any
+) -> None:
+    """Train a small network of pictures under sync RULEs, in one process.
+
+    A RULE is NAME or NAME:SETTING=VALUE,..., such as fasgd:rate=0.005 or semi_async:n=32.
+    Each is a run of its own, from the same start, with the same pictures in the same order.
+    """
+    from remotely_rl.sync import problems, study  # noqa: PLC0415 - as in train_one
+
+    with told():
+        asked = Study(**{name: value for name, value in given.items() if value is not None})
+        pictures = problems.load(data)
+        results = {}
+        for word in rules:
+            click.echo(word)
+            results[word] = study.run(word, asked, pictures, lambda row: click.echo(line_of(row)))
+        if out is not None:
+            study.write(out, results)
+        if png is not None:
+            study.draw(png, results, f"{asked.clients} clients, batches of {asked.batch}")
+
+
+def line_of(row: SimulatedRow) -> str:
+    """A row of a simulation, in a line."""
+    clock = f"{row.time_s:10,.2f} s" if row.time_s else ""
+    return (
+        f"{row.iteration:10,} pushes{clock}  loss {row.seen['loss']:.4f}"
+        f"  accuracy {row.seen['accuracy']:.4f}  version {row.version:,}"
+        f"  staleness {row.staleness:.1f}  {row.bytes / 1e6:,.0f} MB"
+    )
+
+
+@main.command()
+def rules() -> None:
+    """List the sync RULEs, and what can be set of each."""
+    for name in sync.RULES:
+        click.echo(f"{name}\n    {sync.summary_of(name)}")
+        for setting in sync.settings_of(name):
+            click.echo(f"    {setting.name:<16} {setting.prose}  [{setting.default}]")
+    click.echo("around any rule\n    Gates before what is pushed and what is fetched.")
+    for setting in settings.settings(sync.Gates):
+        click.echo(f"    gate_{setting.name:<11} {setting.prose}  [{setting.default}]")
 
 
 if __name__ == "__main__":

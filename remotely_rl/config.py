@@ -8,11 +8,14 @@ import dataclasses
 from typing import Annotated, Any
 
 import torch
+from torch import Tensor
 
 from remotely_rl import settings
+from remotely_rl.actions import Actions
 from remotely_rl.environments import Atari, Source
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
+from remotely_rl.sync.client import MakeOptimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +87,10 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
 
+    def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
+        """How a trained agent draws an action when it is not to take the likeliest."""
+        return actions.sample(policy, generator)
+
     @property
     def atari(self) -> Atari:
         """The preprocessing, should the environment be a game of Atari."""
@@ -136,6 +143,60 @@ class Streaming(Common):
     ] = None
     passes: Annotated[int, "times that an update goes over its batch", COUNT] = 3
     minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared(Common):
+    """What templates can be told besides whose workers share parameters by a sync rule."""
+
+    actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
+    envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
+    trajectory_steps: Annotated[int, "T, steps of each environment in a segment", COUNT] = 8
+    random_start: Annotated[
+        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
+    ] = 250
+    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
+        1.0
+    )
+    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
+    entropy: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = 0.004
+    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
+        3_000_000
+    )
+
+    sync: Annotated[
+        str, "how gradients become one set of parameters: a rule, NAME or NAME:SETTING=VALUE,..."
+    ] = "asynchronous"
+    accumulate: Annotated[int, "segments whose gradients a worker sums up for a push", COUNT] = 1
+    optimizer: Annotated[str, "of the shared parameters: rmsprop, adam or sgd"] = "rmsprop"
+    rmsprop_decay: Annotated[float, "of the mean of squared gradients", FRACTION] = 0.99
+    rmsprop_epsilon: Annotated[float, "added to its root", NOT_NEGATIVE] = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scale_values or self.kl_target:
+            raise TrainingError(
+                "scale_values and kl_target need one learner that sees all; workers that share"
+                " parameters each learn from their own"
+            )
+
+    @property
+    def make_optimizer(self) -> MakeOptimizer:
+        """What makes the shared parameters' optimizer."""
+        rate = self.learning_rate
+        kinds: dict[str, MakeOptimizer] = {
+            "rmsprop": lambda p: torch.optim.RMSprop(
+                p, rate, alpha=self.rmsprop_decay, eps=self.rmsprop_epsilon
+            ),
+            "adam": lambda p: torch.optim.Adam(p, rate, eps=1e-5),
+            "sgd": lambda p: torch.optim.SGD(p, rate),
+        }
+        if self.optimizer not in kinds:
+            raise TrainingError(
+                f"optimizer must be {', '.join(kinds)}, not {self.optimizer!r}"
+                f"{nearest(self.optimizer, kinds)}"
+            )
+        return kinds[self.optimizer]
 
 
 def device_of(name: str) -> torch.device:

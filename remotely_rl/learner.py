@@ -285,6 +285,12 @@ class Learner:
             done += self._go_over(lesson, compute_losses, left, count)
             return self._finish(done, lesson, count)
 
+    def losses(self, lesson: Lesson, compute_losses: ComputeLosses) -> Losses:
+        """The losses of a lesson, by the model as it is."""
+        with self.precision():
+            policy, value, rows = lesson.ask(self.network)
+        return self._losses(policy, value, rows, compute_losses)
+
     def gradient(
         self, lesson: Lesson, compute_losses: ComputeLosses, model: nn.Module
     ) -> tuple[Losses, Sequence[Tensor | None]]:
@@ -312,13 +318,11 @@ class Learner:
     def _go_over(
         self, lesson: Lesson, compute_losses: ComputeLosses, passes: int, minibatches: int
     ) -> list[Done]:
-        done = []
-        for _ in range(passes):
-            for part in lesson.parts(minibatches) if minibatches > 1 else [lesson]:
-                with self.precision():
-                    policy, value, rows = part.ask(self.network)
-                done.append(self._descend(self._losses(policy, value, rows, compute_losses)))
-        return done
+        return [
+            self._descend(self.losses(part, compute_losses))
+            for _ in range(passes)
+            for part in (lesson.parts(minibatches) if minibatches > 1 else [lesson])
+        ]
 
     def _losses(
         self, policy: Tensor, value: Tensor, rows: Rows, compute_losses: ComputeLosses

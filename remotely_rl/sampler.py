@@ -43,6 +43,7 @@ class Sampled(Protocol):
 
 R = TypeVar("R", bound=Sampled)
 R_co = TypeVar("R_co", bound=Sampled, covariant=True)
+A = TypeVar("A")
 
 
 class SamplingActor(Protocol[R_co]):
@@ -51,20 +52,17 @@ class SamplingActor(Protocol[R_co]):
     def sample(self) -> R_co: ...
 
 
-class Crew(Generic[R]):
-    """Actors that are made, sent the newest parameters, and replaced when they die."""
+class Crew(Generic[A]):
+    """Actors that are made, and replaced when they die."""
 
     def __init__(
         self,
-        make: Callable[[int], SamplingActor[R]],
+        make: Callable[[int], A],
         count: int,
-        params: Parameters | None,
         say: Callable[[str], None] = print,
         grows: bool = False,
     ):
         """`make(n)` makes the n-th actor ever; it may wait for room.
-
-        Without `params` the actors are sent none.
 
         With `grows` there is no end to it: whenever one is placed another is asked for, so
         that machines that join the cluster are used.
@@ -74,13 +72,8 @@ class Crew(Generic[R]):
         self._grows = grows
         self._deaths = 0
         self._closed = False
-        self._newcomers: queue.SimpleQueue[SamplingActor[R] | BaseException] = queue.SimpleQueue()
-        self._sent: dict[SamplingActor[R], tuple[int, Future[None]]] = {}
+        self._newcomers: queue.SimpleQueue[A | BaseException] = queue.SimpleQueue()
         self.coming = 0  # those that are being made
-        self.version = -1
-        self._ref: Any = None
-        if params is not None:
-            self.publish(params)
         self._made = count
         # At once: making sixteen Atari games takes an actor seconds.
         with ThreadPoolExecutor(count) as pool:
@@ -88,27 +81,11 @@ class Crew(Generic[R]):
         if grows:
             self._hire()
 
-    def publish(self, params: Parameters) -> None:
-        """From here on actors are given these parameters, each before its next call."""
-        self.version = params.version
-        self._ref = remotely.put(params)  # pickled once, whatever the number of actors
-
-    def ask(self, actor: SamplingActor[R]) -> "Future[R]":
-        """Has an actor sample, with the newest parameters."""
-        version, sent = self._sent.get(actor, (-1, None))
-        if sent is not None and sent.done():
-            with contextlib.suppress(*LOST):  # of an actor that is gone, `sample` will tell
-                sent.result()
-        if version < self.version:
-            future = remotely.submit(actor.set_param, self._ref)  # type: ignore[attr-defined]
-            self._sent[actor] = (self.version, future)
-        return remotely.submit(actor.sample)
-
     def answered(self) -> None:
-        """To be called for each rollout that came: those who die are not all of them."""
+        """To be called for each answer that came: those who die are not all of them."""
         self._deaths = 0
 
-    def replace(self, actor: SamplingActor[R], error: Exception) -> None:
+    def replace(self, actor: A, error: Exception) -> None:
         """Has another take the place of one that died.
 
         Raises TrainingError if they die one after another.
@@ -119,8 +96,7 @@ class Crew(Generic[R]):
                 f"{self._deaths} actors died without a trajectory in between; the last: {error}"
             ) from error
         self._say(f"an actor died and is replaced: {error}")
-        self.actors = [other for other in self.actors if other != actor]
-        self._sent.pop(actor, None)
+        self._forget(actor)
         if not self._grows:  # else one is being asked for already
             self._hire()
 
@@ -148,20 +124,22 @@ class Crew(Generic[R]):
         for _ in range(count):
             self._hire()
 
-    def dismiss(self, actor: SamplingActor[R]) -> None:
+    def dismiss(self, actor: A) -> None:
         """Lets one go for good."""
-        self.actors = [other for other in self.actors if other != actor]
-        self._sent.pop(actor, None)
+        self._forget(actor)
         with contextlib.suppress(remotely.RemotelyError):
             remotely.close(actor)
 
     def close(self) -> None:
-        """Ends the actors; what they were sampling is dropped."""
+        """Ends the actors; what they were doing is dropped."""
         self._closed = True
         for actor in self.actors:
             with contextlib.suppress(remotely.RemotelyError):
                 remotely.close(actor)
         self.actors.clear()
+
+    def _forget(self, actor: A) -> None:
+        self.actors = [other for other in self.actors if other != actor]
 
     def _hire(self) -> None:
         number, self._made = self._made, self._made + 1
@@ -183,10 +161,49 @@ class Crew(Generic[R]):
             return
 
 
+class Samplers(Crew[SamplingActor[R]], Generic[R]):
+    """A crew that samples, each with the newest parameters; without any they are sent none."""
+
+    def __init__(
+        self,
+        make: Callable[[int], SamplingActor[R]],
+        count: int,
+        params: Parameters | None,
+        say: Callable[[str], None] = print,
+        grows: bool = False,
+    ):
+        self._sent: dict[SamplingActor[R], tuple[int, Future[None]]] = {}
+        self.version = -1
+        self._ref: Any = None
+        if params is not None:
+            self.publish(params)
+        super().__init__(make, count, say, grows)
+
+    def publish(self, params: Parameters) -> None:
+        """From here on actors are given these parameters, each before its next call."""
+        self.version = params.version
+        self._ref = remotely.put(params)  # pickled once, whatever the number of actors
+
+    def ask(self, actor: SamplingActor[R]) -> "Future[R]":
+        """Has an actor sample, with the newest parameters."""
+        version, sent = self._sent.get(actor, (-1, None))
+        if sent is not None and sent.done():
+            with contextlib.suppress(*LOST):  # of an actor that is gone, `sample` will tell
+                sent.result()
+        if version < self.version:
+            future = remotely.submit(actor.set_param, self._ref)  # type: ignore[attr-defined]
+            self._sent[actor] = (self.version, future)
+        return remotely.submit(actor.sample)
+
+    def _forget(self, actor: SamplingActor[R]) -> None:
+        super()._forget(actor)
+        self._sent.pop(actor, None)
+
+
 class Rounds:
     """All actors sample, and are waited for."""
 
-    def __init__(self, crew: Crew[Rollout]):
+    def __init__(self, crew: Samplers[Rollout]):
         self.crew = crew
         self._calls: list[tuple[SamplingActor[Rollout], Future[Rollout]]] = []
 
@@ -240,7 +257,7 @@ class Stream(Generic[R]):
     """
 
     def __init__(
-        self, crew: Crew[R], ahead: int = 1, batch: int = 1, max_staleness: int | None = None
+        self, crew: Samplers[R], ahead: int = 1, batch: int = 1, max_staleness: int | None = None
     ):
         self.crew = crew
         self._ahead = ahead

@@ -48,7 +48,7 @@ class Trained(NamedTuple):
 
         `greedy`: the likeliest action, not one drawn by its probability; `seed` is the draw's.
         """
-        policy = Policy(self.model, envs.actions, envs.num_envs, greedy, seed)
+        policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
         begins = np.ones(envs.num_envs, np.bool_)
         while True:
             action = policy.act(obs, begins)
@@ -100,7 +100,16 @@ def load(
 class Policy:
     """A model that acts in B environments, and remembers what it saw there."""
 
-    def __init__(self, model: nn.Module, actions: Actions, count: int, greedy: bool, seed: int):
+    def __init__(
+        self,
+        config: Common,
+        model: nn.Module,
+        actions: Actions,
+        count: int,
+        greedy: bool,
+        seed: int,
+    ):
+        self._draw = config.draw
         self._model = model
         self._actions = actions
         self._greedy = greedy
@@ -119,7 +128,7 @@ class Policy:
             policy, _ = self._model(seen)
         if self._greedy:
             return self._actions.mode(policy).numpy()
-        return self._actions.sample(policy, self._random).numpy()
+        return self._draw(self._actions, policy, self._random).numpy()
 
 
 @contextmanager

@@ -51,7 +51,9 @@ from remotely_rl.errors import LearnerLost, TrainingError, nearest
 from remotely_rl.learner import Learner
 from remotely_rl.metrics import Counters, Tally
 from remotely_rl.progress import Progress
-from remotely_rl.sampler import Crew, Rounds, Stream
+from remotely_rl.sampler import Rounds, Samplers, Stream
+from remotely_rl.sharing import Report, SegmentWork, SharedLearner
+from remotely_rl.sync.server import ParameterServer, Pushed, Worker
 from remotely_rl.trajectory import Trajectory, stack
 
 PROBE_STEPS = 512
@@ -60,7 +62,7 @@ PROBE_STEPS = 512
 SHARED_FROM = 100_000
 
 C = TypeVar("C", bound=Common)
-A = TypeVar("A", bound=Rounds | Stream[Any])
+A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
 
 
 class Saved(Protocol):
@@ -121,7 +123,7 @@ class Session:
         self._row_due = counters.seconds + config.interval_s
         self._checkpoint_due = counters.seconds + config.checkpoint_s
         self._who_learns: Saved | None = None
-        self._actors: Rounds | Stream[Any] | None = None
+        self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
         self._unwritten: set[Path] = set()  # files that the disk had no room for, or the like
 
@@ -183,12 +185,36 @@ class Session:
         torch.set_num_threads(config.learner_threads or max(1, cores))
         return self.keep(Stream(self._crew(), ahead, batch, max_staleness))
 
+    def serve(
+        self, learner: SharedLearner, make_work: Callable[[int], SegmentWork]
+    ) -> ParameterServer:
+        """Workers that share a learner's parameters; `make_work(seed)` is done at each."""
+        self.restore(learner)
+        sampler.connect(self._config.actors)
+        torch.set_num_threads(1)  # the workers have the cores
+
+        def hire(number: int) -> Worker:
+            return Worker(make_work, self.stream_of(number))
+
+        return self.keep(ParameterServer(learner.rule, hire, self.say, learner.config.accumulate))
+
+    def take(self, workers: ParameterServer) -> Pushed | None:
+        """Waits for a push, a moment at most; counts what was played for it."""
+        with self.spending("waiting"):
+            pushed = workers.take(timeout_s=0.5, told=self.env_steps)
+        if pushed is None:
+            self.tick()
+            return None
+        report: Report = pushed.report
+        self.tally.sampled(report.steps, report.episodes, report.seconds)
+        return pushed
+
     def keep(self, actors: A) -> A:
         """Hands over actors, which are ended with the session.  Returns them."""
         self._actors = actors
         return actors
 
-    def _crew(self) -> Crew[Rollout]:
+    def _crew(self) -> Samplers[Rollout]:
         config, learner = self._config, self.learner
         model = on_cpu(learner.model)
 
@@ -196,7 +222,7 @@ class Session:
             return Actor(config, model, self.stream_of(number))
 
         sampler.connect(config.actors)
-        return Crew(
+        return Samplers(
             hire, config.actors or 1, learner.parameters(), self.say, grows=config.actors == 0
         )
 

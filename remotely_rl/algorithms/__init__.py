@@ -41,6 +41,16 @@ ALGORITHMS = {
         "Agents ask a predictor what to do; it answers many at once, and trainers learn from"
         " what the agents saw.",
     ),
+    "a3c": Algorithm(
+        "Workers that share parameters by a sync rule.",
+        "Workers compute gradients of their own segments; a rule, --sync, says how these become"
+        " one set of parameters: asynchronous, semi_async, fasgd and more.",
+    ),
+    "n_step_q": Algorithm(
+        "Asynchronous n-step Q-learning, one-step Q, SARSA.",
+        "Epsilon-greedy workers learn values of actions; a rule, --sync, says how their"
+        " gradients become one set of parameters.",
+    ),
 }
 
 

@@ -46,7 +46,7 @@ from remotely_rl.config import OnePass
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learner import Learner, Losses, Rows
-from remotely_rl.sampler import LOST, Crew, Stream, connect
+from remotely_rl.sampler import LOST, Samplers, Stream, connect
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory, stack
 from remotely_rl.tuner import Tuner
@@ -386,7 +386,7 @@ def train(
         def hire(number: int) -> Agent:
             return Agent(config, brain, session.stream_of(number))
 
-        crew: Crew[Played] = Crew(hire, config.actors, None, session.say)
+        crew: Samplers[Played] = Samplers(hire, config.actors, None, session.say)
         agents = session.keep(Stream(crew, ahead=2))
         counts = {"agents": config.actors, "predictors": config.predictors,
                   "trainers": config.trainers}  # fmt: skip

@@ -10,6 +10,7 @@ stepped by the simulator (`simulator.py`) and by a parameter server on a cluster
 What a client does between two pushes is in `client.py`, what is not sent in `gates.py`.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ from remotely_rl.sync.synchronous import Synchronous
 
 __all__ = [
     "RULES", "Accepted", "Client", "Counters", "Gates", "Release", "Reply",
-    "Rule", "SyncError", "make", "settings_of", "sgd",
+    "Rule", "SyncError", "make", "settings_of", "sgd", "summary_of",
 ]  # fmt: skip
 
 RULES: dict[str, type[Rule]] = {
@@ -56,6 +57,8 @@ RULES: dict[str, type[Rule]] = {
 }
 # B-FASGD is FASGD behind gates; the weights are the defaults of the authors' code.
 GATED = {"b_fasgd": {"gate_push": "0.01", "gate_fetch": "0.01"}}
+DESCENT = sgd(0.1)
+RATE = "rate"
 GATE = "gate_"  # what the settings of `Gates` are called in a word
 
 
@@ -64,12 +67,20 @@ def settings_of(name: str) -> list[Setting]:
     return settings(_rule(name))
 
 
-def make(
-    word: str, parameters: Tensor, clients: int, optimizer: MakeOptimizer | None = None
-) -> Rule:
+def summary_of(name: str) -> str:
+    """A rule in a sentence: the first of its class, or of its file."""
+    kind = _rule(name)
+    of_file = sys.modules[kind.__module__].__doc__ or ""
+    of_class = kind.__doc__ or "See"
+    prose = of_file if of_class.startswith("See") else of_class
+    return prose.split("\n\n")[0].replace("\n", " ")
+
+
+def make(word: str, parameters: Tensor, clients: int, optimizer: MakeOptimizer = DESCENT) -> Rule:
     """Makes a rule of a word: `fasgd`, `semi_async:n=4,counted=3`, `sasgd:gate_fetch=0.1`.
 
-    `parameters` [P] is where all begin.  Raises SyncError for a rule or a setting that is
+    `parameters` [P] is where all begin.  `rate=0.1` in it is plain descent at that rate,
+    whatever the optimizer.  Raises SyncError for a rule or a setting that is
     unknown, with the nearest, and for a value that cannot be.
     """
     name, _, rest = word.partition(":")
@@ -77,10 +88,12 @@ def make(
     given = {**GATED.get(name, {}), **_pairs(word, rest)}
     gates = {key[len(GATE) :]: text for key, text in given.items() if key.startswith(GATE)}
     own = {key: text for key, text in given.items() if not key.startswith(GATE)}
+    if RATE in own:
+        optimizer = sgd(_value(float, RATE, own.pop(RATE)))
     return kind(
         parameters,
         clients,
-        *([] if optimizer is None else [optimizer]),
+        optimizer,
         gates=Gates(**_values(Gates, gates, GATE)) if gates else None,
         **_values(kind, own, ""),
     )
@@ -109,17 +122,12 @@ def _values(kind: type, texts: Mapping[str, str], prefix: str) -> dict[str, Any]
     for key, text in texts.items():
         if key not in known:
             raise SyncError(f"there is no setting {prefix + key!r}{nearest(key, known)}")
-        try:
-            values[key] = _value(known[key].first_kind, text)
-        except ValueError:
-            wanted = known[key].first_kind.__name__
-            raise SyncError(f"{prefix}{key} must be of type {wanted}, not {text!r}") from None
+        values[key] = _value(known[key].first_kind, prefix + key, text)
     return values
 
 
-def _value(kind: type, text: str) -> Any:
-    if kind is not bool:
-        return kind(text)
-    if text not in ("true", "false"):
-        raise ValueError
-    return text == "true"
+def _value(kind: type, name: str, text: str) -> Any:
+    try:
+        return {"true": True, "false": False}[text] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        raise SyncError(f"{name} must be of type {kind.__name__}, not {text!r}") from None

@@ -203,6 +203,11 @@ class Rule(ABC):
         gate = self.gates.of_client(number) if self.gates else None
         return Client(number, self.parameters, self.version, gate, accumulate)
 
+    def set_rate(self, rate: float) -> None:
+        """Has the optimizer take steps at this rate from here on."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps.  What waits for a step is not in it: clients begin anew."""
         return {

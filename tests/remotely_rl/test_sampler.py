@@ -24,7 +24,7 @@ from remotely_rl import sampler
 from remotely_rl.acting import Parameters
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
-from remotely_rl.sampler import Crew, Rounds, Stream
+from remotely_rl.sampler import Rounds, Samplers, Stream
 
 # --- actors that finish when they are told to -----------------------------------------------------
 
@@ -111,12 +111,12 @@ def crew_of(
     said: list[str] | None = None,
     grows: bool = False,
     first: Parameters | None = None,
-) -> Crew[Any]:
+) -> Samplers[Any]:
     say = said.append if said is not None else lambda text: None
-    return Crew(make, count, first or params(0), say, grows)
+    return Samplers(make, count, first or params(0), say, grows)
 
 
-def wait_for_newcomer(crew: Crew[Any]) -> None:
+def wait_for_newcomer(crew: Samplers[Any]) -> None:
     while not crew.welcome(timeout_s=10):
         pass
 
@@ -213,7 +213,7 @@ def test_parameters_are_sent_once_and_just_before_the_next_call() -> None:
 
 @pytest.mark.usefixtures("fakes")
 def test_actors_that_need_no_parameters_are_sent_none() -> None:
-    crew: Crew[Any] = Crew(Fake, 1, None, say=lambda text: None)
+    crew: Samplers[Any] = Samplers(Fake, 1, None, say=lambda text: None)
     crew.ask(crew.actors[0])
     assert len(crew.actors[0].calls) == 1
 

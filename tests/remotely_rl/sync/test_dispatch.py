@@ -84,7 +84,8 @@ def test_bytes_and_latency_are_on_the_way_in_both_directions() -> None:
     clocked.go_on(0, 500)
     second = clocked.next()
 
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first.time_s == pytest.approx(1.3)
     assert second.time_s == pytest.approx(1.3 + 0.6 + 1.3)
 

@@ -1,0 +1,86 @@
+"""A3C: workers that learn each from its own segments, and share parameters as a rule says.
+
+Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithm S3.  A worker plays T steps in
+its environments by the parameters that it has, computes the gradient of A2C's losses on them
+and pushes it; the shared RMSProp steps, its statistics with the shared parameters.
+
+`sync` names the rule of that step: asynchronous is the paper's, synchronous makes it A2C with
+the gradients computed by the actors, `semi_async`, `fasgd` and the others are in `sync/`.
+With `clip` and several `passes` the workers' losses are PPO's.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Annotated
+
+from torch import Tensor, nn
+
+import remotely
+from remotely_rl import losses, models, sharing, training
+from remotely_rl.acting import Actor
+from remotely_rl.actions import Actions
+from remotely_rl.config import Shared
+from remotely_rl.learner import Losses, Rows
+from remotely_rl.settings import COUNT, NOT_NEGATIVE
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Shared):
+    """All that can be set.  The prose is the help of `remotely-rl train a3c`."""
+
+    learning_rate: Annotated[float, "the shared optimizer's, at the start", NOT_NEGATIVE] = 7e-4
+    passes: Annotated[int, "times that a worker goes over a segment", COUNT] = 1
+    minibatches: Annotated[int, "parts of a segment, with a push each", COUNT] = 1
+    clip: Annotated[
+        float, "how far passes may change an action's probability; 0: no bound", NOT_NEGATIVE
+    ] = 0.0
+
+
+def compute_losses(
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    actions: Actions,
+) -> Losses:  # fmt: skip
+    """The policy gradient, clipped if asked for; the value's error; the policy's entropy."""
+    log_prob = actions.log_prob(policy, rows.action)
+    log_ratio = log_prob - rows.log_prob
+    if config.clip:
+        gradient = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip)
+    else:
+        gradient = losses.policy_gradient(log_prob, rows.advantage)
+    error = losses.squared_error(value, rows.target)
+    entropy = actions.entropy(policy).mean()
+    total = gradient + config.value_weight * error - entropy_weight * entropy
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_ratio))
+
+
+def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
+    """What a worker computes with."""
+    actor = remotely.local(Actor, config, model, seed)
+    return sharing.SegmentWork(config, actor, compute_losses, config.passes, config.minibatches)
+
+
+def train(
+    config: Config | None = None,
+    model: models.Maker | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    `training.begin` says what the arguments are.  A seed does not repeat a run: who comes
+    first is up to the machine.  (With a synchronous rule it does.)
+    """
+    with training.begin("a3c", Config, config, model, run, resume) as session:
+        asked = session.learner.config
+        assert isinstance(asked, Config)
+        learner = sharing.SharedLearner(asked, session.learner.model)
+        work = functools.partial(make_work, asked, sharing.own_copy(learner.model))
+        workers = session.serve(learner, work)
+        while not session.over():
+            learner.follow(session.env_steps)
+            pushed = session.take(workers)
+            if pushed is not None:
+                session.learnt(pushed.report.numbers, [pushed.reply.staleness])
+    return session.result

@@ -1,0 +1,171 @@
+"""Asynchronous n-step Q-learning, and its small siblings: one-step Q, SARSA.
+
+Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithms 1, S1 and S2.  A worker plays T
+steps by an epsilon-greedy policy of the parameters that it has, which it leaves as they are
+meanwhile, and pushes one gradient for all of them.  The target of a step is the sum of
+rewards up to the segment's end and what a target network says of the observation there:
+
+    n-step     the best action's value             trace_decay 1
+    one-step   the same, one step after each       trace_decay 0
+    SARSA      the value of the action taken       on_policy
+
+Each environment has an epsilon of its own, which falls from 1 to one that is drawn for it:
+some explore for ever, so that the workers see different things.  A worker's target network
+is the parameters that it had when `target_every` steps of all were last done: the paper's is
+shared, and may differ by what was under way just then.
+
+`sync` names the rule of the shared step; see `a3c.py`.
+"""
+
+import copy
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import remotely
+from remotely_rl import losses, models, sharing, training
+from remotely_rl.acting import Actor, Look, Rollout
+from remotely_rl.actions import Actions, Discrete
+from remotely_rl.config import Shared
+from remotely_rl.errors import TrainingError
+from remotely_rl.learner import Losses, Rows
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
+
+# What an environment's epsilon falls to, and how probably.
+EPSILONS = ((0.1, 0.4), (0.01, 0.3), (0.5, 0.3))
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Shared):
+    """All that can be set.  The prose is the help of `remotely-rl train n_step_q`."""
+
+    learning_rate: Annotated[float, "the shared optimizer's, at the start", NOT_NEGATIVE] = 7e-4
+    explore_steps: Annotated[
+        int, "environment steps over which the epsilons fall from 1", COUNT
+    ] = 200_000
+    target_every: Annotated[int, "environment steps between target networks", COUNT] = 10_000
+    on_policy: Annotated[bool, "SARSA: bootstrap from the action taken, not from the best"] = False
+    dueling: Annotated[bool, "add the value head to the advantages of the policy head"] = True
+    play_epsilon: Annotated[
+        float, "chance of a random action where a trained agent plays by chance", FRACTION
+    ] = 0.01
+    entropy: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
+    entropy_end: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
+
+    def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
+        """How a trained agent plays when it is not to be greedy."""
+        chances = torch.full(policy.shape[:1], self.play_epsilon)
+        return epsilon_greedy(policy, chances, generator)
+
+
+def q_values(policy: Tensor, value: Tensor, dueling: bool) -> Tensor:
+    """Values of actions [..., A] from a model's two heads.
+
+    Dueling: V + A - mean A (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9).
+    """
+    if not dueling:
+        return policy
+    return value.unsqueeze(-1) + policy - policy.mean(-1, keepdim=True)
+
+
+def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: torch.Generator) -> Tensor:
+    """The best of actions [B, A], or with chance epsilon [B] any."""
+    at_random = torch.rand(len(q), generator=generator) < epsilon
+    any_of = torch.randint(q.shape[-1], (len(q),), generator=generator)
+    return torch.where(at_random, any_of, q.argmax(-1))
+
+
+def epsilon(final: Tensor, env_steps: int, explore_steps: int) -> Tensor:
+    """Where epsilons that end at `final` [B] are after so many steps of all."""
+    done = min(1.0, env_steps / explore_steps)
+    return 1.0 + done * (final - 1.0)
+
+
+def compute_losses(
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    actions: Actions,
+) -> Losses:  # fmt: skip
+    """The squared error of the value of the action taken."""
+    q = q_values(policy, value, config.dueling)
+    taken = q.gather(-1, rows.action.unsqueeze(-1)).squeeze(-1)
+    error = losses.squared_error(taken, rows.target)
+    zero = torch.zeros(())
+    return Losses(error, zero, error.detach(), zero, zero)
+
+
+class QActor(Actor):
+    """Plays epsilon-greedily; what it says an observation is worth, its target network says."""
+
+    def __init__(self, config: Config, model: nn.Module, seed: int):
+        super().__init__(config, model, seed)
+        if not isinstance(self.player.envs.actions, Discrete):
+            raise TrainingError("n_step_q needs actions that are numbered: a space Discrete(n)")
+        if models.is_recurrent(self.model):
+            raise TrainingError("n_step_q holds no memory; for an LSTM take a2c, ppo or impala")
+        self.config = config
+        self.target = copy.deepcopy(self.model)
+        self.env_steps = 0
+        self._refreshed = 0  # how many target networks there have been
+        finals, chances = zip(*EPSILONS, strict=True)
+        drawn = np.random.default_rng(seed).choice(finals, config.envs_per_actor, p=chances)
+        self.final = torch.from_numpy(drawn.astype(np.float32))
+
+    def sample(self) -> Rollout:
+        """Takes T steps in each environment."""
+        due = self.env_steps // self.config.target_every
+        if due != self._refreshed:
+            self._refreshed = due
+            self.target.load_state_dict(self.model.state_dict())
+        return super().sample()
+
+    @torch.inference_mode()
+    def look(self, last: bool) -> Look:
+        """Draws an action for each observation."""
+        config, obs = self.config, torch.from_numpy(self.player.obs)
+        policy, value = self.model(obs)
+        q = q_values(policy, value, config.dueling)
+        chances = epsilon(self.final, self.env_steps, config.explore_steps)
+        action = epsilon_greedy(q, chances, self.random)
+        policy, value = self.target(obs)
+        q_target = q_values(policy, value, config.dueling)
+        if config.on_policy:
+            value = q_target.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        else:
+            value = q_target.max(-1).values
+        return Look(action.numpy(), np.zeros(len(q), np.float32), value.numpy())
+
+
+def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
+    """What a worker computes with."""
+    return sharing.SegmentWork(config, remotely.local(QActor, config, model, seed), compute_losses)
+
+
+def train(
+    config: Config | None = None,
+    model: models.Maker | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    `training.begin` says what the arguments are.  A seed does not repeat a run: who comes
+    first is up to the machine.  (With a synchronous rule it does.)
+    """
+    with training.begin("n_step_q", Config, config, model, run, resume) as session:
+        asked = session.learner.config
+        assert isinstance(asked, Config)
+        learner = sharing.SharedLearner(asked, session.learner.model)
+        work = functools.partial(make_work, asked, sharing.own_copy(learner.model))
+        workers = session.serve(learner, work)
+        while not session.over():
+            learner.follow(session.env_steps)
+            pushed = session.take(workers)
+            if pushed is not None:
+                session.learnt(pushed.report.numbers, [pushed.reply.staleness])
+    return session.result

@@ -1,0 +1,139 @@
+"""Workers that share parameters by a sync rule: what A3C and n-step Q have in common.
+
+    SharedLearner   the shared parameters, where the training is: a rule around the model
+    SegmentWork     what a worker computes with: an actor, and a learner of the same model,
+                    which has gradients and takes no step
+
+`sync/` has the rules and the parameter server.  Statistics of the input are those of the
+random play before the first step: parameters travel as one vector, and these are none.
+"""
+
+import copy
+import dataclasses
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from remotely_rl import sync
+from remotely_rl.acting import Actor
+from remotely_rl.config import Shared
+from remotely_rl.environments import Episode
+from remotely_rl.learner import ComputeLosses, Learner, Lesson
+from remotely_rl.sync.flat import Flat
+
+
+class Report(NamedTuple):
+    """What a worker tells besides its gradient."""
+
+    steps: int
+    episodes: list[Episode]
+    seconds: dict[str, float]
+    numbers: dict[str, float]
+
+
+class SharedLearner:
+    """The shared parameters.  A session saves and restores it."""
+
+    def __init__(self, config: Shared, model: nn.Module):
+        self.config = config
+        self.flat = Flat(model)
+        self.rule = sync.make(config.sync, self.flat.vector, config.actors, config.make_optimizer)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, with the newest parameters."""
+        self.flat.load(self.rule.parameters)
+        return self.flat.module
+
+    def follow(self, env_steps: int) -> float:
+        """Sets the rate to what the schedule says after so many steps; returns it."""
+        done = self.config.progress(env_steps)
+        rate = self.config.learning_rate * (1 - done) + self.config.learning_rate_end * done
+        self.rule.set_rate(rate)
+        return rate
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"model": self.model.state_dict(), "rule": self.rule.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes back to what `state` gave; what was under way then is lost."""
+        self.flat.module.load_state_dict(state["model"])
+        self.rule.load(state["rule"])
+
+
+class SegmentWork:
+    """Plays segments by the parameters that it is given, and has the gradients of their losses.
+
+    With several `passes` or `minibatches` a segment is played once, and its parts are gone
+    through one gradient after the other, by the parameters of each.
+    """
+
+    def __init__(
+        self,
+        config: Shared,
+        actor: Actor,
+        compute_losses: ComputeLosses,
+        passes: int = 1,
+        minibatches: int = 1,
+    ):
+        self.config = config
+        self.actor = actor
+        # What acts is what learns: one model, and one vector that is its parameters.
+        self.learner = Learner(
+            dataclasses.replace(config, device="cpu"), actor.model, actor.player.envs.actions
+        )
+        self.flat = Flat(actor.model)
+        self._compute_losses = compute_losses
+        self._passes, self._minibatches = passes, minibatches
+        self._parts: list[Lesson] = []
+        self._report = Report(0, [], {}, {})
+
+    def gradient(self, parameters: Tensor, told: int | None) -> Tensor:
+        """The gradient [P] of the next part.
+
+        `told` is how many steps all workers have done: entropy and such go by that.
+        """
+        self.actor.env_steps = told or 0
+        self.flat.load(parameters)
+        self.learner.follow(self.actor.env_steps)
+        while not self._parts:
+            self._play()
+        lesson = self._parts.pop()
+        losses = self.learner.losses(lesson, self._compute_losses)
+        gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
+        numbers = {
+            "loss_policy": float(losses.policy),
+            "loss_value": float(losses.value),
+            "entropy": float(losses.entropy),
+        }
+        self._report = self._report._replace(numbers=numbers)
+        return gradient
+
+    def report(self) -> Report:
+        """What was played since the report before."""
+        report, self._report = self._report, Report(0, [], {}, {})
+        return report
+
+    def _play(self) -> None:
+        rollout = self.actor.sample()
+        steps, episodes, seconds, numbers = self._report
+        self._report = Report(
+            steps + rollout.steps,
+            episodes + rollout.episodes,
+            {phase: seconds.get(phase, 0.0) + s for phase, s in rollout.seconds.items()},
+            numbers,
+        )
+        if not rollout.steps:  # all environments began anew
+            return
+        lesson = self.learner.on_policy(rollout.trajectory)
+        self._parts = [
+            part
+            for _ in range(self._passes)
+            for part in (lesson.parts(self._minibatches) if self._minibatches > 1 else [lesson])
+        ][::-1]
+
+
+def own_copy(model: nn.Module) -> nn.Module:
+    """A model whose tensors are shared with nobody, to be sent to a worker."""
+    return copy.deepcopy(model).cpu()

@@ -1,0 +1,220 @@
+"""A parameter server on a cluster: workers push when they are done, a rule says what follows.
+
+    rule = sync.make("semi_async:n=2", parameters, clients=8)
+    server = ParameterServer(rule, lambda number: Worker(make_work, number))
+    while ...:
+        pushed = server.take(timeout_s=0.5)
+
+The server is in the process of whoever makes it; the workers are actors, anywhere.  A worker
+is sent parameters, `worker.set_param(newest)`, only when the rule says so, and asked for its
+next contribution unless the rule has it wait.  What comes first is pushed first: `arrivals`
+tells the order, by which the simulator makes the same parameters, bit by bit.
+
+A worker that dies leaves the rule, so that nobody waits for it, and another takes its place
+with the newest parameters.  A contribution that the rule refuses is forgotten, its client is
+named and starts from the newest parameters.
+
+Vectors move as flat arrays: on one machine a push is one copy, and so is its reply.
+"""
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import remotely
+from remotely_rl.errors import SyncError, TrainingError
+from remotely_rl.sampler import LOST, Crew
+from remotely_rl.sync.client import Client
+from remotely_rl.sync.dispatch import Event, Kind
+from remotely_rl.sync.rule import Release, Reply, Rule
+
+REFUSED_IN_A_ROW = 100
+
+
+class Work(Protocol):
+    """What a worker computes with; made where the worker is."""
+
+    def gradient(self, parameters: Tensor, told: Any) -> Tensor:
+        """The gradient [P] at these parameters [P], of the next piece of work.
+
+        `told` is what the server has told all workers last.
+        """
+        ...
+
+    def report(self) -> Any:
+        """What is to be told besides a contribution; all since the report before."""
+        ...
+
+
+class Newest(NamedTuple):
+    """Parameters for a worker, or none; and what its gate is to know."""
+
+    vector: NDArray[Any] | None
+    version: int
+    deviation: float
+
+
+class Contribution(NamedTuple):
+    """What a worker pushes: a vector, or none if its gate withheld it."""
+
+    vector: NDArray[Any] | None
+    version: int
+    report: Any
+
+
+class Pushed(NamedTuple):
+    """What came of a push: who pushed, what the rule said, what the worker told besides."""
+
+    client: int
+    reply: Reply
+    report: Any
+
+
+@remotely.remote_class
+class Worker:
+    """Computes contributions, one call each."""
+
+    def __init__(self, make_work: Callable[[int], Work], number: int):
+        """`number` tells workers apart, replacements too."""
+        torch.set_num_threads(1)
+        self.work = make_work(number)
+        self.client: Client | None = None
+
+    def begin(self, client: Client) -> None:
+        """Starts as this client of the rule, from the parameters that are in it."""
+        self.client = client
+
+    def set_param(self, newest: Newest) -> None:
+        """Computes with these parameters from now on."""
+        assert self.client is not None
+        vector = None if newest.vector is None else torch.from_numpy(newest.vector)
+        self.client.hear(vector, newest.version, newest.deviation)
+
+    def contribute(self, told: Any) -> Contribution:
+        """The next contribution."""
+        assert self.client is not None
+        version = self.client.version
+        vector = self.client.work(lambda parameters: self.work.gradient(parameters, told))
+        return Contribution(None if vector is None else vector.numpy(), version, self.work.report())
+
+
+class ParameterServer:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        make: Callable[[int], Any],
+        say: Callable[[str], None] = print,
+        accumulate: int = 1,
+    ):
+        """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule."""
+        self.rule = rule
+        self.arrivals: list[Event] = []
+        self._accumulate = accumulate
+        self._say = say
+        self._crew: Crew[Any] = Crew(make, rule.clients, say)
+        self._free = list(range(rule.clients))[::-1]
+        self._client_of: dict[Any, int] = {}
+        self._worker_of: dict[int, Any] = {}
+        self._done: queue.SimpleQueue[tuple[Any, Future[Contribution]]] = queue.SimpleQueue()
+        self._refused = 0
+        self._told: Any = None
+        for worker in self._crew.actors:
+            self._begin(worker, self._free.pop())
+
+    def take(self, timeout_s: float, told: Any = None) -> Pushed | None:
+        """Has the rule take in the next contribution; None if none came in time.
+
+        `told` goes to each worker with its next call.  Raises TrainingError if workers die, or
+        push what is refused, one after another, and what a worker's work raised.
+        """
+        self._told = told
+        self._welcome()
+        try:
+            worker, call = self._done.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if worker not in self._client_of:  # it died meanwhile
+            return None
+        client = self._client_of[worker]
+        try:
+            contribution = call.result()
+        except LOST as error:
+            self._lost(worker, client, error)
+            return None
+        self._crew.answered()
+        return self._push(client, contribution)
+
+    def close(self) -> None:
+        """Ends the workers; what they were computing is dropped."""
+        self._client_of.clear()
+        self._crew.close()
+
+    def _push(self, client: int, contribution: Contribution) -> Pushed | None:
+        rule = self.rule
+        vector = None if contribution.vector is None else torch.from_numpy(contribution.vector)
+        try:
+            reply = rule.push(client, vector, contribution.version)
+        except SyncError as error:
+            self._refused += 1
+            if self._refused >= REFUSED_IN_A_ROW:
+                raise TrainingError(f"{self._refused} pushes were refused: {error}") from error
+            self._say(f"{error}; it goes on with the newest parameters")
+            self._answer(client, rule.parameters, rule.version)
+            return None
+        self._refused = 0
+        self.arrivals.append(Event(Kind.PUSH, client))
+        if not reply.waits:
+            self._answer(client, reply.parameters, reply.version)
+        self._let_go(reply.released)
+        return Pushed(client, reply, contribution.report)
+
+    def _let_go(self, released: tuple[Release, ...]) -> None:
+        for client, parameters in released:
+            self._answer(client, parameters, self.rule.version)
+
+    def _answer(self, client: int, parameters: Tensor | None, version: int) -> None:
+        """Sends a client what it is to compute with, if anything, and has it go on."""
+        worker = self._worker_of[client]
+        if parameters is not None or self.rule.gates is not None:
+            vector = None if parameters is None else parameters.numpy()
+            remotely.submit(worker.set_param, Newest(vector, version, self.rule.deviation))
+        self._ask(worker)
+
+    def _ask(self, worker: Any) -> None:
+        call = remotely.submit(worker.contribute, self._told)
+        call.add_done_callback(lambda done: self._done.put((worker, done)))
+
+    def _begin(self, worker: Any, client: int) -> None:
+        self._client_of[worker] = client
+        self._worker_of[client] = worker
+        remotely.submit(worker.begin, self.rule.client(client, self._accumulate))
+        self._ask(worker)
+
+    def _lost(self, worker: Any, client: int, error: Exception) -> None:
+        waited = len(self.rule.waiting - {client})
+        released = self.rule.leave(client)
+        self.arrivals.append(Event(Kind.LEAVE, client))
+        if released:
+            self._say(f"worker {client} is gone; {waited} waited for it and go on")
+        del self._client_of[worker], self._worker_of[client]
+        self._free.append(client)
+        self._let_go(released)
+        self._crew.replace(worker, error)
+
+    def _welcome(self) -> None:
+        nobody = not self._crew.actors
+        if not self._crew.welcome(timeout_s=1.0 if nobody else 0.0):
+            return
+        for worker in self._crew.actors:
+            if worker not in self._client_of:
+                client = self._free.pop()
+                self.rule.join(client)
+                self.arrivals.append(Event(Kind.JOIN, client))
+                self._begin(worker, client)

@@ -1,0 +1,69 @@
+import copy
+
+import torch
+from torch import nn
+
+from remotely_rl import models
+from remotely_rl.sync.flat import Flat
+
+
+def test_a_model_computes_what_it_did_and_its_vector_is_its_parameters() -> None:
+    torch.manual_seed(0)
+    model = models.SmallCNN((4, 42, 42), 6)
+    obs = torch.randint(0, 255, (3, 4, 42, 42), dtype=torch.uint8)
+    before = copy.deepcopy(model)
+
+    flat = Flat(model)
+
+    for ours, theirs in zip(model(obs), before(obs), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert len(flat.vector) == sum(part.numel() for part in before.parameters())
+    flat.load(torch.zeros_like(flat.vector))
+    assert not any(bool(part.any()) for part in model.parameters())
+
+
+def test_its_gradient_is_that_of_the_parts_in_the_order_of_the_vector() -> None:
+    torch.manual_seed(0)
+    model = models.SmallCNN((4, 42, 42), 6)
+    twin = copy.deepcopy(model)
+    flat = Flat(model)
+    obs = torch.randint(0, 255, (3, 4, 42, 42), dtype=torch.uint8)
+
+    gradient = flat.gradient_at(flat.vector.clone(), lambda: model(obs)[1].sum())
+    flat.load(flat.vector - 0.1 * gradient)
+
+    twin(obs)[1].sum().backward()
+    torch.optim.SGD(twin.parameters(), lr=0.1).step()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_weights_that_lie_channels_last_stay_so() -> None:
+    model = models.SmallCNN((4, 42, 42), 6)
+    Flat(model)
+
+    assert all(
+        part.weight.is_contiguous(memory_format=torch.channels_last)
+        for part in model.modules()
+        if isinstance(part, nn.Conv2d)
+    )
+
+
+def test_a_gradient_is_the_caller_s_own_and_its_norm_is_bounded() -> None:
+    flat = Flat(nn.Linear(3, 1, bias=False))
+
+    first = flat.gradient_of(flat.module(torch.ones(1, 3)).sum() * 100, max_norm=0.5)
+    kept = first.clone()
+    flat.gradient_of(flat.module(torch.zeros(1, 3)).sum())
+
+    assert torch.equal(first, kept)
+    assert float(first.norm()) == torch.tensor(0.5).item()
+
+
+def test_a_parameter_that_no_loss_reaches_has_a_gradient_of_zero() -> None:
+    module = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
+    flat = Flat(module)
+
+    gradient = flat.gradient_of(module[0](torch.ones(1, 2)).sum())
+
+    assert gradient.tolist() == [1, 1, 1, 0, 0, 0]

@@ -1,0 +1,171 @@
+"""The parameter server, on a cluster of processes: it is the simulator, but for who comes when."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import sync
+from remotely_rl.errors import TrainingError
+from remotely_rl.sync.dispatch import Kind, Scripted
+from remotely_rl.sync.flat import Flat
+from remotely_rl.sync.server import ParameterServer, Worker
+from remotely_rl.sync.simulator import Simulation
+
+CLIENTS = 3
+
+
+class Regression:
+    """A small network that learns a function of noise; each worker has noise of its own."""
+
+    def __init__(self, number: int):
+        torch.manual_seed(0)
+        self.flat = Flat(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+        self.random = torch.Generator().manual_seed(number)
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        x = torch.randn(16, 4, generator=self.random)
+
+        def loss() -> Tensor:
+            return (self.flat.module(x)[:, 0] - x.sum(-1).sin()).square().mean()
+
+        return self.flat.gradient_at(parameters, loss)
+
+    def report(self) -> int:
+        return os.getpid()
+
+
+class Poisoned(Regression):
+    """The second one of these pushes no numbers, now and then or always."""
+
+    def __init__(self, number: int, always: bool = False):
+        super().__init__(number)
+        self.bad = number == 1
+        self.always = always
+        self.count = 0
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        self.count += 1
+        spoilt = self.bad and (self.always or self.count == 2)
+        return super().gradient(parameters) * (float("nan") if spoilt else 1.0)
+
+
+def rule_of(word: str) -> sync.Rule:
+    return sync.make(word, Regression(0).flat.vector, CLIENTS, sync.sgd(0.05))
+
+
+@contextlib.contextmanager
+def serving(rule: sync.Rule, make: Any = Regression, **options: Any) -> Iterator[ParameterServer]:
+    server = ParameterServer(rule, lambda number: Worker(make, number), **options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def serve(server: ParameterServer, pushes: int) -> list[Any]:
+    seen: list[Any] = []
+    while len(seen) < pushes:
+        pushed = server.take(timeout_s=1.0)
+        if pushed is not None:
+            seen.append(pushed)
+    return seen
+
+
+@pytest.mark.usefixtures("embedded")
+@pytest.mark.parametrize(
+    "word",
+    [
+        "asynchronous", "synchronous", "semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1",
+        "elastic_averaging:period=2", "diloco:steps=3", "delay_compensated",
+    ],
+)  # fmt: skip
+def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None:
+    live = rule_of(word)
+    with serving(live) as server:
+        serve(server, 40)
+        arrivals = server.arrivals
+
+    simulated = rule_of(word)
+    works = [Regression(number) for number in range(CLIENTS)]
+    simulation = Simulation(
+        simulated, lambda client, w: works[client].gradient(w), Scripted(arrivals)
+    )
+    simulation.run(len(arrivals))
+
+    assert torch.equal(simulated.parameters, live.parameters)
+    assert vars(simulated.counters) == vars(live.counters)
+    assert not torch.equal(live.parameters, Regression(0).flat.vector)
+
+
+@pytest.mark.usefixtures("embedded")
+@pytest.mark.parametrize("word", ["synchronous", "semi_async:n=2"])
+def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -> None:
+    said: list[str] = []
+    with serving(rule_of(word), say=said.append) as server:
+        before = {pushed.report for pushed in serve(server, 9)}
+        os.kill(min(before), signal.SIGKILL)
+        while Kind.JOIN not in {event.kind for event in server.arrivals}:
+            serve(server, 1)
+        after = {pushed.report for pushed in serve(server, 12)}
+
+    assert len(before) == len(after) == CLIENTS
+    assert len(before & after) == CLIENTS - 1
+    assert any("an actor died and is replaced" in text for text in said)
+
+
+@pytest.mark.usefixtures("local")
+def test_numbers_that_are_none_are_refused_by_name_and_the_run_goes_on() -> None:
+    said: list[str] = []
+    with serving(rule_of("synchronous"), Poisoned, say=said.append) as server:
+        serve(server, 30)
+        rule = server.rule
+
+    assert said == [
+        "client 1 pushed numbers that are NaN or infinite; it goes on with the newest parameters"
+    ]
+    assert rule.counters.refused == 1
+    assert bool(torch.isfinite(rule.parameters).all())
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
+    def always(number: int) -> Poisoned:
+        return Poisoned(1, always=True)
+
+    with (
+        serving(rule_of("asynchronous"), always, say=lambda text: None) as server,
+        pytest.raises(TrainingError, match="100 pushes were refused: client"),
+    ):
+        serve(server, 1)
+
+
+@pytest.mark.usefixtures("embedded")
+def test_what_work_raises_reaches_who_takes() -> None:
+    class Broken(Regression):
+        def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+            raise ZeroDivisionError("no")
+
+    with serving(rule_of("asynchronous"), Broken) as server, pytest.raises(ZeroDivisionError):
+        serve(server, 1)
+
+
+@pytest.mark.usefixtures("local")
+def test_workers_are_told_what_the_server_tells() -> None:
+    class Listening(Regression):
+        heard: list[Any] = []  # noqa: RUF012
+
+        def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+            self.heard.append(told)
+            return super().gradient(parameters)
+
+    with serving(rule_of("asynchronous"), Listening) as server:
+        for told in range(5):
+            server.take(1.0, told)
+
+    assert Listening.heard == [None, None, None, 0, 1, 2, 3, 4]
