@@ -132,7 +132,11 @@ class Actor:
         """Takes T steps in each environment."""
         state = self.memory.numpy().copy()
         trajectory, seconds = self.player.play(self.look, state, self.version, "inference")
-        return Rollout(trajectory, self.player.envs.pop_episodes(), seconds)
+        return Rollout(trajectory, self.episodes(), seconds)
+
+    def episodes(self) -> list[Episode]:
+        """The games that were finished since this was asked before."""
+        return self.player.envs.pop_episodes()
 
     @torch.inference_mode()
     def look(self, last: bool) -> Look:

@@ -10,6 +10,7 @@ random play before the first step: parameters travel as one vector, and these ar
 
 import copy
 import dataclasses
+import time
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -100,14 +101,15 @@ class SegmentWork:
         while not self._parts:
             self._play()
         lesson = self._parts.pop()
+        began = time.perf_counter()
         losses = self.learner.losses(lesson, self._compute_losses)
         gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
-        numbers = {
-            "loss_policy": float(losses.policy),
-            "loss_value": float(losses.value),
-            "entropy": float(losses.entropy),
-        }
+        names = ("policy", "value", "entropy")
+        policy, value, entropy = (float(getattr(losses, name).detach()) for name in names)
+        numbers = {"loss_policy": policy, "loss_value": value, "entropy": entropy}
         self._report = self._report._replace(numbers=numbers)
+        self.actor.player.left_off = ended = time.perf_counter()
+        self._spent({"learning": ended - began})
         return gradient
 
     def report(self) -> Report:
@@ -117,13 +119,11 @@ class SegmentWork:
 
     def _play(self) -> None:
         rollout = self.actor.sample()
-        steps, episodes, seconds, numbers = self._report
-        self._report = Report(
-            steps + rollout.steps,
-            episodes + rollout.episodes,
-            {phase: seconds.get(phase, 0.0) + s for phase, s in rollout.seconds.items()},
-            numbers,
+        self._report = self._report._replace(
+            steps=self._report.steps + rollout.steps,
+            episodes=self._report.episodes + rollout.episodes,
         )
+        self._spent(rollout.seconds)
         if not rollout.steps:  # all environments began anew
             return
         lesson = self.learner.on_policy(rollout.trajectory)
@@ -132,6 +132,10 @@ class SegmentWork:
             for _ in range(self._passes)
             for part in (lesson.parts(self._minibatches) if self._minibatches > 1 else [lesson])
         ][::-1]
+
+    def _spent(self, seconds: dict[str, float]) -> None:
+        for phase, spent in seconds.items():
+            self._report.seconds[phase] = self._report.seconds.get(phase, 0.0) + spent
 
 
 def own_copy(model: nn.Module) -> nn.Module:

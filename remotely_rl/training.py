@@ -154,7 +154,10 @@ class Session:
     # --- who learns, and who samples --------------------------------------------------------------
 
     def restore(self, learner: Saved) -> None:
-        """Hands over who learns; if the run is resumed, puts it back where it was."""
+        """Hands over who learns; if the run is resumed, puts it back where it was.
+
+        `rounds` and `stream` do so with the session's own learner.
+        """
         if self._saved:
             learner.load(self._saved["learner"])
             torch.set_rng_state(self._saved["random"])
@@ -216,6 +219,7 @@ class Session:
 
     def _crew(self) -> Samplers[Rollout]:
         config, learner = self._config, self.learner
+        self.restore(learner)
         model = on_cpu(learner.model)
 
         def hire(number: int) -> Actor:
@@ -419,7 +423,6 @@ def begin(
     learner = make_learner(prepare(config), model)
     session = _session(algorithm, config, learner.model, run, resume)
     session.learner = learner
-    session.restore(learner)
     return session
 
 

@@ -9,8 +9,9 @@ rewards up to the segment's end and what a target network says of the observatio
     one-step   the same, one step after each       trace_decay 0
     SARSA      the value of the action taken       on_policy
 
-Each environment has an epsilon of its own, which falls from 1 to one that is drawn for it:
-some explore for ever, so that the workers see different things.  A worker's target network
+Each environment has an epsilon of its own, which falls from 1 to one of three: some explore
+for ever, so that the workers see different things.  The returns that are shown are those of
+the environments which explore least.  A worker's target network
 is the parameters that it had when `target_every` steps of all were last done: the paper's is
 shared, and may differ by what was under way just then.
 
@@ -32,12 +33,13 @@ from remotely_rl import losses, models, sharing, training
 from remotely_rl.acting import Actor, Look, Rollout
 from remotely_rl.actions import Actions, Discrete
 from remotely_rl.config import Shared
+from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
 from remotely_rl.learner import Losses, Rows
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 
-# What an environment's epsilon falls to, and how probably.
-EPSILONS = ((0.1, 0.4), (0.01, 0.3), (0.5, 0.3))
+# What environments' epsilons fall to, and the share of them: section 8 of the paper.
+EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +88,16 @@ def epsilon(final: Tensor, env_steps: int, explore_steps: int) -> Tensor:
     return 1.0 + done * (final - 1.0)
 
 
+def finals(count: int, seed: int) -> Tensor:
+    """What the epsilons of `count` environments end at: drawn, but in the shares of EPSILONS."""
+    random = np.random.default_rng(seed)
+    ends = np.cumsum([share for _, share in EPSILONS])
+    # A stratified draw: one at random of each of `count` equal parts.
+    places = (np.arange(count) + random.random()) / count
+    which = np.searchsorted(ends / ends[-1], places, side="right")
+    return torch.tensor([EPSILONS[i][0] for i in which], dtype=torch.float32)
+
+
 def compute_losses(
     policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
     actions: Actions,
@@ -111,9 +123,7 @@ class QActor(Actor):
         self.target = copy.deepcopy(self.model)
         self.env_steps = 0
         self._refreshed = 0  # how many target networks there have been
-        finals, chances = zip(*EPSILONS, strict=True)
-        drawn = np.random.default_rng(seed).choice(finals, config.envs_per_actor, p=chances)
-        self.final = torch.from_numpy(drawn.astype(np.float32))
+        self.final = finals(config.envs_per_actor, seed)
 
     def sample(self) -> Rollout:
         """Takes T steps in each environment."""
@@ -122,6 +132,12 @@ class QActor(Actor):
             self._refreshed = due
             self.target.load_state_dict(self.model.state_dict())
         return super().sample()
+
+    def episodes(self) -> list[Episode]:
+        """The games that were finished where the least is explored."""
+        least = self.final == self.final.min()
+        of_all = self.player.envs.pop_episodes_by_environment()
+        return [game for which, game in of_all if least[which]]
 
     @torch.inference_mode()
     def look(self, last: bool) -> Look:

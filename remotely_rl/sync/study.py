@@ -5,7 +5,7 @@ Deterministic: the same word and the same settings give the same rows.
 
 import csv
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,7 +93,7 @@ def record(word: str, row: Row) -> dict[str, Any]:
     return {"rule": word, **plain, **seen}
 
 
-def write(path: str | Path, results: dict[str, Sequence[Row]]) -> None:
+def write(path: str | Path, results: Mapping[str, Sequence[Row]]) -> None:
     """Writes the rows of several rules to one CSV."""
     records = [record(word, row) for word, rows in results.items() for row in rows]
     try:
@@ -105,7 +105,7 @@ def write(path: str | Path, results: dict[str, Sequence[Row]]) -> None:
         raise SyncError(f"cannot write {path}: {error.strerror}") from None
 
 
-def draw(path: str | Path, results: dict[str, Sequence[Row]], title: str) -> None:
+def draw(path: str | Path, results: Mapping[str, Sequence[Row]], title: str) -> None:
     """Draws the test loss over pushes, bytes and, if there was a clock, its seconds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes a second
     from matplotlib.figure import Figure  # noqa: PLC0415
