@@ -11,9 +11,10 @@ lets them run free; the staleness of what is learnt from is always shown.
 The paper uses everything once; in that way the policy hardly moves in the first million
 steps of Pong.  Here an update may go over its batch several times (`passes`, `minibatches`),
 and over earlier ones too, from a small circular buffer (`replay_batches`, `replays`): to
-V-trace that is only a policy that is a little older.  The gradient is the paper's where an
-update begins; `clip` ends it for an action whose probability the update has moved far from
-there, as PPO does.
+V-trace that is only a policy that is a little older.  The gradient is the paper's, with rho
+by the parameters of each pass; `clip` ends it for an action whose probability is far from
+that by which it was taken.  (A bound around the newest policy, which moves on with every
+update, let runs of Pong settle on a bad policy.)
 
 `passes=1, minibatches=1, clip=0, standardise=False` is the paper's learner,
 but for means where it has sums.
@@ -47,7 +48,7 @@ class Config(Streaming):
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar", NOT_NEGATIVE] = 1.0
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 1.0
     clip: Annotated[
-        float, "how far a pass may change an action's probability; 0: no bound", NOT_NEGATIVE
+        float, "how far from the policy that acted an action may get; 0: no bound", NOT_NEGATIVE
     ] = 0.2
 
     def __post_init__(self) -> None:
@@ -69,28 +70,25 @@ def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -
         valid=batch.valid,
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
-        rho_bar_pg=config.rho_bar_pg,
+        rho_bar_pg=None,  # the loss has it
         trace_decay=config.trace_decay,
     )
-    return learner.lesson(batch, log_prob, target)
+    return learner.lesson(batch, batch.log_prob, target)
 
 
 def compute_losses(
     policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """Section 4.2's three parts.  `rows.log_prob` is that of the parameters that the targets
-    were made by: there the clipped surrogate has the gradient of the paper."""
+    """Section 4.2's three parts; `rows.log_prob` is by the policy that acted."""
     log_prob = actions.log_prob(policy, rows.action)
-    log_ratio = log_prob - rows.log_prob
-    if config.clip:
-        gradient = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip)
-    else:
-        gradient = losses.policy_gradient(log_prob, rows.advantage)
+    gradient = losses.off_policy_gradient(
+        log_prob, rows.log_prob, rows.advantage, config.rho_bar_pg, config.clip
+    )
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
     total = gradient + config.value_weight * error - entropy_weight * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_ratio))
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.log_prob))
 
 
 class Buffer:

@@ -1,0 +1,59 @@
+"""A3C on Pong, under a sync rule of choice: the loop in full.  Copy it and change what you like.
+
+    python examples/a3c_pong.py
+    python examples/a3c_pong.py semi_async:n=2
+
+Four workers play 8 games each, in processes of their own, and compute gradients of what they
+saw.  They push these to the shared parameters when they are done; the rule says what follows.
+`remotely-rl train a3c --sync RULE` is the same with metrics, checkpoints and a plot, and
+`remotely-rl rules` lists the rules.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+
+import numpy as np
+import torch
+
+import remotely
+from remotely_rl import a3c, sharing
+from remotely_rl.sync.server import ParameterServer, Worker
+from remotely_rl.training import make_learner
+
+CONFIG = a3c.Config(env="ALE/Pong-v5", actors=4, envs_per_actor=8)
+MINUTES = 20
+
+
+def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
+    config = dataclasses.replace(CONFIG, sync=rule)
+    remotely.connect(cpus=config.actors)  # or remotely.connect("host:8010")
+    shared = sharing.SharedLearner(config, make_learner(config).model)
+    make_work = functools.partial(a3c.make_work, config, sharing.own_copy(shared.model))
+    server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
+    scores: list[float] = []
+    steps, began, shown = 0, time.monotonic(), 0.0
+    while time.monotonic() - began < 60 * minutes:
+        shared.follow(steps)  # the learning rate falls
+        pushed = server.take(timeout_s=1.0, told=steps)
+        if pushed is None:
+            continue
+        steps += pushed.report.steps
+        scores += [game.score for game in pushed.report.episodes]
+        if time.monotonic() - shown > 5:
+            shown = time.monotonic()
+            mean = np.mean(scores[-100:]) if scores else float("nan")
+            speed, stale = steps / (shown - began), shared.rule.counters.staleness_mean
+            print(
+                f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}"
+                f"  staleness {stale:.1f}",
+                flush=True,
+            )
+    server.close()
+    torch.save(shared.model.state_dict(), "pong.pt")
+    print("The model is in pong.pt.")
+
+
+if __name__ == "__main__":
+    main(rule=sys.argv[1] if len(sys.argv) > 1 else "asynchronous")

@@ -1,0 +1,50 @@
+"""Asynchronous n-step Q-learning on Pong: the loop in full.  Copy it and change what you like.
+
+    python examples/n_step_q_pong.py
+
+Four workers play 8 games each, epsilon-greedily, each game with an epsilon of its own, and push
+one gradient for every 8 steps.  `remotely-rl train n_step_q` is the same with metrics,
+checkpoints and a plot; `--trace-decay 0` makes it one-step Q, `--on-policy` besides SARSA.
+"""
+
+import functools
+import time
+
+import numpy as np
+import torch
+
+import remotely
+from remotely_rl import n_step_q, sharing
+from remotely_rl.sync.server import ParameterServer, Worker
+from remotely_rl.training import make_learner
+
+CONFIG = n_step_q.Config(env="ALE/Pong-v5", actors=4, envs_per_actor=8)
+MINUTES = 40
+
+
+def main(minutes: float = MINUTES) -> None:
+    remotely.connect(cpus=CONFIG.actors)  # or remotely.connect("host:8010")
+    shared = sharing.SharedLearner(CONFIG, make_learner(CONFIG).model)
+    make_work = functools.partial(n_step_q.make_work, CONFIG, sharing.own_copy(shared.model))
+    server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
+    scores: list[float] = []
+    steps, began, shown = 0, time.monotonic(), 0.0
+    while time.monotonic() - began < 60 * minutes:
+        shared.follow(steps)  # the learning rate falls
+        pushed = server.take(timeout_s=1.0, told=steps)
+        if pushed is None:
+            continue
+        steps += pushed.report.steps
+        scores += [game.score for game in pushed.report.episodes]
+        if time.monotonic() - shown > 5:
+            shown = time.monotonic()
+            mean = np.mean(scores[-100:]) if scores else float("nan")
+            speed = steps / (shown - began)
+            print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
+    server.close()
+    torch.save(shared.model.state_dict(), "pong.pt")
+    print("The model is in pong.pt.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Rules on a live cluster: the way to CartPole's 475, with workers of even and uneven speed.
+
+A straggler sleeps after each gradient for so many times as long as it took.  That is not the
+same as a slow machine on a busy one with two cores, where sleeping leaves the cores to others:
+with stragglers there is less work done in all, but the same by each of the others or more.
+"""
+
+import functools
+import time
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+import remotely
+from remotely_rl import a3c, metrics, sharing
+from remotely_rl.sync.server import ParameterServer, Worker
+from remotely_rl.training import make_learner
+
+TARGET, MINUTES = 475.0, 4.0
+CONFIG: dict[str, Any] = {
+    "env": "CartPole-v1", "envs_per_actor": 4, "trajectory_steps": 16, "random_start": 0,
+    "reward_clip": 0.0, "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98,
+    "optimizer": "adam", "learning_rate": 2e-3, "learning_rate_end": 5e-4,
+    "decay_steps": 400_000, "value_weight": 0.1,
+}  # fmt: skip
+
+
+class SlowWork(sharing.SegmentWork):
+    """Sleeps after each gradient, `slowness` - 1 times as long as it took."""
+
+    slowness = 1.0
+
+    def gradient(self, parameters: Tensor, told: int | None) -> Tensor:
+        began = time.perf_counter()
+        gradient = super().gradient(parameters, told)
+        time.sleep((self.slowness - 1) * (time.perf_counter() - began))
+        return gradient
+
+
+def make_work(config: a3c.Config, model: nn.Module, slow: int, by: float, number: int) -> SlowWork:
+    """The work of a worker; the first `slow` of them are slow."""
+    actor = remotely.local(a3c.Actor, config, model, config.seed * 1000 + number)
+    work = SlowWork(config, actor, a3c.compute_losses)
+    work.slowness = by if number < slow else 1.0
+    return work
+
+
+class Finish(NamedTuple):
+    """How a run ended."""
+
+    reached: bool
+    seconds: float
+    steps: int
+    pushes: int
+    staleness: float
+    dropped: int
+    waited: int
+
+
+def run(word: str, workers: int, slow: int, by: float, seed: int, minutes: float) -> Finish:
+    """Trains until the mean of 30 returns is reached."""
+    config = a3c.Config(**CONFIG, actors=workers, sync=word, seed=seed)
+    shared = sharing.SharedLearner(config, make_learner(config).model)
+    work = functools.partial(make_work, config, sharing.own_copy(shared.model), slow, by)
+    server = ParameterServer(shared.rule, lambda number: Worker(work, number), lambda text: None)
+    tally = metrics.Tally(metrics.Counters())
+    steps, began = 0, time.monotonic()
+    try:
+        while time.monotonic() - began < 60 * minutes and tally.judged() < TARGET:
+            shared.follow(steps)
+            pushed = server.take(timeout_s=1.0, told=steps)
+            if pushed is not None:
+                steps += pushed.report.steps
+                tally.sampled(pushed.report.steps, pushed.report.episodes, {})
+        seconds = time.monotonic() - began
+    finally:
+        server.close()
+    counters = shared.rule.counters
+    return Finish(
+        tally.judged() >= TARGET, seconds, steps, counters.pushes, counters.staleness_mean,
+        counters.dropped, 0,
+    )  # fmt: skip
