@@ -16,7 +16,7 @@ by the parameters of each pass; `clip` ends it for an action whose probability i
 that by which it was taken.  (A bound around the newest policy, which moves on with every
 update, let runs of Pong settle on a bad policy.)
 
-`passes=1, minibatches=1, clip=0, standardise=False` is the paper's learner,
+`passes=1, minibatches=1, clip=0, rho_bar_pg=1, standardise=False` is the paper's learner,
 but for means where it has sums.
 """
 
@@ -46,7 +46,9 @@ class Config(Streaming):
 
     rho_bar: Annotated[float, "clip of V-trace's rho, for values", NOT_NEGATIVE] = 1.0
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar", NOT_NEGATIVE] = 1.0
-    rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 1.0
+    # Above 1, or what is subtracted from all advantages would push the policy: only with
+    # rho = pi / mu does a constant cancel out.  `clip` bounds what that costs in variance.
+    rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
     clip: Annotated[
         float, "how far from the policy that acted an action may get; 0: no bound", NOT_NEGATIVE
     ] = 0.2

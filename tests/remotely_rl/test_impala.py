@@ -24,8 +24,9 @@ CONFIG = impala.Config(
     learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
 )  # fmt: skip
 PAPER = dataclasses.replace(
-    CONFIG, passes=1, minibatches=1, clip=0.0, standardise=False, trace_decay=1.0, kl_target=0.0
-)
+    CONFIG, passes=1, minibatches=1, clip=0.0, rho_bar_pg=1.0, standardise=False,
+    trace_decay=1.0, kl_target=0.0,
+)  # fmt: skip
 COIN = Discrete(2)
 
 
