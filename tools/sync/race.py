@@ -6,17 +6,20 @@ with stragglers there is less work done in all, but the same by each of the othe
 """
 
 import functools
+import statistics
 import time
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import a3c, metrics, sharing
+from remotely_rl import a3c, metrics, sampler, sharing
+from remotely_rl.acting import Actor
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
 
 TARGET, MINUTES = 475.0, 4.0
+SEEDS = (1, 2, 3, 4, 5)
 CONFIG: dict[str, Any] = {
     "env": "CartPole-v1", "envs_per_actor": 4, "trajectory_steps": 16, "random_start": 0,
     "reward_clip": 0.0, "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98,
@@ -39,10 +42,23 @@ class SlowWork(sharing.SegmentWork):
 
 def make_work(config: a3c.Config, model: nn.Module, slow: int, by: float, number: int) -> SlowWork:
     """The work of a worker; the first `slow` of them are slow."""
-    actor = remotely.local(a3c.Actor, config, model, config.seed * 1000 + number)
+    actor = remotely.local(Actor, config, model, config.seed * 1000 + number)
     work = SlowWork(config, actor, a3c.compute_losses)
     work.slowness = by if number < slow else 1.0
     return work
+
+
+class Course(NamedTuple):
+    """What is raced on: workers, how many of them are slow, by which factor."""
+
+    workers: int
+    slow: int = 0
+    by: float = 1.0
+
+    @property
+    def name(self) -> str:
+        stragglers = f", {self.slow} of them {self.by:g} times slower" if self.slow else ""
+        return f"{self.workers} workers{stragglers}"
 
 
 class Finish(NamedTuple):
@@ -54,14 +70,33 @@ class Finish(NamedTuple):
     pushes: int
     staleness: float
     dropped: int
-    waited: int
 
 
-def run(word: str, workers: int, slow: int, by: float, seed: int, minutes: float) -> Finish:
+COURSES = [
+    Course(workers, slow, by) for workers in (8, 16) for slow, by in ((0, 1.0), (2, 2.0), (2, 5.0))
+]
+
+
+def words(workers: int) -> list[str]:
+    """The rules, with settings that fit so many workers."""
+    return [
+        "synchronous",
+        f"backup_workers:backups={workers // 4}",
+        f"semi_async:n={workers // 2},counted=3,weak=5",
+        f"semi_async:n={workers // 4},counted=6,weak=9",
+        "stale_synchronous:slack=3",
+        "asynchronous",
+        "sasgd",
+    ]
+
+
+def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
     """Trains until the mean of 30 returns is reached."""
-    config = a3c.Config(**CONFIG, actors=workers, sync=word, seed=seed)
+    config = a3c.Config(**CONFIG, actors=course.workers, sync=word, seed=seed)
+    sampler.connect(max(one.workers for one in COURSES))
     shared = sharing.SharedLearner(config, make_learner(config).model)
-    work = functools.partial(make_work, config, sharing.own_copy(shared.model), slow, by)
+    model = sharing.own_copy(shared.model)
+    work = functools.partial(make_work, config, model, course.slow, course.by)
     server = ParameterServer(shared.rule, lambda number: Worker(work, number), lambda text: None)
     tally = metrics.Tally(metrics.Counters())
     steps, began = 0, time.monotonic()
@@ -78,5 +113,24 @@ def run(word: str, workers: int, slow: int, by: float, seed: int, minutes: float
     counters = shared.rule.counters
     return Finish(
         tally.judged() >= TARGET, seconds, steps, counters.pushes, counters.staleness_mean,
-        counters.dropped, 0,
+        counters.dropped,
     )  # fmt: skip
+
+
+def table(finishes: dict[tuple[str, str], list[Finish]]) -> str:
+    """Medians and ranges over the seeds, in Markdown."""
+    lines = [
+        "| course | rule | reached | seconds | steps | pushes/s | staleness | dropped |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (course, word), runs in finishes.items():
+        seconds = [run.seconds for run in runs]
+        lines.append(
+            f"| {course} | `{word}` | {sum(run.reached for run in runs)} of {len(runs)} |"
+            f" {statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f}) |"
+            f" {statistics.median(run.steps for run in runs):,.0f} |"
+            f" {statistics.median(run.pushes / run.seconds for run in runs):.0f} |"
+            f" {statistics.median(run.staleness for run in runs):.1f} |"
+            f" {statistics.median(run.dropped / run.pushes for run in runs):.0%} |"
+        )
+    return "\n".join(lines)

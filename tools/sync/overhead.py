@@ -1,0 +1,132 @@
+"""What a parameter server costs beyond the gradients: 1.7 million parameters, 8 workers.
+
+A worker's work here is a gradient of a network at a fixed batch.  Alone, all workers compute one
+after the other without a word to anybody; then under each rule.  The rate that is left, and the
+time that a push takes the server's process, beside the time of copying the parameters once.
+Interleaved; the median of the rounds.
+"""
+
+import statistics
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import remotely
+from remotely_rl import sync
+from remotely_rl.sync.flat import Flat
+from remotely_rl.sync.server import ParameterServer, Worker
+
+WORKERS = 8
+ROUNDS = 3
+BATCH = 32
+WORDS = (
+    "asynchronous", "synchronous", "semi_async:n=2,counted=8,weak=12", "stale_synchronous",
+    "sasgd", "fasgd", "delay_compensated",
+)  # fmt: skip
+
+
+class Network:
+    """1.7 million parameters, and the gradient of some loss of them."""
+
+    def __init__(self, seed: int):
+        torch.manual_seed(0)
+        layers = [nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 850), nn.ReLU()]
+        self.flat = Flat(nn.Sequential(*layers, nn.Linear(850, 10)))
+        self.x = torch.randn(BATCH, 784, generator=torch.Generator().manual_seed(seed))
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        return self.flat.gradient_at(parameters, lambda: self.flat.module(self.x).square().mean())
+
+    def report(self) -> None:
+        return None
+
+
+@remotely.remote_class
+class Alone:
+    """Computes gradients for a while and tells how many."""
+
+    def __init__(self, seed: int):
+        torch.set_num_threads(1)
+        self.work = Network(seed)
+        self.parameters = self.work.flat.vector.clone()
+
+    def compute(self, seconds: float) -> int:
+        count, end = 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.work.gradient(self.parameters)
+            count += 1
+        return count
+
+
+class Cost(NamedTuple):
+    """Of one rule in one round."""
+
+    rate: float  # gradients a second, of all workers
+    server_s: float  # of the server's process for a push
+
+
+def measure(seconds: float) -> dict[str, list[Cost]]:
+    """Every rule and no rule, `seconds` each, interleaved."""
+    remotely.connect(cpus=2 * WORKERS)
+    torch.set_num_threads(1)
+    alone = remotely.group(Alone, WORKERS, 1)
+    costs: dict[str, list[Cost]] = {}
+    for _ in range(ROUNDS):
+        counts = alone.compute(seconds)
+        costs.setdefault("alone", []).append(Cost(sum(counts) / seconds, 0.0))
+        for word in WORDS:
+            costs.setdefault(word, []).append(_under(word, seconds))
+    return costs
+
+
+def _under(word: str, seconds: float) -> Cost:
+    rule = sync.make(word, Network(0).flat.vector, WORKERS, sync.sgd(1e-4))
+    server = ParameterServer(rule, lambda number: Worker(Network, number), lambda text: None)
+    try:
+        for _ in range(4 * WORKERS):  # until all compute
+            server.take(5.0)
+        pushes, began, spent = 0, time.monotonic(), time.process_time()
+        while time.monotonic() - began < seconds:
+            pushes += server.take(1.0) is not None
+        took, spent = time.monotonic() - began, time.process_time() - spent
+    finally:
+        server.close()
+    return Cost(pushes / took, spent / pushes)
+
+
+def copy_s() -> float:
+    """Seconds for one copy of the parameters, in memory that is not in the cache."""
+    size = Network(0).flat.vector.numel()
+    sources = [torch.randn(size) for _ in range(16)]
+    into = [torch.empty(size) for _ in range(16)]
+    times = []
+    for _ in range(9):
+        began = time.perf_counter()
+        for source, target in zip(sources, into, strict=True):
+            target.copy_(source)
+        times.append((time.perf_counter() - began) / len(sources))
+    return statistics.median(times)
+
+
+def table(costs: dict[str, list[Cost]]) -> str:
+    """In Markdown: medians, and the range of the rate."""
+    copy = copy_s()
+    alone = statistics.median(cost.rate for cost in costs["alone"])
+    size = Network(0).flat.vector.numel()
+    lines = [
+        f"{size:,} parameters, {WORKERS} workers; one copy of them takes {copy * 1e3:.2f} ms.",
+        "",
+        "| rule | gradients a second | of those alone | server, for a push | in copies |",
+        "|---|---|---|---|---|",
+    ]
+    for word, rounds in costs.items():
+        rates = [cost.rate for cost in rounds]
+        rate = statistics.median(rates)
+        server = statistics.median(cost.server_s for cost in rounds)
+        lines.append(
+            f"| {word} | {rate:.1f} ({min(rates):.1f}-{max(rates):.1f}) | {rate / alone:.0%} |"
+            f" {server * 1e3:.2f} ms | {server / copy:.1f} |"
+        )
+    return "\n".join(lines)
