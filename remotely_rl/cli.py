@@ -249,7 +249,7 @@ def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
     """Draw the learning curves of one RUN folder or more.
 
     Runs of the same algorithm and environment are one line, their mean, and a band from the
-    lowest to the highest.
+    lowest to the highest, as far as all go; each is a thin line to its own end.
     """
     from remotely_rl import curve  # noqa: PLC0415 - as in train_one
 

@@ -63,8 +63,7 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
     """Draws several runs, over "minutes", "steps" or both; returns those with nothing to draw.
 
     Runs of one algorithm in one environment make one line, their mean, and a band from the
-    lowest to the highest, where all of them have data; if that is nowhere, each is its own
-    line.  Raises TrainingError if something is no run, nothing can be drawn, or `png` not be
+    lowest to the highest, where all of them have data; each is a thin line besides.  Raises TrainingError if something is no run, nothing can be drawn, or `png` not be
     written.
     """
     if over is not None and over not in OVER:
@@ -78,11 +77,11 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
         for number, group in enumerate(groups):
             color, label = f"C{number}", f"{group.name}, n = {len(group.runs)}"
             curves = [(_over(rows, one), _returns(rows)) for rows in group.runs]
+            for x, y in curves:  # to its own end, which the band does not reach
+                axis.plot(x, y, color=color, alpha=0.4, lw=0.8)
             joint = band(curves)
             if joint is None:
-                for x, y in curves:
-                    axis.plot(x, y, color=color, alpha=0.5, label=label)
-                    label = ""
+                axis.plot([], [], color=color, label=label)
             else:
                 axis.plot(joint.x, joint.mean, color=color, label=label)
                 axis.fill_between(joint.x, joint.low, joint.high, color=color, alpha=0.2, lw=0)
