@@ -63,8 +63,8 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
     """Draws several runs, over "minutes", "steps" or both; returns those with nothing to draw.
 
     Runs of one algorithm in one environment make one line, their mean, and a band from the
-    lowest to the highest, where all of them have data; each is a thin line besides.  Raises TrainingError if something is no run, nothing can be drawn, or `png` not be
-    written.
+    lowest to the highest, where all of them have data; each is a thin line besides.  Raises
+    TrainingError if something is no run, nothing can be drawn, or `png` not be written.
     """
     if over is not None and over not in OVER:
         raise TrainingError(f"a curve runs over {' or '.join(OVER)}, not {over!r}")

@@ -16,6 +16,7 @@ from torch import nn
 
 from remotely_rl import a2c, actions, environments, evaluation, models, trained, training
 from remotely_rl.cli import main
+from remotely_rl.config import Common
 from remotely_rl.errors import TrainingError
 from remotely_rl.evaluation import Evaluation, evaluate, half_interval, measure, quotas
 from remotely_rl.trained import Policy, Trained
@@ -122,13 +123,13 @@ def test_greedy_takes_the_likeliest_action_and_sampled_draws_by_the_policy() -> 
         model.policy.bias.copy_(torch.tensor([0.0, math.log(3)]))  # 1 in three cases of four
     obs, begins = np.zeros((4000, 2), np.float32), np.zeros(4000, np.bool_)
     two = actions.Discrete(2)
-    assert Policy(model, two, 4000, greedy=True, seed=0).act(obs, begins).mean() == 1
-    drawn = Policy(model, two, 4000, greedy=False, seed=0).act(obs, begins).mean()
+    assert Policy(Common(), model, two, 4000, greedy=True, seed=0).act(obs, begins).mean() == 1
+    drawn = Policy(Common(), model, two, 4000, greedy=False, seed=0).act(obs, begins).mean()
     assert drawn == pytest.approx(0.75, abs=0.03)
 
 
 def test_memory_is_carried_and_starts_anew_where_an_episode_does() -> None:
-    policy = Policy(toys.CountsSteps(), actions.Discrete(4), 2, greedy=True, seed=0)
+    policy = Policy(Common(), toys.CountsSteps(), actions.Discrete(4), 2, greedy=True, seed=0)
     obs = np.zeros((2, 1), np.float32)
     begins = [[True, True], [False, False], [True, False], [False, False]]
     acted = [policy.act(obs, np.array(row)).tolist() for row in begins]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import remotely
-from remotely_rl import n_step_q
+from remotely_rl import models, n_step_q
 from remotely_rl.actions import Discrete
 from remotely_rl.algorithms.n_step_q import QActor
 from remotely_rl.errors import TrainingError
@@ -81,7 +81,8 @@ def test_an_observation_is_worth_what_the_target_network_says_of_the_best_action
     with torch.no_grad():
         for part in player.target.parameters():
             part.zero_()
-        player.target.policy.bias.copy_(torch.tensor([3.0, 7.0]))  # type: ignore[union-attr]
+        assert isinstance(player.target, models.MLP)
+        player.target.policy.bias.copy_(torch.tensor([3.0, 7.0]))
 
     assert player.look(last=False).value.tolist() == [7.0] * 4
 

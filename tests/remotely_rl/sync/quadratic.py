@@ -68,3 +68,9 @@ def descent(pushes: int, rate: float = RATE) -> list[float]:
         optimizer.step()
         w.append(float(parameter.detach()))
     return w
+
+
+def number(one: Tensor | None) -> float:
+    """The one number of what was pushed or sent."""
+    assert one is not None
+    return float(one)

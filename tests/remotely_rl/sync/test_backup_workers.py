@@ -1,7 +1,7 @@
 import pytest
 
 from remotely_rl import sync
-from tests.remotely_rl.sync.quadratic import play, round_robin, start
+from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
 
 def test_a_step_is_of_the_first_and_the_late_are_dropped_and_go_on() -> None:
@@ -15,7 +15,7 @@ def test_a_step_is_of_the_first_and_the_late_are_dropped_and_go_on() -> None:
     late = rule.push(1, start() * 100, 0)
 
     assert (late.accepted.value, late.staleness, late.waits) == ("dropped", 1, False)
-    assert float(late.parameters) == pytest.approx(0.7)
+    assert number(late.parameters) == pytest.approx(0.7)
 
 
 def test_without_backups_it_is_synchronous() -> None:

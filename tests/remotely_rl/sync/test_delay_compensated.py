@@ -1,7 +1,7 @@
 import pytest
 
 from remotely_rl import sync
-from tests.remotely_rl.sync.quadratic import play, round_robin, start
+from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
 
 def test_a_late_gradient_is_moved_by_its_square_times_the_way_between() -> None:
@@ -28,7 +28,7 @@ def test_the_adaptive_one_divides_by_the_root_of_the_mean_square() -> None:
 def test_the_way_is_from_what_the_client_was_sent_last() -> None:
     rule = sync.make("delay_compensated:compensation=1", start(), 2, sync.sgd(0.1))
     rule.push(0, start(), 0)
-    before = float(rule.push(0, start(), 1).parameters)
+    before = number(rule.push(0, start(), 1).parameters)
 
     rule.push(0, start(), 2)
 

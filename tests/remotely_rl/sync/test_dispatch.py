@@ -10,7 +10,7 @@ from tests.remotely_rl.sync.quadratic import start
 def turns(dispatcher: Drawn | Clocked | Scripted, clients: int, count: int) -> list[Event]:
     """Who comes when, if everybody is answered at once."""
     dispatcher.begin(clients)
-    seen = []
+    seen: list[Event] = []
     while len(seen) < count:
         event = dispatcher.next()
         if event is None:

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.remotely_rl.sync.quadratic import play
+from tests.remotely_rl.sync.quadratic import number, play
 
 
 def test_client_and_centre_move_towards_each_other_by_the_moving_rate() -> None:
@@ -8,7 +8,7 @@ def test_client_and_centre_move_towards_each_other_by_the_moving_rate() -> None:
 
     # Client 0 takes two steps from 1 to 0.81; centre 1 -> 0.9525, client -> 0.8575.
     assert played.w[0] == pytest.approx(0.9525)
-    assert float(played.replies[0].parameters) == pytest.approx(0.8575)
+    assert number(played.replies[0].parameters) == pytest.approx(0.8575)
     # Client 1 too, and meets the centre where that is now.
     assert played.w[1] == pytest.approx(0.9525 - 0.25 * (0.9525 - 0.81))
     # Client 0 goes on from where it was left.

@@ -45,7 +45,7 @@ def test_one_vector_is_the_same_as_its_parts_bit_by_bit() -> None:
     for staleness in range(1, 20):
         g = torch.randn(3, generator=random, dtype=torch.float64)
         whole.step(whole.weighed(0, g, staleness))
-        for rule, part in zip(parts, g.split(1), strict=True):
+        for rule, part in zip(parts, torch.split(g, 1), strict=True):
             rule.step(rule.weighed(0, part, staleness))
 
     assert torch.equal(whole.parameters, torch.cat([rule.parameters for rule in parts]))

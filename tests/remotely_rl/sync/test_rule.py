@@ -7,7 +7,7 @@ from remotely_rl import sync
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.dispatch import Drawn
 from remotely_rl.sync.simulator import Simulation
-from tests.remotely_rl.sync.quadratic import play, round_robin, start
+from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
 ALL = [
     {"diloco": "diloco:steps=5", "backup_workers": "backup_workers:backups=0"}.get(name, name)
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_refused_with_its_client_named_and_the_rule_goes_on(
 
     assert rule.counters.refused == 1
     assert float(rule.parameters) == 1.0
-    assert float(rule.push(0, start(), 0).parameters) == pytest.approx(0.9)
+    assert number(rule.push(0, start(), 0).parameters) == pytest.approx(0.9)
 
 
 def test_a_client_that_waits_cannot_push_again() -> None:

@@ -32,7 +32,8 @@ class Regression:
         x = torch.randn(16, 4, generator=self.random)
 
         def loss() -> Tensor:
-            return (self.flat.module(x)[:, 0] - x.sum(-1).sin()).square().mean()
+            error: Tensor = self.flat.module(x)[:, 0] - x.sum(-1).sin()
+            return error.square().mean()
 
         return self.flat.gradient_at(parameters, loss)
 

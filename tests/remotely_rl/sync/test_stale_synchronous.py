@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from remotely_rl import sync
 from remotely_rl.sync.dispatch import Drawn
 from remotely_rl.sync.simulator import Simulation
-from tests.remotely_rl.sync.quadratic import play, round_robin, start
+from remotely_rl.sync.stale_synchronous import StaleSynchronous
+from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
 
 def test_who_is_too_far_ahead_waits_until_the_slowest_has_pushed() -> None:
@@ -17,7 +18,7 @@ def test_who_is_too_far_ahead_waits_until_the_slowest_has_pushed() -> None:
 
     assert not reply.waits
     assert [one.client for one in reply.released] == [0]
-    assert float(reply.released[0].parameters) == pytest.approx(0.7)
+    assert number(reply.released[0].parameters) == pytest.approx(0.7)
 
 
 def test_a_push_moves_the_parameters_though_its_client_waits() -> None:
@@ -38,10 +39,11 @@ def test_nobody_is_ever_further_ahead_than_one_push_beyond_the_slack(
     clients: int, slack: int, seed: int
 ) -> None:
     rule = sync.make(f"stale_synchronous:slack={slack}", start(), clients)
+    assert isinstance(rule, StaleSynchronous)
     simulation = Simulation(rule, lambda client, w: w, Drawn(seed))
     for _ in range(60):
         simulation.push()
-        assert max(rule.clocks) - min(rule.clocks) <= slack + 1  # type: ignore[attr-defined]
+        assert max(rule.clocks) - min(rule.clocks) <= slack + 1
 
 
 def test_a_dead_slowest_lets_the_others_go() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from remotely_rl import sync
-from tests.remotely_rl.sync.quadratic import descent, play, start
+from tests.remotely_rl.sync.quadratic import descent, number, play, start
 
 
 def uneven(client: int, w: torch.Tensor) -> torch.Tensor:
@@ -27,7 +27,7 @@ def test_a_step_is_the_mean_and_releases_all_who_waited() -> None:
     assert played.w == pytest.approx([1, 1, 1 - 0.1 * 2])
     assert [reply.waits for reply in played.replies] == [True, True, False]
     assert [one.client for one in played.replies[-1].released] == [0, 2]
-    assert all(float(one.parameters) == played.w[-1] for one in played.replies[-1].released)
+    assert all(number(one.parameters) == played.w[-1] for one in played.replies[-1].released)
     assert played.staleness == [0, 0, 0]
 
 
