@@ -165,7 +165,7 @@ class Shared(Common):
     )
 
     sync: Annotated[
-        str, "how gradients become one set of parameters: a rule, NAME or NAME:SETTING=VALUE,..."
+        str, "how gradients become one set of parameters: a rule; `remotely-rl rules` lists them"
     ] = "asynchronous"
     accumulate: Annotated[int, "segments whose gradients a worker sums up for a push", COUNT] = 1
     optimizer: Annotated[str, "of the shared parameters: rmsprop, adam or sgd"] = "rmsprop"

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remotely_rl import sync
@@ -27,6 +27,7 @@ def test_every_rule_comes_down_to_the_minimum(word: str, clients: int) -> None:
 
 
 @pytest.mark.parametrize("word", ALL)
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), clients=st.integers(1, 6))
 def test_whatever_the_order_nobody_waits_for_ever_and_staleness_is_never_negative(
     word: str, seed: int, clients: int

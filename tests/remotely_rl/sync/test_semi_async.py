@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remotely_rl import sync
@@ -78,6 +78,7 @@ orders = st.integers(1, 8).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(orders, st.integers(1, 10), st.integers(0, 4), st.integers(0, 4))
 def test_no_order_keeps_it_from_merging(
     drawn: tuple[int, list[int]], n: int, counted: int, more: int

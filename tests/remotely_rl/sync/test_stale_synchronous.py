@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remotely_rl import sync
@@ -34,6 +34,7 @@ def test_with_endless_slack_it_is_asynchronous() -> None:
     assert play("stale_synchronous:slack=99", 3, order).w == play("asynchronous", 3, order).w
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 1000))
 def test_nobody_is_ever_further_ahead_than_one_push_beyond_the_slack(
     clients: int, slack: int, seed: int
