@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import remotely
-from remotely_rl import a3c, sharing
+from remotely_rl import a3c, models, sharing
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
 
@@ -30,7 +30,7 @@ def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
     config = dataclasses.replace(CONFIG, sync=rule)
     remotely.connect(cpus=config.actors)  # or remotely.connect("host:8010")
     shared = sharing.SharedLearner(config, make_learner(config).model)
-    make_work = functools.partial(a3c.make_work, config, sharing.own_copy(shared.model))
+    make_work = functools.partial(a3c.make_work, config, models.on_cpu(shared.model))
     server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
     scores: list[float] = []
     steps, began, shown = 0, time.monotonic(), 0.0

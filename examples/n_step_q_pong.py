@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import remotely
-from remotely_rl import n_step_q, sharing
+from remotely_rl import models, n_step_q, sharing
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
 
@@ -25,7 +25,7 @@ MINUTES = 40
 def main(minutes: float = MINUTES) -> None:
     remotely.connect(cpus=CONFIG.actors)  # or remotely.connect("host:8010")
     shared = sharing.SharedLearner(CONFIG, make_learner(CONFIG).model)
-    make_work = functools.partial(n_step_q.make_work, CONFIG, sharing.own_copy(shared.model))
+    make_work = functools.partial(n_step_q.make_work, CONFIG, models.on_cpu(shared.model))
     server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
     scores: list[float] = []
     steps, began, shown = 0, time.monotonic(), 0.0

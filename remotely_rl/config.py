@@ -146,23 +146,11 @@ class Streaming(Common):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shared(Common):
+class Shared(OnePass):
     """What templates can be told besides whose workers share parameters by a sync rule."""
 
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
-    trajectory_steps: Annotated[int, "T, steps of each environment in a segment", COUNT] = 8
-    random_start: Annotated[
-        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
-    ] = 250
-    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
-        1.0
-    )
-    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
-    entropy: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = 0.004
-    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
-        3_000_000
-    )
 
     sync: Annotated[
         str, "how gradients become one set of parameters: a rule; `remotely-rl rules` lists them"

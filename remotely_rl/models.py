@@ -379,6 +379,11 @@ def build(
     return model
 
 
+def on_cpu(model: nn.Module) -> nn.Module:
+    """A copy for actors, which have no GPU."""
+    return copy.deepcopy(model).cpu()
+
+
 def state_of(model: nn.Module) -> dict[str, np.ndarray]:
     """Parameters and buffers as numpy arrays, copied: the learner may go on at once."""
     return {

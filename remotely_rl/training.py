@@ -18,7 +18,6 @@ raises, for the learner is whole between updates; but if what it holds is lost, 
 before is kept.  A disk that is full is told of, and the run goes on.
 """
 
-import copy
 import dataclasses
 import os
 import signal
@@ -220,7 +219,7 @@ class Session:
     def _crew(self) -> Samplers[Rollout]:
         config, learner = self._config, self.learner
         self.restore(learner)
-        model = on_cpu(learner.model)
+        model = models.on_cpu(learner.model)
 
         def hire(number: int) -> Actor:
             return Actor(config, model, self.stream_of(number))
@@ -473,11 +472,6 @@ def config_of(
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     return kind(**{**kept, **(given or {})})
-
-
-def on_cpu(model: nn.Module) -> nn.Module:
-    """A copy for actors, which have no GPU."""
-    return copy.deepcopy(model).cpu()
 
 
 def _path(run: str | Path | None) -> Path | None:

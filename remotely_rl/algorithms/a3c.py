@@ -10,7 +10,6 @@ With `clip` and several `passes` the workers' losses are PPO's.
 """
 
 import dataclasses
-import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -73,14 +72,5 @@ def train(
     first is up to the machine.  (With a synchronous rule it does.)
     """
     with training.begin("a3c", Config, config, model, run, resume) as session:
-        asked = session.learner.config
-        assert isinstance(asked, Config)
-        learner = sharing.SharedLearner(asked, session.learner.model)
-        work = functools.partial(make_work, asked, sharing.own_copy(learner.model))
-        workers = session.serve(learner, work)
-        while not session.over():
-            learner.follow(session.env_steps)
-            pushed = session.take(workers)
-            if pushed is not None:
-                session.learnt(pushed.report.numbers, [pushed.reply.staleness])
+        sharing.train(session, make_work)
     return session.result

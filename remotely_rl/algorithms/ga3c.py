@@ -380,7 +380,7 @@ def train(
         connect(most + 1)
         on_gpu = learner.device.type == "cuda"
         made: Any = remotely.options(brain_of(config), gpus=int(on_gpu))
-        brain = made(config, training.on_cpu(learner.model), learner.actions)
+        brain = made(config, models.on_cpu(learner.model), learner.actions)
         session.restore(FarLearner(brain, learner.model))
 
         def hire(number: int) -> Agent:

@@ -88,15 +88,18 @@ def make(word: str, parameters: Tensor, clients: int, optimizer: MakeOptimizer =
     given = {**GATED.get(name, {}), **_pairs(word, rest)}
     gates = {key[len(GATE) :]: text for key, text in given.items() if key.startswith(GATE)}
     own = {key: text for key, text in given.items() if not key.startswith(GATE)}
-    if RATE in own:
+    has_own_rate = RATE in own
+    if has_own_rate:
         optimizer = sgd(_value(float, RATE, own.pop(RATE)))
-    return kind(
+    rule = kind(
         parameters,
         clients,
         optimizer,
         gates=Gates(**_values(Gates, gates, GATE)) if gates else None,
         **_values(kind, own, ""),
     )
+    rule.has_own_rate |= has_own_rate
+    return rule
 
 
 def _rule(name: str) -> type[Rule]:

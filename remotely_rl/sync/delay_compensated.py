@@ -12,7 +12,7 @@ running mean of g^2.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -43,6 +43,13 @@ class DelayCompensated(Asynchronous):
             strength = self.compensation / (self.square + EPSILON).sqrt()
         way = self.vector.detach() - self.sent[client]
         return contribution + strength * square * way
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "square": self.square}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.square.copy_(state["square"])
 
     def delivered(self, client: int, parameters: Tensor) -> None:
         self.sent[client] = parameters

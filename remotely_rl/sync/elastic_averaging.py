@@ -31,6 +31,7 @@ class ElasticAveraging(Rule):
         self.inner = optimizer
         self.rho = self.moving_rate or 0.9 / self.clients
         super().__post_init__(start, sgd(self.rho))
+        self.has_own_rate = True  # that of the optimizer is the clients'
 
     def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
         strayed = contribution - self.vector.detach()

@@ -39,6 +39,7 @@ class LocalSteps(Synchronous):
             nesterov=self.momentum > 0,
         )
         super().__post_init__(start, outer)
+        self.has_own_rate = True  # that of the optimizer is the clients'
 
     def client(self, number: int, accumulate: int = 1) -> Client:
         return Exploring(super().client(number, accumulate), self.steps, self.inner)

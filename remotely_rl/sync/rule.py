@@ -134,6 +134,7 @@ class Rule(ABC):
         self.waiting: set[int] = set()
         self.counters = Counters()
         self.deviation = 1.0  # what gates go by
+        self.has_own_rate = False  # which a schedule leaves alone
         self._newest: Tensor | None = None
         self.begin()
 
@@ -186,10 +187,14 @@ class Rule(ABC):
         self.joined(client)
         if self.gates is not None:
             self.gates.forget(client)
+        return self.renew(client), self.version
+
+    def renew(self, client: int) -> Tensor:
+        """The newest parameters for a client that is to begin anew with them, past all gates."""
         self.counters.fetches += 1
         self.counters.bytes_fetched += self.parameters.nbytes
         self.delivered(client, self.parameters)
-        return self.parameters, self.version
+        return self.parameters
 
     @property
     def parameters(self) -> Tensor:
@@ -200,11 +205,14 @@ class Rule(ABC):
 
     def client(self, number: int, accumulate: int = 1) -> Client:
         """What client `number` does between two pushes; it can be sent to its machine."""
+        self.delivered(number, self.parameters)
         gate = self.gates.of_client(number) if self.gates else None
         return Client(number, self.parameters, self.version, gate, accumulate)
 
     def set_rate(self, rate: float) -> None:
-        """Has the optimizer take steps at this rate from here on."""
+        """Has the optimizer take steps at this rate from here on, unless the rule has its own."""
+        if self.has_own_rate:
+            return
         for group in self._optimizer.param_groups:
             group["lr"] = rate
 

@@ -12,7 +12,7 @@ tells the order, by which the simulator makes the same parameters, bit by bit.
 
 A worker that dies leaves the rule, so that nobody waits for it, and another takes its place
 with the newest parameters.  A contribution that the rule refuses is forgotten, its client is
-named and starts from the newest parameters.
+named and starts from the newest parameters; it is no arrival, so such a run does not replay.
 
 Vectors move as flat arrays: on one machine a push is one copy, and so is its reply.
 """
@@ -166,7 +166,7 @@ class ParameterServer:
             if self._refused >= REFUSED_IN_A_ROW:
                 raise TrainingError(f"{self._refused} pushes were refused: {error}") from error
             self._say(f"{error}; it goes on with the newest parameters")
-            self._answer(client, rule.parameters, rule.version)
+            self._answer(client, rule.renew(client), rule.version)
             return None
         self._refused = 0
         self.arrivals.append(Event(Kind.PUSH, client))

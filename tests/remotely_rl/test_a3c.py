@@ -15,8 +15,6 @@ CONFIG = a3c.Config(
     optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, interval_s=1e6,
     checkpoint_s=1e6, target=0.95, steps=30_000,
 )  # fmt: skip
-# Descent by the rule's own optimizer, or by steps scaled otherwise, takes other rates.
-RATES = {"local_sgd": 0.01, "diloco": 0.01, "elastic_averaging": 0.01, "fasgd": 0.01}
 WORDS = {"diloco": "diloco:steps=4,outer_rate=1", "semi_async": "semi_async:n=2",
          "backup_workers": "backup_workers:backups=1"}  # fmt: skip
 

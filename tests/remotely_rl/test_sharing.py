@@ -132,3 +132,29 @@ def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message
 
     with pytest.raises(TrainingError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("word", "moved"),
+    [
+        ("asynchronous", 0.25),
+        ("asynchronous:rate=0.5", 0.5),  # a word with a rate has said so
+        ("local_sgd", 1.0),  # outer rates are not the learner's
+        ("elastic_averaging:moving_rate=0.5", None),
+    ],
+)
+def test_a_schedule_moves_the_rate_of_rules_that_have_none_of_their_own(
+    word: str, moved: float | None
+) -> None:
+    config = dataclasses.replace(
+        CONFIG, sync=word, actors=1, learning_rate=1.0, learning_rate_end=0.0, decay_steps=100
+    )
+    learner = sharing.SharedLearner(config, toys.network(2))
+    before = learner.rule.parameters
+    learner.follow(75)
+
+    pushed = torch.ones_like(before) if moved else before - 1.0
+    learner.rule.push(0, pushed, 0)
+
+    way = before - learner.rule.parameters
+    np.testing.assert_allclose(way, 0.5 if moved is None else moved, rtol=1e-4)

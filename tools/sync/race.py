@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import a3c, metrics, sampler, sharing
+from remotely_rl import a3c, metrics, models, sampler, sharing
 from remotely_rl.acting import Actor
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
@@ -95,7 +95,7 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
     config = a3c.Config(**CONFIG, actors=course.workers, sync=word, seed=seed)
     sampler.connect(max(one.workers for one in COURSES))
     shared = sharing.SharedLearner(config, make_learner(config).model)
-    model = sharing.own_copy(shared.model)
+    model = models.on_cpu(shared.model)
     work = functools.partial(make_work, config, model, course.slow, course.by)
     server = ParameterServer(shared.rule, lambda number: Worker(work, number), lambda text: None)
     tally = metrics.Tally(metrics.Counters())

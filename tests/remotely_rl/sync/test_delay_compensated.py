@@ -41,3 +41,25 @@ def test_without_compensation_it_is_asynchronous() -> None:
     assert play("delay_compensated:compensation=0", 4, order).w == (
         play("asynchronous", 4, order).w
     )
+
+
+def test_who_goes_on_from_a_checkpoint_is_compensated_from_there() -> None:
+    word = "delay_compensated:compensation=1,adaptive=true"
+    before = play(word, 1, [0] * 5).rule
+    after = sync.make(word, start(), 1, sync.sgd(0.1))
+    after.load(before.state())
+    for rule in (before, after):
+        client = rule.client(0)
+        rule.push(0, start(), client.version)
+
+    assert float(before.parameters) == float(after.parameters)
+
+
+def test_who_was_refused_is_compensated_from_what_it_was_given_then() -> None:
+    rule = sync.make("delay_compensated:compensation=1", start(), 2, sync.sgd(0.1))
+    before = number(rule.push(0, start() * 2, 0).parameters)
+
+    assert number(rule.renew(1)) == before
+    rule.push(1, start(), 1)
+
+    assert float(rule.parameters) == pytest.approx(before - 0.1)
