@@ -76,7 +76,7 @@ def main() -> None:
     elif asked.what == "race":
         raced(asked.quick)
     else:
-        print(overhead.table(overhead.measure(2.0 if asked.quick else 10.0)))
+        print(overhead.table(overhead.measure(1.0, 1) if asked.quick else overhead.measure(10.0)))
 
 
 if __name__ == "__main__":

@@ -67,13 +67,13 @@ class Cost(NamedTuple):
     server_s: float  # of the server's process for a push
 
 
-def measure(seconds: float) -> dict[str, list[Cost]]:
+def measure(seconds: float, rounds: int = ROUNDS) -> dict[str, list[Cost]]:
     """Every rule and no rule, `seconds` each, interleaved."""
     remotely.connect(cpus=2 * WORKERS)
     torch.set_num_threads(1)
     alone = remotely.group(Alone, WORKERS, 1)
     costs: dict[str, list[Cost]] = {}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         counts = alone.compute(seconds)
         costs.setdefault("alone", []).append(Cost(sum(counts) / seconds, 0.0))
         for word in WORDS:

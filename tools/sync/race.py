@@ -99,8 +99,11 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
     work = functools.partial(make_work, config, model, course.slow, course.by)
     server = ParameterServer(shared.rule, lambda number: Worker(work, number), lambda text: None)
     tally = metrics.Tally(metrics.Counters())
-    steps, began = 0, time.monotonic()
+    steps = 0
     try:
+        while server.take(timeout_s=1.0) is None:
+            pass  # the clock starts when the first worker is there
+        began = time.monotonic()
         while time.monotonic() - began < 60 * minutes and tally.judged() < TARGET:
             shared.follow(steps)
             pushed = server.take(timeout_s=1.0, told=steps)
@@ -131,6 +134,6 @@ def table(finishes: dict[tuple[str, str], list[Finish]]) -> str:
             f" {statistics.median(run.steps for run in runs):,.0f} |"
             f" {statistics.median(run.pushes / run.seconds for run in runs):.0f} |"
             f" {statistics.median(run.staleness for run in runs):.1f} |"
-            f" {statistics.median(run.dropped / run.pushes for run in runs):.0%} |"
+            f" {statistics.median(run.dropped / max(1, run.pushes) for run in runs):.0%} |"
         )
     return "\n".join(lines)
