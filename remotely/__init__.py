@@ -30,12 +30,14 @@ from remotely.errors import (
     NotConnected,
     NotPicklable,
     RemotelyError,
+    TooLarge,
     VersionMismatch,
     WireError,
     WorkerLost,
 )
 from remotely.future import as_completed
 from remotely.handle import Group, close, get_actor, put, submit
+from remotely.idempotent import idempotent
 from remotely.remote_class import group, local, options, remote_class
 from remotely.stream import Stream, merge
 
@@ -54,6 +56,7 @@ __all__ = [
     "NotPicklable",
     "RemotelyError",
     "Stream",
+    "TooLarge",
     "VersionMismatch",
     "WireError",
     "WorkerLost",
@@ -63,6 +66,7 @@ __all__ = [
     "connect",
     "get_actor",
     "group",
+    "idempotent",
     "is_connected",
     "local",
     "merge",

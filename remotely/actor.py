@@ -10,7 +10,7 @@ and sends what has been held since it last looked.  That is the one use of the s
 the main thread's, and why there is a lock.
 
 What ends the process is decided in this order, so that a full inbox can never keep an orphan
-alive: worker gone, stop asked, next call.
+alive: worker gone, lease over (fence.py), stop asked, next call.
 
 How a call runs depends on the class:
 
@@ -40,13 +40,15 @@ import traceback
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import zmq
 
-from remotely import arena, connection, control, sockets, wire
+from remotely import arena, connection, control, faults, sockets, wire
 from remotely.batching import Gathering
-from remotely.errors import WireError
+from remotely.errors import NotAllowed, WireError
+from remotely.fence import LOOK_EVERY_S, Fence
 from remotely.keys import KeyPair
 from remotely.loop import Loop
 from remotely.servant import Reply, Servant, raised
@@ -56,6 +58,8 @@ COUNT_EVERY_S = 2.0
 LAST_REPLY_S = 1.0
 LOOK_S = 0.002
 LOOKS_IN_VAIN = 10  # after which the door thread stops looking
+REVOKED = "the key with which this call came was revoked"
+FENCED_S = 0.05
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 
 
@@ -65,6 +69,8 @@ class Actor:
     def __init__(self, birth: control.Birth, worker: socket.socket) -> None:
         self._servant = Servant(birth)
         self._worker = worker
+        self._fence = Fence(Path(birth.folder))
+        self._reader = control.Reader(control.ToActor)
         self._stop_asked = False
         self._ender: tuple[bytes, Message] | None = None  # who asked for its end in a call
         self._done: deque[Reply] = deque()
@@ -79,14 +85,16 @@ class Actor:
         self._in_flight = 0  # on the event loop
         self._tasks: set[Any] = set()  # it alone holds them but weakly
 
-        client_keys = frozenset(birth.client_keys)
+        self._client_keys = frozenset(birth.client_keys)
+        self._some_revoked = False
         self._context = sockets.new_context()
-        door = sockets.Door(self._context, lambda key: "client" if key in client_keys else None)
+        door = sockets.Door(self._context, self._admit)
         self._door_socket = door.socket
         self._door = Loop()
         self._door.watch_socket(door.socket, door.answer)
         self._door.watch(worker.fileno(), self._hear_worker)
         self._door.every(COUNT_EVERY_S, self._count)
+        self._door.every(LOOK_EVERY_S, self._mind_fence)
         self._counted = 0
         self._door_thread = threading.Thread(
             target=self._door.run, name="remotely-door", daemon=True
@@ -163,14 +171,22 @@ class Actor:
         while self._done:
             self._send(self._done.popleft())
             busy = True
+        self._wait_for_lease()
         with self._lock:
             if not sockets.readable(self._socket):
                 return busy
-            route, frames = sockets.receive_routed(self._socket)
+            if self._some_revoked:
+                route, key, frames = sockets.receive_identified(self._socket)
+            else:  # it costs to ask each for its key
+                route, frames = sockets.receive_routed(self._socket)
         try:
             messages = wire.each(wire.decode(frames, "client"))
         except WireError as error:
             print(f"remotely: dropped a message: {error}", file=sys.stderr)
+            return True
+        if self._some_revoked and key not in self._client_keys:
+            for message in messages:
+                self._send(raised(route, message, NotAllowed(REVOKED)))
             return True
         self._in_crowd = len(messages) > 1
         try:
@@ -184,6 +200,8 @@ class Actor:
         return True
 
     def _handle(self, route: bytes, message: Message) -> None:
+        if faults.ON and message.kind is Kind.CALL:
+            faults.at("actor.call")
         servant = self._servant
         if message.kind is Kind.CALL and message.name in servant.batched:
             self._gather(route, message)
@@ -201,7 +219,12 @@ class Actor:
             if message.kind is Kind.INIT and servant.concurrency > 1:
                 self._threads = ThreadPoolExecutor(servant.concurrency, "remotely-call")
 
+    def _wait_for_lease(self) -> None:
+        while self._fence.has_passed:  # it moves, or the door thread ends us
+            time.sleep(FENCED_S)
+
     def _answer_on_thread(self, route: bytes, message: Message) -> None:
+        self._wait_for_lease()
         try:
             self._reply(self._servant.answer(route, message))
         except SystemExit as error:  # a thread's would be swallowed
@@ -224,6 +247,8 @@ class Actor:
         os.eventfd_write(self._done_fd, 1)
 
     def _send(self, reply: Reply) -> None:
+        if faults.ON:
+            faults.at("actor.reply")
         with self._lock:
             if self._in_crowd and reply.is_small:
                 self._hold(reply)
@@ -333,9 +358,23 @@ class Actor:
         except OSError:
             data = b""
         if not data:  # the worker is gone, and with it our right to be
-            os.killpg(0, signal.SIGKILL)
+            _end_group()
+        match self._reader.read(data):
+            case control.Admit(client_keys=keys):
+                admitted = frozenset(keys)
+                self._some_revoked |= bool(self._client_keys - admitted)
+                self._client_keys = admitted
+                return
         self._stop_asked = True
         os.eventfd_write(self._done_fd, 1)
+
+    def _admit(self, key: bytes) -> str | None:
+        return "client" if key in self._client_keys else None
+
+    def _mind_fence(self) -> None:
+        if self._fence.look():
+            print("remotely: the worker lost its lease, and its actors end", file=sys.stderr)
+            _end_group()
 
     def _count(self) -> None:
         self._servant.tidy()
@@ -363,6 +402,8 @@ class Actor:
                 self._servant.close()
             except Exception:
                 traceback.print_exc()
+        if faults.ON:
+            faults.at("actor.end")
         connection.shutdown()
         self._tell(control.Count(calls=self._servant.calls))
         atexit._run_exitfuncs()
@@ -376,3 +417,8 @@ class Actor:
         if not self._door_thread.is_alive():
             self._door_socket.close()
             self._context.term()  # waits until the last reply has left
+
+
+def _end_group() -> None:
+    """End this actor with all that it started."""
+    os.killpg(0, signal.SIGKILL)

@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any
 
-from remotely import control
+from remotely import control, faults
 from remotely.actor import Actor
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -28,6 +28,8 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
         for fd, standard in ((stdout_fd, 1), (stderr_fd, 2)):
             os.dup2(fd, standard)
             os.close(fd)
+    if faults.ON:
+        faults.at("actor.birth")
     worker = socket.socket(fileno=control_fd)
     birth = control.Reader(control.Birth).read(worker.recv(MAX_CONTROL_BYTES))
     assert isinstance(birth, control.Birth)

@@ -36,13 +36,13 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from remotely import arena, codec, control, host, in_flight, sockets, wire
+from remotely import arena, codec, control, faults, host, in_flight, sockets, wire
 from remotely.arena import Loan
 from remotely.codec import NOTHING
 from remotely.control import Location
 from remotely.descriptor import Descriptor
 from remotely.ending import Ended
-from remotely.errors import ActorRaised, RemoteTraceback, WireError
+from remotely.errors import ActorRaised, RemotelyError, RemoteTraceback, WireError
 from remotely.future import CallFuture
 from remotely.in_flight import Budget
 from remotely.keys import KeyPair
@@ -129,10 +129,16 @@ class Channel:
         with self._lock:
             if self._ended is None:
                 call_id = next(self._ids)
-                frames = parcel.message(kind, call_id, name, loan)
+                try:
+                    frames = parcel.message(kind, call_id, name, loan)
+                except RemotelyError:  # it is too large, and nothing of it has left
+                    self._settle_locked(future)
+                    raise
                 future.call_id = call_id
                 future.receiver = self
                 self._pending[call_id] = future
+                if faults.ON and faults.at("client.call"):
+                    self._cut()
                 if self._broken:  # why, we are about to hear
                     self._unsent.add(call_id)
                     if loan is not None:
@@ -252,9 +258,18 @@ class Channel:
                         replies.append((future, message))
                     else:
                         decline(message, self._partner)
+        if faults.ON and replies and faults.at("client.reply"):
+            self._pending.update((future.call_id, future) for future, _ in replies)
+            replies = []
+            self._cut()
         if not self._pending:
             self._disarm()
         return replies
+
+    def _cut(self) -> None:
+        """Break the connection, as a fault on purpose."""
+        self._broken = True
+        self._loop.call(lambda: self._on_broken(self))
 
     def _after_use(self, background: bool) -> list[Reply]:
         """See to it that somebody receives, after the socket was used."""
@@ -379,11 +394,14 @@ class Channel:
             ours.take_back(loan)
 
     def _settle(self, future: CallFuture[Any]) -> None:
-        if nbytes := future.nbytes:
-            future.nbytes = 0
-            self._budget.give(nbytes)
+        if future.nbytes:
             with self._lock:
-                self._nbytes -= nbytes
+                self._settle_locked(future)
+
+    def _settle_locked(self, future: CallFuture[Any]) -> None:
+        nbytes, future.nbytes = future.nbytes, 0
+        self._nbytes -= nbytes
+        self._budget.give(nbytes)
 
     def _wait_for_room(self, nbytes: int) -> None:
         """Wait for the oldest calls until what is in flight is within its bounds."""

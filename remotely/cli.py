@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -61,6 +61,7 @@ def main() -> None:
     remotely join 192.168.0.10:8010 --key worker.key
     remotely status                                 who is there, what is free
     remotely logs Counter-1 --follow                what an actor prints
+    remotely keys                                   who may come in
     remotely stop
 
     REMOTELY_ADDRESS is the cluster to use, REMOTELY_KEY the key file, REMOTELY_HOME where keys and
@@ -174,6 +175,59 @@ def join(
         f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
         f"To leave it: remotely stop{'' if port == DEFAULT_PORT else f' --port {port}'}"
     )
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+@main.group("keys", short_help="List, make and revoke the keys of this machine's cluster.")
+def key_commands() -> None:
+    """List, make and revoke the keys of this machine's cluster.
+
+    \b
+    remotely keys list
+    remotely keys add client ada.key     one more key, to be copied to whom it is for
+    remotely keys revoke ada.key         its holder is cut off, at once
+    """
+
+
+@key_commands.command("list", short_help="Show which keys the master admits.")
+def list_keys() -> None:
+    """Show which keys the master admits: their public halves."""
+    from remotely import keys  # noqa: PLC0415 - as said at the top
+
+    master = keys.load_master(keys.default_folder() / "master.key")
+    for role, admitted in (("client", master.client_keys), ("worker", master.worker_keys)):
+        for key in admitted:
+            click.echo(f"{role}  {key.decode()}")
+
+
+@key_commands.command("add", short_help="Make one more key.")
+@click.argument("role", type=click.Choice(["client", "worker"]))
+@click.argument("file", type=click.Path(path_type=Path))
+def add_key(role: Literal["client", "worker"], file: Path) -> None:
+    """Make one more key, which the master admits from now on, and write it to FILE."""
+    from remotely import keys, launch  # noqa: PLC0415 - as said at the top
+
+    member = keys.add_key(keys.default_folder(), role, file)
+    launch.read_keys_again()
+    click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
+
+
+@key_commands.command("revoke", short_help="Cut off the holder of a key.")
+@click.argument("key", metavar="FILE-OR-KEY")
+def revoke_key(key: str) -> None:
+    """Cut off the holder of a key: no new connection, no further call on those there are.
+
+    The key is named by its file, or by its public half as `remotely keys list` shows it.
+    """
+    from remotely import keys, launch  # noqa: PLC0415 - as said at the top
+
+    public = keys.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
+    role = keys.revoke_key(keys.default_folder(), public)
+    running = launch.read_keys_again()
+    told = "" if running else " No master runs on this machine now."
+    click.echo(f"The {role} with the key {public.decode()} is admitted no more.{told}")
 
 
 # --- status ---------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -36,6 +37,7 @@ from remotely.engine import Options, Remote
 from remotely.errors import (
     ActorDied,
     MasterLost,
+    NotAllowed,
     NotConnected,
     RemotelyError,
     VersionMismatch,
@@ -44,7 +46,7 @@ from remotely.errors import (
 from remotely.future import CallFuture, failed
 from remotely.in_flight import Budget
 from remotely.keys import MemberKey
-from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, TICK_EVERY_S
+from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, RESTARTS_WITHIN_S, TICK_EVERY_S
 from remotely.link import Link
 from remotely.loop import Loop
 from remotely.partner import Parcel
@@ -70,8 +72,22 @@ class ClusterActor(Remote):
         self.channel: Channel | None = None
         self.ended: Ended | None = None
         self.gone = threading.Event()  # its death was told
-        self.restarts_left = 0
+        self.restarts: deque[float] = deque()  # when; the last ones
         self.remade_from: tuple[codec.Encoded, Options] | None = None
+        self.settled = threading.Event()  # not while it is made anew
+        self.settled.set()
+        self.life_lock = threading.Lock()
+
+    def may_restart(self, now: float) -> bool:
+        """Tell whether it may have another life, and count it."""
+        if self.remade_from is None:
+            return False
+        while self.restarts and self.restarts[0] < now - RESTARTS_WITHIN_S:
+            self.restarts.popleft()
+        if len(self.restarts) >= self.remade_from[1].max_restarts:
+            return False
+        self.restarts.append(now)
+        return True
 
 
 class Question(Future[Any]):
@@ -118,6 +134,7 @@ class Client:
         self._actors: weakref.WeakValueDictionary[str, ClusterActor] = weakref.WeakValueDictionary()
         self._channels: set[Channel] = set()
         self._welcome: Future[control.Welcome] = Future()
+        self._refusal: RemotelyError | None = None
         self._farewell = threading.Event()
         self._budget = Budget()
 
@@ -173,7 +190,6 @@ class Client:
         try:
             if options.max_restarts:
                 for actor in actors:
-                    actor.restarts_left = options.max_restarts
                     actor.remade_from = encoded, options
             made = [
                 self._init(actor, future, encoded, options)
@@ -277,6 +293,8 @@ class Client:
 
     def _ask(self, message: Callable[[int], msgspec.Struct]) -> Future[Any]:
         self._check()
+        if self._refusal is not None:
+            raise self._refusal
         ticket = next(self._ids)
         question = self._tickets[ticket] = Question(message(ticket))
         self._tell(question.message)
@@ -377,14 +395,17 @@ class Client:
 
     def _remake(self, actor: ClusterActor, encoded: codec.Encoded, options: Options) -> None:
         """Give an actor that died its next life; its handles stay."""
-        with actor.lock:
-            life = actor.request.life + 1
-            actor.request = msgspec.structs.replace(actor.request, life=life)
-            try:
-                self._init(actor, self._ask_for_place(actor), encoded, options).result()
-            except Exception as error:
-                why = f"{actor.name} died, and could not be restarted: {error}"
+        life = actor.request.life
+        try:
+            self._init(actor, self._ask_for_place(actor), encoded, options).result()
+        except Exception as error:
+            why = f"{actor.name} died, and could not be restarted: {error}"
+            if actor.request.life == life:  # else its next life is on the way
                 actor.ended = lambda may: ActorDied(why, may_have_run=may)
+        finally:
+            with actor.life_lock:
+                if actor.request.life == life:
+                    actor.settled.set()
 
     # --- calling ----------------------------------------------------------------------------------
 
@@ -419,7 +440,8 @@ class Client:
         channel = actor.channel
         if channel is not None and not channel.ended:
             return channel
-        with actor.lock:  # held while it is made anew
+        actor.settled.wait()
+        with actor.lock:
             if actor.ended is not None:
                 raise actor.ended(False)
             channel = actor.channel
@@ -488,6 +510,10 @@ class Client:
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():
             self._welcome.set_exception(error)
+        elif isinstance(error, NotAllowed):  # our key was revoked
+            self._refusal = error
+            for ticket in list(self._tickets):
+                self._tickets.pop(ticket).set_exception(error)
 
     def _check_master(self) -> None:
         if self._link.silent_s() > LEASE_S and self._tickets:
@@ -511,11 +537,15 @@ class Client:
             return
         how = how_it_ended(actor.name, actor.location, obituary)
         channel = actor.channel
-        if obituary.asked or actor.restarts_left < 1 or actor.remade_from is None:
+        if obituary.asked or not actor.may_restart(time.monotonic()):
             actor.ended = how
             actor.gone.set()
         else:
-            actor.restarts_left -= 1
+            assert actor.remade_from is not None
+            with actor.life_lock:
+                actor.settled.clear()
+                life = actor.request.life + 1
+                actor.request = msgspec.structs.replace(actor.request, life=life)
             remake = functools.partial(self._remake, actor, *actor.remade_from)
             threading.Thread(target=remake, name="remotely-restart", daemon=True).start()
         if channel is not None and channel.location.life <= obituary.life:

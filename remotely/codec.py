@@ -39,6 +39,9 @@ from remotely.errors import NotPicklable
 # way (its encryption, its bookkeeping); the copies cost as much only from 16 KiB up.
 SMALL_BUFFER_BYTES = 8192
 
+# A message has a bound of frames; buffers beyond it are copied into the payload too.
+MAX_BUFFERS = 4000
+
 # `find_unpicklable` looks no deeper (where something is nested without end, much less deep, since
 # nothing in there is the culprit), and shows no longer keys.
 _MAX_DEPTH = 40
@@ -176,7 +179,7 @@ def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False)
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
-        if in_band or view.nbytes < SMALL_BUFFER_BYTES:
+        if in_band or view.nbytes < SMALL_BUFFER_BYTES or len(buffers) == MAX_BUFFERS:
             return True
         buffers.append(view)
         return False

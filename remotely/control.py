@@ -282,11 +282,15 @@ class Leave(_Struct, frozen=True):
 
 
 class Beat(_Struct, frozen=True):
-    pass
+    """`asked`: when, on the sender's monotonic clock; not zero if an answer is wanted."""
+
+    asked: float = 0.0
 
 
 class Tick(_Struct, frozen=True):
-    """Proves a route; see lease.py."""
+    """Proves a route; see lease.py.  `asked`: of the beat that it answers, if it answers one."""
+
+    asked: float = 0.0
 
 
 class WhoAreYou(_Struct, frozen=True):
@@ -328,6 +332,12 @@ class Prepare(_Struct, frozen=True):
     path: list[str]  # the client's sys.path, of use where both see the same files
     files: dict[str, str]  # relative path: sha256
     concurrency: int
+
+
+class Admit(_Struct, frozen=True):
+    """From now on these keys alone may call."""
+
+    client_keys: list[bytes]
 
 
 class Bound(_Struct, frozen=True):
@@ -378,7 +388,7 @@ FromMaster = {
     ),
     "worker": Registered | Spawn | End | Preload | ReadLog | Leave | Tick | WhoAreYou | Refused,
 }
-ToActor = Birth | Leave
+ToActor = Birth | Admit | Leave
 FromClient = Prepare
 FromActor = Bound | Count | Ending
 ToZygote = Preload | Fork

@@ -29,6 +29,10 @@ class NotPicklable(RemotelyError, TypeError):
     """An argument, result or class cannot be sent.  The message names what to leave out."""
 
 
+class TooLarge(RemotelyError, ValueError):
+    """A value is larger than a message may be.  Send it in parts."""
+
+
 class NoResources(RemotelyError):
     """There is no room for the actor.  Ask for less, close some actors, or join more machines."""
 

@@ -45,19 +45,19 @@ class CallFuture(Future[R]):
         self.call_id = 0
         self.nbytes = 0
         self.receiver: Receiver | None = None
-        self._what = what
+        self.what = what
         self.keep = keep  # the actor must not end for want of handles while its call runs
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
         if not self.answered:
-            self._wait(timeout)
+            self.wait(timeout)
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the error, or None if there is none.  Raises CallTimeout."""
         if not self.answered:
-            self._wait(timeout)
+            self.wait(timeout)
         return super().exception()
 
     def cancel(self) -> bool:
@@ -82,13 +82,14 @@ class CallFuture(Future[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return asyncio.wrap_future(self).__await__()
 
-    def _wait(self, timeout: float | None) -> None:
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the outcome, whatever it is.  Raises CallTimeout after `timeout` seconds."""
         if self.receiver is not None:
             self.receiver.wait(self, timeout)
         else:
             self.block(timeout)
         if not self.done():
-            raise CallTimeout(f"{self._what} has not answered after {timeout} s; it still runs")
+            raise CallTimeout(f"{self.what} has not answered after {timeout} s; it still runs")
 
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""

@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from remotely import connection
 from remotely.engine import Options, Remote
 from remotely.future import CallFuture, completed, failed
+from remotely.idempotent import retried, retries_of
 from remotely.lease import DRAIN_S
 
 T = TypeVar("T")
@@ -36,13 +37,25 @@ class Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         handle = self._handles[0]
         wait = handle._remotely_wait
-        (future,) = _call(self._handles, self._name, args, kwargs, not wait)
+        (future,) = self._send(args, kwargs, not wait)
         return future.result() if wait else future
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the call and return its future, at once."""
-        (future,) = _call(self._handles, self._name, args, kwargs, True)
+        (future,) = self._send(args, kwargs, True)
         return future
+
+    def _send(self, args: Any, kwargs: Any, background: bool) -> list[CallFuture[Any]]:
+        futures = _call(self._handles, self._name, args, kwargs, background)
+        retries = retries_of(self.__wrapped__)
+        if not retries:
+            return futures
+
+        def again(handle: Handle) -> Callable[[], CallFuture[Any]]:
+            return lambda: _call((handle,), self._name, args, kwargs, True)[0]
+
+        pairs = zip(self._handles, futures, strict=True)
+        return [retried(future, again(handle), retries) for handle, future in pairs]
 
     @property
     def __name__(self) -> str:
@@ -70,12 +83,12 @@ class GroupMethod(Method):
         if not self._handles:
             return []
         wait = self._handles[0]._remotely_wait
-        futures = _call(self._handles, self._name, args, kwargs, True)
+        futures = self._send(args, kwargs, True)
         return _results(futures) if wait else futures
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the calls and return their futures, in member order, at once."""
-        return _call(self._handles, self._name, args, kwargs, True)
+        return self._send(args, kwargs, True)
 
 
 class Handle:

@@ -7,7 +7,7 @@
 
 Holding one role's key gives nothing of another's.  Each file is JSON: its role, its pair, and the
 master's public key (so that nobody can pose as the master) or the public keys that the master
-admits.  Taking a line out of a list and starting the master again locks that key out.
+admits.  `remotely keys` makes more of them, for more people or machines, and revokes one.
 
 `remotely start` makes all three, once.  A secret is written to a file that nobody else may read
 from its first byte on, whatever the umask; a file that others may read is refused, as ssh does,
@@ -155,6 +155,45 @@ def make_keys(folder: Path) -> None:
             )
             _write(master_file, master.to_dict())
             _write(file, MemberKey(role, pair, master.pair.public).to_dict())
+
+
+def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
+    """Make one more key, that the master of this folder admits, and write it to `file`.
+
+    Raises NotAllowed if that file exists, or if there is no master.key here.
+    """
+    with _locked(folder):
+        master = load_master(folder / "master.key")
+        if file.exists():
+            raise NotAllowed(f"{file} exists and is not overwritten; name another file")
+        member = MemberKey(role, fresh_pair(), master.pair.public)
+        clients, workers = master.client_keys, master.worker_keys
+        if role == "client":
+            clients += (member.pair.public,)
+        else:
+            workers += (member.pair.public,)
+        _write(folder / "master.key", MasterKey(master.pair, clients, workers).to_dict())
+        _write(file, member.to_dict())
+    return member
+
+
+def revoke_key(folder: Path, public: bytes) -> Role:
+    """Take a key off the master's list; return which role it had.
+
+    A master that runs hears of it by SIGHUP.  Raises NotAllowed if it is on no list.
+    """
+    with _locked(folder):
+        master = load_master(folder / "master.key")
+        role = master.role_of(public)
+        if role is None:
+            raise NotAllowed(f"the master of {folder} admits no key {public.decode()}")
+        left = {
+            of: tuple(key for key in keys if key != public)
+            for of, keys in (("client", master.client_keys), ("worker", master.worker_keys))
+        }
+        changed = MasterKey(master.pair, left["client"], left["worker"])
+        _write(folder / "master.key", changed.to_dict())
+    return role
 
 
 def load_master(path: Path) -> MasterKey:

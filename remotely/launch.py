@@ -179,6 +179,18 @@ def stop(port: int) -> list[Running]:
     return daemons
 
 
+def read_keys_again() -> bool:
+    """Have the masters of this machine that use its keys read them again; true if there is one."""
+    cluster = keys.load_master(keys.default_folder() / "master.key").pair.public.decode()
+    told = False
+    for port in pid_file.ports():
+        for daemon in pid_file.running(port):
+            if daemon.role == "master" and daemon.cluster == cluster:
+                os.kill(daemon.pid, signal.SIGHUP)
+                told = True
+    return told
+
+
 def own_address() -> str:
     """Return an address by which other machines may know this one; loopback if there is none."""
     with contextlib.suppress(OSError):
@@ -233,7 +245,13 @@ class _Staying:
         """Make it the master.  Raises RemotelyError if it does not take calls."""
         self._write("master", address, key.pair.public)
         self._hear_of(
-            MasterConfig(address=bind, key=key.to_dict(), lifeline=False, pid_file=str(self._file)),
+            MasterConfig(
+                address=bind,
+                key=key.to_dict(),
+                lifeline=False,
+                key_file=str(keys.default_folder() / "master.key"),
+                pid_file=str(self._file),
+            ),
             "READY",
         )
 

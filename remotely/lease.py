@@ -9,6 +9,9 @@ Three signals, with three meanings.
     a lease              what those two renew.  When it ends, the peer is lost, which is less than
                          died: nobody saw its process end
 
+A worker keeps its own count of its lease, and it is the shorter one: what its master might place
+elsewhere must have ended before (fence.py).
+
 This file looks at no clock: `now` is handed in, and is time.monotonic() everywhere, since the
 wall's clock jumps.
 """
@@ -25,7 +28,8 @@ class Time(NamedTuple):
 # The table in docs/design.md is made from this.
 TIMES = (
     Time("BEAT_EVERY_S", 2.0, "four beats may be lost before a lease ends"),
-    Time("LEASE_S", 10.0, "longer than a laptop's stutter, shorter than a user's patience"),
+    Time("LEASE_S", 15.0, "longer than a machine's stutter, shorter than a user's patience"),
+    Time("FENCE_S", 10.0, "two thirds of a lease: a worker cut off for so long ends its actors"),
     Time(
         "TICK_EVERY_S",
         2.0,
@@ -37,12 +41,14 @@ TIMES = (
     Time("CONNECT_S", 5.0, "the kernel alone would try for two minutes"),
     Time("DRAIN_S", 5.0, "what an actor that is closed has to end its calls and its `close`"),
     Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
+    Time("RESTARTS_WITHIN_S", 600.0, "max_restarts are counted in it: who dies at once gives up"),
     Time("PLACE_S", 60.0, "how long a request waits for room: others finish, machines join"),
 )
 _SECONDS = {time.name: time.seconds for time in TIMES}
 
 BEAT_EVERY_S = _SECONDS["BEAT_EVERY_S"]
 LEASE_S = _SECONDS["LEASE_S"]
+FENCE_S = _SECONDS["FENCE_S"]
 TICK_EVERY_S = _SECONDS["TICK_EVERY_S"]
 HEARTBEAT_IVL_S = _SECONDS["HEARTBEAT_IVL_S"]
 HEARTBEAT_TIMEOUT_S = _SECONDS["HEARTBEAT_TIMEOUT_S"]
@@ -50,6 +56,7 @@ HANDSHAKE_S = _SECONDS["HANDSHAKE_S"]
 CONNECT_S = _SECONDS["CONNECT_S"]
 DRAIN_S = _SECONDS["DRAIN_S"]
 TERM_S = _SECONDS["TERM_S"]
+RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]
 PLACE_S = _SECONDS["PLACE_S"]
 
 
@@ -78,6 +85,10 @@ class Leases:
     def end(self, holder: str) -> None:
         """End a lease before its time.  One that is not there is no error."""
         self._deadlines.pop(holder, None)
+
+    def extend(self, seconds: float) -> None:
+        """Let all of them end so much later: who judges them was away, and could hear nobody."""
+        self._deadlines = {who: deadline + seconds for who, deadline in self._deadlines.items()}
 
     def expired(self, now: float) -> list[str]:
         """Remove and return whose lease has ended, the first to end first."""

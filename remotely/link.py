@@ -44,8 +44,10 @@ class Link:
         introduce: Callable[[], msgspec.Struct],
         on_message: Callable[[object], None],
         on_refused: Callable[[RemotelyError], None],
+        on_renewed: Callable[[float], None] | None = None,
     ) -> None:
         self.heard = time.monotonic()
+        self._on_renewed = on_renewed
         self._address = address
         self._role = key.role
         self._loop = loop
@@ -63,8 +65,14 @@ class Link:
         self.send(introduce())
 
     def _keep_up(self) -> None:
-        """Beat, unless we have said something since the last time: that has renewed our lease."""
-        if time.monotonic() - self._said >= BEAT_EVERY_S:
+        """Beat, unless we have said something since the last time: that has renewed our lease.
+
+        Who keeps count of its own lease asks each time, and is told which beat was heard.
+        """
+        now = time.monotonic()
+        if self._on_renewed is not None:
+            self.send(control.Beat(asked=now))
+        elif now - self._said >= BEAT_EVERY_S:
             self.send(control.Beat())
 
     def send(self, message: msgspec.Struct) -> None:
@@ -91,8 +99,9 @@ class Link:
             self._on_refused(error)
             return
         match message:
-            case control.Tick():
-                pass
+            case control.Tick(asked=asked):
+                if asked and self._on_renewed is not None:
+                    self._on_renewed(asked)
             case control.WhoAreYou():
                 self.send(self._introduce())
             case control.Refused(error=kind, why=why):

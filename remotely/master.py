@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 import zmq
 
-from remotely import control, host, pid_file, sockets
+from remotely import control, faults, host, pid_file, sockets
 from remotely.errors import RemotelyError
-from remotely.keys import MasterKey
+from remotely.keys import MasterKey, load_master
 from remotely.lease import LEASE_S, TICK_EVERY_S
 from remotely.loop import Loop
 from remotely.registry import Registry
@@ -34,6 +34,7 @@ log = logging.getLogger("remotely.master")
 
 REFUSAL_LOG_EVERY_S = 60.0
 MAX_HELD = 1000  # messages of one connection that has yet to say who it is
+REVOKED = "this key was revoked; ask who runs the cluster for another"
 LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
 # Messages are trees, and counting references frees them.  The search for cycles, which comes after
 # 700 new objects else, would stop the master of 20,000 actors for 0.1 s again and again.
@@ -47,25 +48,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     key: dict[str, Any]
     lifeline: bool
+    key_file: str = ""  # read again at SIGHUP
     pid_file: str = ""  # written by the launcher, removed by us
 
 
 class Master:
     def __init__(self, config: Config) -> None:
         self._key = MasterKey.from_dict(config.key)
+        self._key_file = config.key_file
         self._host = host.identity()
         self._peers: dict[bytes, str] = {}  # by route: the id of a session or a worker
+        self._keys: dict[str, bytes] = {}  # by that id: the key with which it came
         self._routes: dict[str, bytes] = {}  # the reverse
         self._pidfds: dict[str, int] = {}  # of the peers on this host
         self._held: dict[bytes, list[object]] = {}  # what came along a route before its name did
+        self._ticked = time.monotonic()
         self._leave_by = 0.0  # not zero: the cluster is being stopped
-        self._registry = Registry(self._tell, self._let_go, sorted(self._key.client_keys), LEASE_S)
+        self._registry = Registry(
+            self._tell,
+            self._let_go,
+            sorted(self._key.client_keys),
+            LEASE_S,
+            learns_until=time.monotonic() + LEASE_S,
+        )
         self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
         self._refusals_logged: dict[str, float] = {}
 
         self._loop = Loop()
         self._context = sockets.new_context()
-        self._door = sockets.Door(self._context, self._key.role_of)
+        self._door = sockets.Door(self._context, lambda key: self._key.role_of(key))
         self._loop.watch_socket(self._door.socket, self._open_door)
         self._socket = sockets.server(self._context, self._key.pair)
         sockets.bind(self._socket, config.address)
@@ -79,6 +90,7 @@ class Master:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._stop))
+        signal.signal(signal.SIGHUP, lambda *_: self._loop.call(self._read_keys))
         self._loop.watch(wake_read, lambda: _swallow(wake_read))
         self._loop.run()
         self._context.destroy(linger=500)
@@ -95,21 +107,26 @@ class Master:
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
         route = frames[0].bytes
-        role = sockets.role_of(frames[0])
+        role, key = sockets.sender_of(frames[0])
+        if self._key.role_of(key) != role:
+            self._send(route, control.Refused(error="NotAllowed", why=REVOKED))
+            return
         try:
             message = self._readers[role].read(frames[1].buffer if len(frames) == 2 else b"")
         except RemotelyError as error:
             self._send(route, control.Refused(error=type(error).__name__, why=str(error)))
             raise
+        if faults.ON:
+            faults.at("master.message")
         now = time.monotonic()
         match message:
             case control.Hello(session=who):
-                self._take(who, route)
+                self._take(who, route, key)
                 if self._registry.greet(message, now) and message.host == self._host:
                     self._watch(who, message.pid, lambda: self._registry.end_session(who))
                 self._hear_held(route, who, self._registry.hear_client)
             case control.Register(worker=who):
-                self._take(who, route)
+                self._take(who, route, key)
                 if self._registry.enlist(message, now) and message.host == self._host:
                     why = "its worker's process ended"
                     end = lambda: self._registry.remove_worker(who, why)
@@ -123,14 +140,16 @@ class Master:
             case _:
                 self._registry.hear_worker(known, message, now)
 
-    def _take(self, who: str, route: bytes) -> None:
+    def _take(self, who: str, route: bytes, key: bytes) -> None:
         """A peer is reached along this route from now on."""
+        self._keys[who] = key
         self._peers.pop(self._routes.get(who, b""), None)
         self._routes[who] = route
         self._peers[route] = who
 
     def _let_go(self, who: str) -> None:
         """A peer has ended."""
+        self._keys.pop(who, None)
         self._peers.pop(self._routes.pop(who, b""), None)
         if (pidfd := self._pidfds.pop(who, -1)) >= 0:
             self._loop.unwatch(pidfd)
@@ -176,12 +195,31 @@ class Master:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        away_s = now - self._ticked - TICK_EVERY_S
+        if away_s > TICK_EVERY_S:  # stopped, or starved: nobody could renew meanwhile
+            self._registry.extend_leases(away_s)
+        self._ticked = now
         for route, who in list(self._peers.items()):
             if self._send_bytes(route, TICK):
                 self._registry.renew(who, now)
         self._held = {r: held for r, held in self._held.items() if self._send_bytes(r, TICK)}
         for sentence in self._registry.expire(now):
             log.warning("%s", sentence)
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def _read_keys(self) -> None:
+        """A key was added or revoked: who came with one that is revoked has to go."""
+        if not self._key_file:
+            return
+        self._key = load_master(Path(self._key_file))
+        for who, key in list(self._keys.items()):
+            if self._key.role_of(key) is None:
+                log.warning("a key was revoked; its holder has to go")
+                self._tell(who, control.Refused(error="NotAllowed", why=REVOKED))
+                self._registry.remove_worker(who, "the key of its worker was revoked")
+                self._registry.end_session(who)
+        self._registry.admit(sorted(self._key.client_keys))
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ class Registry:
         let_go: Callable[[str], None],
         client_keys: list[bytes],
         lease_s: float = LEASE_S,
+        learns_until: float = 0.0,
     ) -> None:
         self._tell = tell
         self._let_go = let_go
@@ -90,6 +91,9 @@ class Registry:
         self._leases: Leases = Leases(lease_s)
         self._ledger = Ledger()
         self._closing = False
+        # A master that was started again hears of what lives as the workers come back.
+        self._learns_until = learns_until
+        self._sought: list[tuple[str, control.Locate]] = []
 
     @property
     def workers(self) -> list[str]:
@@ -98,6 +102,10 @@ class Registry:
     def renew(self, who: str, now: float) -> None:
         """A peer has given proof of its life."""
         self._leases.renew(who, now)
+
+    def extend_leases(self, seconds: float) -> None:
+        """The master was away for so long: nobody could renew."""
+        self._leases.extend(seconds)
 
     def expire(self, now: float) -> list[str]:
         """End those whose lease is over, and requests that have waited long enough.
@@ -120,7 +128,22 @@ class Registry:
             self._waiting.remove(waiter.request.actor)
             why = f"{self._why_waiting(waiter.request)} for {waiter.place.patience_s:.0f} s"
             self._refuse(waiter.session, waiter.place.ticket, "NoResources", why)
+        if now >= self._learns_until:
+            self._seek(now)
         return lost
+
+    def _seek(self, now: float) -> None:
+        """Look once more for actors that nobody had heard of."""
+        sought, self._sought = self._sought, []
+        for who, ask in sought:
+            if who in self._sessions:
+                self._locate(who, ask, now)
+
+    def admit(self, client_keys: list[bytes]) -> None:
+        """From now on these keys alone may call: the workers tell their actors."""
+        self._client_keys = client_keys
+        for name in self._workers:
+            self._tell(name, control.Registered(client_keys=client_keys))
 
     def close(self) -> None:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
@@ -164,7 +187,7 @@ class Registry:
             case control.End(actor=actor, grace_s=grace_s):
                 self._end_actor(actor, grace_s)
             case control.Locate():
-                self._locate(who, message)
+                self._locate(who, message, now)
             case control.AskStatus(ticket=ticket):
                 self._tell(who, self._status(ticket))
             case control.ReadLog():
@@ -350,9 +373,13 @@ class Registry:
             self._tell(record.worker, control.End(actor=actor, grace_s=grace_s))
         self._waiting.remove(actor)
 
-    def _locate(self, who: str, ask: control.Locate) -> None:
+    def _locate(self, who: str, ask: control.Locate, now: float) -> None:
         actor = ask.actor or self._names.get(ask.name, "")
         record = self._actors.get(actor)
+        is_unheard_of = record is None and actor not in self._deaths
+        if ask.actor and is_unheard_of and now < self._learns_until:
+            self._sought.append((who, ask))
+            return
         if record is not None:
             self._watch(who, record)
         self._tell(
@@ -379,7 +406,7 @@ class Registry:
     def _relearn(self, register: control.Register, now: float) -> None:
         """Enter a worker with all that lives there, before anything else can be placed on it."""
         name, actors = register.worker, register.actors
-        living = {s.request.actor: s for s in actors if s.request.actor not in self._deaths}
+        living = {s.request.actor: s for s in actors if self._is_current(s)}
         # Some were asked for anew, of a master that did not know yet that they live.
         waiters = [waiter for actor in living if (waiter := self._waiting.remove(actor))]
         for actor in living:
@@ -397,14 +424,22 @@ class Registry:
                 self.renew(request.owner, now)
         for waiter in waiters:
             self._place(waiter.session, waiter.place, now)
+        self._seek(now)
+
+    def _is_current(self, status: control.ActorStatus) -> bool:
+        """Tell whether this is the newest life of an actor, and was not given up."""
+        actor, life = status.request.actor, status.request.life
+        elsewhere = self._actors.get(actor)
+        return actor not in self._deaths and not (elsewhere and elsewhere.request.life > life)
 
     def settle(self, register: control.Register) -> None:
         """Make right what was lost on the way while a worker's connection was broken."""
         name = register.worker
         self._reconcile(name, {status.location.actor: status for status in register.actors})
         for status in register.actors:  # it was silent for so long that they were given up
-            if status.location.actor not in self._actors:
-                end = control.End(actor=status.location.actor, grace_s=OWNER_GRACE_S)
+            record = self._actors.get(status.location.actor)
+            if record is None or record.worker != name:
+                end = control.End(actor=status.location.actor, grace_s=0.0)
                 self._tell(name, end)
         modules = [m for python, m in self._using if python == register.python]
         if modules:
@@ -414,17 +449,22 @@ class Registry:
     def _reconcile(self, name: str, living: dict[str, control.ActorStatus]) -> None:
         for actor in self._housed.of(name):
             record = self._actors[actor]
-            if record.location is None and actor in living:
-                self._spawned(name, living[actor].location, living[actor].since)
+            status = living.get(actor)
+            if status is not None and status.request.life != record.request.life:
+                status = None
+            if record.location is None and status is not None:
+                self._spawned(name, status.location, status.since)
             elif record.location is None:  # it ignores this if it is about to be born
                 spawn = control.Spawn(request=record.request, gpu_ids=record.gpu_ids)
                 self._tell(name, spawn)
-            elif actor not in living:
+            elif status is None:
                 self._forget(_lost(record))
 
     def hear_worker(self, who: str, message: object, now: float) -> None:
         self.renew(who, now)
         match message:
+            case control.Beat(asked=asked) if asked:
+                self._tell(who, control.Tick(asked=asked))
             case control.Spawned(location=location, since=since):
                 self._spawned(who, location, since)
             case control.Died(obituary=obituary):
@@ -440,7 +480,7 @@ class Registry:
 
     def _spawned(self, worker: str, location: control.Location, since: float) -> None:
         record = self._actors.get(location.actor)
-        if record is None:
+        if record is None or (record.worker, record.request.life) != (worker, location.life):
             return
         record.location, record.since = location, since
         if record.asker:

@@ -139,6 +139,14 @@ def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:
     return frames
 
 
+def receive_identified(
+    socket: "zmq.Socket[bytes]",
+) -> tuple[bytes, bytes, list[bytes | memoryview]]:
+    """Take one message that waits at a ROUTER: from whom, by which key, and its frames."""
+    route = _raw.recv(socket, _NOBLOCK, False)
+    return route.bytes, sender_of(route)[1], receive(socket)
+
+
 def receive_routed(socket: "zmq.Socket[bytes]") -> tuple[bytes, list[bytes | memoryview]]:
     """Take one message that waits at a ROUTER: from whom, and its frames."""
     route: bytes = _raw.recv(socket, _NOBLOCK)
@@ -167,7 +175,7 @@ class Door:
     """The ZAP handler of a context: decides who may come in, before a byte of theirs is read.
 
     `admit` takes a peer's public key (Z85, 40 bytes) and returns its role, or None to refuse.
-    The role travels with every message of that peer as libzmq's "User-Id".
+    Role and key travel with every message of that peer as libzmq's "User-Id".
     """
 
     def __init__(
@@ -181,14 +189,17 @@ class Door:
     def answer(self, frames: list[zmq.Frame]) -> None:
         """Answer one question of libzmq (RFC 27)."""
         version, question, domain, address, _, mechanism, *credentials = (f.bytes for f in frames)
-        role = None
+        role, key = None, b""
         if version == b"1.0" and mechanism == b"CURVE" and domain == DOMAIN and credentials:
-            role = self._admit(zmq.utils.z85.encode(credentials[0]))
+            key = zmq.utils.z85.encode(credentials[0])
+            role = self._admit(key)
         code, text = (b"200", b"OK") if role else (b"400", b"unknown key")
         self.refused_address = "" if role else address.decode(errors="replace")
-        self.socket.send_multipart([b"1.0", question, code, text, (role or "").encode(), b""])
+        user = f"{role} {key.decode()}".encode() if role else b""
+        self.socket.send_multipart([b"1.0", question, code, text, user, b""])
 
 
-def role_of(frame: zmq.Frame) -> str:
-    """Return the role that the Door gave to the sender of this frame."""
-    return str(frame.get("User-Id"))
+def sender_of(frame: zmq.Frame) -> tuple[str, bytes]:
+    """Return the role that the Door gave to the sender of this frame, and its public key."""
+    role, _, key = str(frame.get("User-Id")).partition(" ")
+    return role, key.encode()

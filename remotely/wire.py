@@ -24,11 +24,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from remotely.errors import WireError
+from remotely.errors import TooLarge, WireError
 
 VERSION = 1
 MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
-MAX_FRAME_BYTES = 4 << 30  # libzmq refuses larger ones before they reach us
+MAX_FRAME_BYTES = 4 << 30  # libzmq cuts off who sends a larger one
+MAX_MESSAGE_BYTES = 16 << 30
 MAX_NAME_BYTES = 65_535
 
 _HEAD = struct.Struct(">BBHIQ")
@@ -97,7 +98,9 @@ def encode(
     buffers: Sequence[bytes | memoryview] = (),
     loan: bytes = b"",
 ) -> list[bytes | memoryview]:
-    """Return the frames of one message.  Raises WireError for too long a name, too many buffers.
+    """Return the frames of one message.
+
+    Raises WireError for too long a name or too many buffers, TooLarge for too many bytes.
 
     The payload comes in any number of pieces.
     """
@@ -105,7 +108,22 @@ def encode(
     if len(name_bytes) > MAX_NAME_BYTES or len(buffers) > MAX_FRAMES:
         raise WireError(f"a name of {len(name_bytes)} bytes or {len(buffers)} buffers is too much")
     head = _HEAD.pack(VERSION, kind, len(name_bytes), len(loan), call_id)
-    return [b"".join((head, name_bytes, loan, *payload)), *buffers]
+    frames: list[bytes | memoryview] = [b"".join((head, name_bytes, loan, *payload)), *buffers]
+    _check_size(frames)
+    return frames
+
+
+def _check_size(frames: Sequence[bytes | memoryview]) -> None:
+    total = 0
+    for frame in frames:
+        size = len(frame)
+        total += size
+        if size > MAX_FRAME_BYTES or total > MAX_MESSAGE_BYTES:
+            raise TooLarge(
+                f"a value of {total / 2**30:.1f} GiB or more: one array may have "
+                f"{MAX_FRAME_BYTES >> 30} GiB, all of a call {MAX_MESSAGE_BYTES >> 30}; "
+                "send it in parts"
+            )
 
 
 def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:

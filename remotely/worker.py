@@ -6,6 +6,7 @@ unpickles anything; a class and its arguments go from the client to the actor di
     a process ends         its pidfd says so at once; the zygote, or the kernel, says how
     it will not end        asked, then SIGTERM, then SIGKILL to its group
     it left others behind  its group is killed, and strays (we are their subreaper) by their tag
+    we lose our lease      every actor is killed, before the master may place others (fence.py)
     we end                 every actor is killed, the folder is removed
 
 Over 500 lines: an actor's birth, life and end are one table of children, watched by one loop.
@@ -13,6 +14,7 @@ Over 500 lines: an actor's birth, life and end are one table of children, watche
 
 import contextlib
 import ctypes
+import errno
 import logging
 import os
 import shutil
@@ -29,11 +31,13 @@ from typing import Any
 import msgspec
 import psutil
 
-from remotely import control, host, pid_file, sockets
+from remotely import control, faults, host, pid_file, sockets
+from remotely.address import parse_address
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
+from remotely.fence import LOOK_EVERY_S, Fence
 from remotely.keys import MemberKey, fresh_pair
-from remotely.lease import TERM_S
+from remotely.lease import FENCE_S, TERM_S
 from remotely.link import Link
 from remotely.loop import Loop, Timer
 from remotely.output import Output, read_piece
@@ -43,6 +47,7 @@ log = logging.getLogger("remotely.worker")
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
 MEMORY_CHECK_S = 1.0
+PROBE_BEFORE_S = 6.0  # the end of our lease, with no word from the master: is there one?
 REPORT_EVERY_S = 5.0  # what `remotely status` shows of an actor's processor time and memory
 LAST_WORD_MS = 500
 _PR_SET_CHILD_SUBREAPER = 36
@@ -92,6 +97,8 @@ class Worker:
         self._logs = self._folder / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         (self._folder / "s").mkdir(exist_ok=True)
+        self._fence = Fence(self._folder, make=True)
+        self._probe: socket.socket | None = None  # of the master's machine
         self._host = host.identity()
         self._machine = host.machine_name()
         self._client_keys: list[bytes] = []
@@ -113,7 +120,10 @@ class Worker:
             self._register,
             self._hear_master,
             self._refused,
+            self._renewed if sockets.is_remote(config.master) else None,
         )
+        self._master_address = _resolved(config.master)
+        self._loop.every(LOOK_EVERY_S, self._mind_fence)
         self._loop.every(REPORT_EVERY_S, self._report)
         self._loop.every(MEMORY_CHECK_S, self._check_memory)
         if config.lifeline:
@@ -162,7 +172,7 @@ class Worker:
     def _hear_master(self, message: object) -> None:
         match message:
             case control.Registered(client_keys=keys):
-                self._client_keys = keys
+                self._admit(keys)
                 self._announce("REGISTERED")
             case control.Spawn(request=request, gpu_ids=gpu_ids):
                 if not self._leaving:
@@ -176,6 +186,51 @@ class Worker:
                 self._read_log(ticket, actor, offset)
             case control.Leave():
                 self._leave()
+
+    def _admit(self, client_keys: list[bytes]) -> None:
+        if client_keys != self._client_keys:
+            self._client_keys = client_keys
+            for child in self._children.values():
+                with contextlib.suppress(OSError):
+                    child.socket.send(control.write(control.Admit(client_keys=client_keys)))
+
+    # --- the lease --------------------------------------------------------------------------------
+
+    def _renewed(self, asked: float) -> None:
+        """The master heard what we said then."""
+        self._fence.move(asked + FENCE_S)
+
+    def _mind_fence(self) -> None:
+        if self._probe is not None:
+            self._loop.unwatch(self._probe.fileno())
+            self._probe.close()
+            self._probe = None
+        if self._fence.look():
+            self._give_up_actors()
+        elif self._fence.moment < time.monotonic() + PROBE_BEFORE_S:
+            self._ask_for_master()
+
+    def _ask_for_master(self) -> None:
+        """Find out whether there is a master at all: its machine would refuse the connection."""
+        self._probe = probe = socket.socket()
+        probe.setblocking(False)
+        with contextlib.suppress(BlockingIOError, OSError):
+            probe.connect(self._master_address)
+
+        def answered() -> None:
+            self._loop.unwatch(probe.fileno())
+            if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
+                self._fence.move(time.monotonic() + FENCE_S)
+
+        self._loop.watch(probe.fileno(), answered)
+
+    def _give_up_actors(self) -> None:
+        """Our lease is over: the master may place them elsewhere, and there must be one of each."""
+        for child in self._children.values():
+            if not child.why:
+                child.why = f"its worker had no word from the master for {FENCE_S:.0f} s"
+                _kill_group(child.pid)
+                log.warning("ended %s: no word from the master", child.request.name)
 
     def _refused(self, error: RemotelyError) -> None:
         if self._announced or self._config.lifeline:
@@ -261,6 +316,8 @@ class Worker:
         before = self._children.get(request.actor)
         if before is not None and before.request.life == request.life:
             return  # asked again, after a connection that broke
+        if faults.ON:
+            faults.at("worker.spawn")
         pair = fresh_pair()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
@@ -380,6 +437,8 @@ class Worker:
             case control.Bound(tcp=tcp):
                 child.location = msgspec.structs.replace(child.location, tcp=tcp)
                 child.announced = True
+                if faults.ON:
+                    faults.at("worker.spawned")
                 self._link.send(control.Spawned(location=child.location, since=child.since))
             case control.Count(calls=calls):
                 child.calls = calls
@@ -473,6 +532,8 @@ class Worker:
         child.socket.close()
         with contextlib.suppress(OSError):
             os.unlink(child.location.ipc.removeprefix("ipc://"))
+        if faults.ON:
+            faults.at("worker.died")
         self._link.send(
             control.Died(
                 obituary=control.Obituary(
@@ -499,6 +560,16 @@ class Worker:
             self._end(child, END_GRACE_S)
         if not self._children:
             self._loop.stop()
+
+
+def _resolved(address: str) -> tuple[str, int]:
+    """Return a numeric address: without a network a name would have to be waited for."""
+    if not sockets.is_remote(address):
+        return "", 0
+    name, port = parse_address(address)
+    with contextlib.suppress(OSError):
+        name = socket.gethostbyname(name)
+    return name, port
 
 
 def _exit_of(status: int | None) -> int | str | None:

@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 
-from remotely import host
+from remotely import faults, host
 from remotely.control import (
     HEAVY,
     MAX_MESSAGE,
@@ -88,6 +88,8 @@ class Zygote:
         return True
 
     def _fork(self, actor: str, descriptors: list[int]) -> None:
+        if faults.ON:
+            faults.at("zygote.fork")
         gc.freeze()  # what is here now stays shared: a collection in the child would copy it
         pid = os.fork()
         if pid == 0:

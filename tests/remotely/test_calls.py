@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import remotely
+from remotely import wire
 from tests.clusters import wait_until
 
 
@@ -461,3 +462,18 @@ def test_what_was_answered_before_an_exit_in_the_same_crowd_arrives(embedded: No
     for future in (exits, *after):
         with pytest.raises(remotely.ActorDied):
             future.result()
+
+
+def test_a_value_of_more_arrays_than_a_message_has_frames_arrives(embedded: None) -> None:
+    many = [np.full(2000, n) for n in range(5000)]
+    assert [int(array[0]) for array in Echo().echo(many)] == list(range(5000))
+
+
+def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 1 << 20)
+    echo = Echo()
+    with pytest.raises(remotely.TooLarge, match="send it in parts"):
+        echo.echo(np.zeros(1 << 20))
+    assert echo.echo(7) == 7

@@ -496,6 +496,62 @@ def test_an_actor_that_its_client_asked_a_new_master_for_before_its_worker_was_b
     assert cluster.spawns() == []
 
 
+# --- who was away ---------------------------------------------------------------------------------
+
+
+def test_a_beat_that_asks_is_told_which_beat_was_heard(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.says("worker", control.Beat())
+    assert cluster.told(control.Tick) == []
+    cluster.says("worker", control.Beat(asked=12.5))
+    assert cluster.told(control.Tick) == [("worker", control.Tick(asked=12.5))]
+
+
+def test_a_new_master_says_of_nobody_that_he_is_gone_before_his_worker_may_be_back(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.has("client", "b")
+    cluster.starts_master()
+    cluster.registry._learns_until = cluster.now + LEASE_S
+    cluster.hello("client")
+    for ticket, actor in enumerate("ab"):
+        cluster.says("client", control.Locate(ticket=ticket, actor=actor))
+    assert cluster.told(control.Located) == []
+    cluster.living["worker"].pop("b")
+    cluster.joins("worker")
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location == cluster.living["worker"]["a"].location
+    cluster.now += LEASE_S
+    cluster.hello("client")
+    cluster.registry.expire(cluster.now)
+    ((_, located),) = cluster.told(control.Located)
+    assert (located.ticket, located.location) == (1, None)
+
+
+def test_leases_do_not_run_while_their_judge_is_away(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.now += 3 * LEASE_S
+    cluster.registry.extend_leases(3 * LEASE_S)
+    assert cluster.registry.expire(cluster.now) == []
+    cluster.now += LEASE_S
+    assert "lost the worker on " in cluster.registry.expire(cluster.now)
+
+
+def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) -> None:
+    cluster.joins("far")
+    cluster.has("client", "a")
+    cluster.registry.remove_worker("far", "silent")
+    cluster.joins("near")
+    cluster.has("client", "a", life=1)
+    cluster.told(control.End)
+    cluster.joins("far")
+    assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0))]
+    assert cluster.registry._actors["a"].worker == "near"
+    assert cluster.registry._ledger.free("far").cpus == 2
+
+
 # --- what has ended is gone -----------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remotely import wire
-from remotely.errors import WireError
+from remotely.errors import TooLarge, WireError
 from remotely.wire import SHAPES, Kind, Message, Shape
 
 SENDERS = ("client", "actor")
@@ -154,6 +154,18 @@ def test_too_many_buffers_are_refused_before_they_are_sent() -> None:
     wire.encode(Kind.RESULT, 1, buffers=[b""] * wire.MAX_FRAMES)
     with pytest.raises(WireError, match="4097 buffers"):
         wire.encode(Kind.RESULT, 1, buffers=[b""] * (wire.MAX_FRAMES + 1))
+
+
+def test_too_many_bytes_are_refused_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 2500)
+    wire.encode(Kind.RESULT, 1, buffers=[b"x" * 1000] * 2)
+    with pytest.raises(TooLarge, match="send it in parts"):
+        wire.encode(Kind.RESULT, 1, buffers=[b"x" * 1001])
+    with pytest.raises(TooLarge):
+        wire.encode(Kind.RESULT, 1, buffers=[b"x" * 1000] * 3)
+    with pytest.raises(TooLarge):
+        wire.encode(Kind.RESULT, 1, payload=[b"x" * 600, b"x" * 600])
 
 
 # --- what must be refused -------------------------------------------------------------------------

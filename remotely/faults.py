@@ -1,0 +1,131 @@
+"""Faults on purpose, for those who test what they build on this: off, and then free of cost.
+
+REMOTELY_FAULTS="actor.reply:die@20,client.call:lose@1%,worker.spawn:delay=500"
+
+    POINT:die            the process kills itself there
+    POINT:stop           the process stops there, until somebody continues it
+    POINT:delay=MS       it goes on so many milliseconds later
+    POINT:lose           the message is dropped and its connection is cut, where POINTS has "lose"
+    ...@N                at the N-th time alone; without it, each time
+    ...@P%               at random, in so many of a hundred times; REMOTELY_FAULTS_SEED repeats it
+
+The variable reaches every process that is started with it: of an embedded cluster all, of a started
+one those that `remotely start` or `remotely join` began with it.
+"""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+VARIABLE = "REMOTELY_FAULTS"
+
+
+class Point(NamedTuple):
+    name: str
+    where: str
+    may_lose: bool = False
+
+
+# Every place that asks.  The table in docs/reliability.md is made from this.
+POINTS = (
+    Point("client.call", "a call is about to leave", may_lose=True),
+    Point("client.reply", "replies have arrived", may_lose=True),
+    Point("actor.birth", "the process of an actor is there, and knows nothing yet"),
+    Point("actor.call", "a call has arrived, and is about to run"),
+    Point("actor.reply", "a call has run, and its reply is about to leave"),
+    Point("actor.end", "the last call has run, and the process is about to end"),
+    Point("worker.spawn", "the worker was told to start an actor"),
+    Point("worker.spawned", "an actor is ready, and the master is about to be told"),
+    Point("worker.died", "an actor has ended, and the master is about to be told"),
+    Point("zygote.fork", "a fork has been asked for"),
+    Point("master.message", "the master has received a message"),
+)
+ACTIONS = ("die", "stop", "delay", "lose")
+
+
+class Fault:
+    """One action at one point, and when."""
+
+    def __init__(self, action: str, delay_s: float, at: int, chance: float) -> None:
+        self.action = action
+        self.delay_s = delay_s
+        self.at = at
+        self.chance = chance
+        self.count = 0
+
+    def is_due(self, draw: random.Random) -> bool:
+        self.count += 1
+        if self.chance:
+            return draw.random() < self.chance
+        return not self.at or self.count == self.at
+
+
+_WORD = re.compile(
+    r"(?P<point>[\w.]+):(?P<action>\w+)(?:=(?P<ms>\d+(?:\.\d+)?))?"
+    r"(?:@(?:(?P<at>\d+)|(?P<percent>\d+(?:\.\d+)?)%))?"
+)
+
+
+def parse(text: str) -> dict[str, list[Fault]]:
+    """Return the faults of each point.  Raises ValueError with what was wrong."""
+    faults: dict[str, list[Fault]] = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise ValueError(
+                f"{VARIABLE}: {word!r} is not POINT:ACTION, POINT:delay=MS, ...@N, ...@P%"
+            )
+        point = next((p for p in POINTS if p.name == match["point"]), None)
+        if point is None:
+            known = ", ".join(p.name for p in POINTS)
+            raise ValueError(f"{VARIABLE}: there is no point {match['point']!r}; there are {known}")
+        action = match["action"]
+        if action not in ACTIONS or (action == "lose" and not point.may_lose):
+            known = ", ".join(a for a in ACTIONS if a != "lose" or point.may_lose)
+            raise ValueError(f"{VARIABLE}: {point.name} cannot {action!r}; it can {known}")
+        if (action == "delay") != (match["ms"] is not None):
+            raise ValueError(f"{VARIABLE}: {word!r}: milliseconds belong to delay: delay=500")
+        chance = float(match["percent"] or 0) / 100
+        fault = Fault(action, float(match["ms"] or 0) / 1000, int(match["at"] or 0), chance)
+        faults.setdefault(point.name, []).append(fault)
+    return faults
+
+
+def at(point: str) -> bool:
+    """Be at a point; true if what is about to happen is to be lost.  Ask `if faults.ON` first."""
+    lost = False
+    for fault in ON.get(point, ()):
+        if not fault.is_due(_draw):
+            continue
+        if fault.action == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault.action == "delay":
+            time.sleep(fault.delay_s)
+        else:
+            lost = True
+    return lost
+
+
+def _from(environment: Mapping[str, str]) -> tuple[dict[str, list[Fault]], random.Random]:
+    seed = environment.get(f"{VARIABLE}_SEED")
+    return parse(environment.get(VARIABLE, "")), random.Random(seed)
+
+
+def _after_fork() -> None:
+    """A process of its own counts and draws for itself."""
+    if ON:
+        for faults in ON.values():
+            for fault in faults:
+                fault.count = 0
+        _draw.seed(f"{os.environ.get(f'{VARIABLE}_SEED', '')}:{os.getpid()}")
+
+
+ON, _draw = _from(os.environ)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,65 @@
+"""Until when the actors of a worker may serve, where each of them can read it.
+
+A worker that is cut off from its master loses its lease, and the master may then place its actors
+elsewhere.  Before that they must have ended.  The worker may be unable to end them: stopped, or
+itself cut short.  So each actor looks for itself, before every call: the moment is one double in a
+file that the worker writes and its actors map, on the monotonic clock that they share.
+
+    the worker renews its lease      the moment moves to FENCE_S after it asked, not after it heard;
+                                     an answer that was long on its way proves nothing of now
+    the master's machine refuses     there is no master who could place others: the moment moves
+    it passes                        no call is begun any more
+    it has passed for two looks      the actor ends itself with all that it started.  Two, since a
+                                     machine that was paused wakes with every moment passed
+    no lease (an embedded cluster)   it stays at infinity
+"""
+
+import contextlib
+import mmap
+import os
+import time
+from pathlib import Path
+
+FILE = "fence"
+LOOK_EVERY_S = 1.0
+_SIZE = 8
+
+
+class Fence:
+    """The moment, mapped.  A worker makes the file; an actor opens it."""
+
+    def __init__(self, folder: Path, make: bool = False) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
+        fd = os.open(folder / FILE, flags, 0o600)
+        try:
+            if make:
+                os.ftruncate(fd, _SIZE)
+            self._map = mmap.mmap(fd, _SIZE)
+        finally:
+            os.close(fd)
+        self._moment = memoryview(self._map).cast("d")
+        self._looks_passed = 0
+        if make:
+            self._moment[0] = float("inf")
+
+    @property
+    def moment(self) -> float:
+        """On the clock of time.monotonic()."""
+        return self._moment[0]
+
+    def move(self, moment: float) -> None:
+        self._moment[0] = moment
+
+    @property
+    def has_passed(self) -> bool:
+        return self._moment[0] < time.monotonic()
+
+    def look(self) -> bool:
+        """Called each LOOK_EVERY_S: whether it has passed for good."""
+        self._looks_passed = self._looks_passed + 1 if self.has_passed else 0
+        return self._looks_passed > 1
+
+    def close(self) -> None:
+        with contextlib.suppress(BufferError):
+            self._moment.release()
+            self._map.close()

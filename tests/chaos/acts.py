@@ -1,0 +1,133 @@
+"""What is done to a cluster under load, and how often; each act is one row of the figures.
+
+kill      SIGKILL, at exponential intervals, to somebody of a role at random
+stop      SIGSTOP, and SIGCONT after a while that is shorter or longer than a lease
+weather   what a network does: relay.py
+"""
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.chaos.oracle import Verdict
+from tests.chaos.stage import ROLES, Stage
+
+WELL_S = 60.0  # after everything, calls run again within so long
+
+
+class Figure(NamedTuple):
+    """An act done n times, and what came of it."""
+
+    act: str
+    n: int
+    seconds: float
+    verdict: Verdict
+    left: dict[str, object]
+
+    @property
+    def well(self) -> bool:
+        return not self.verdict.anomalies and not self.left
+
+
+class Act(NamedTuple):
+    """What is done `n` times for the published figures; `once` does it once."""
+
+    n: int
+    once: Callable[[Stage, random.Random], None]
+    through_relay: bool = False
+
+
+def _kill(role: str, every_s: float) -> Callable[[Stage, random.Random], None]:
+    def once(stage: Stage, draw: random.Random) -> None:
+        time.sleep(draw.expovariate(1 / every_s))
+        pid = stage.victim(role)
+        while pid is None:
+            stage.mend()
+            time.sleep(0.02)
+            pid = stage.victim(role)
+        stage.signal(pid, signal.SIGKILL)
+        if role != "actor":
+            stage.mend()
+
+    return once
+
+
+def _stop(role: str, shortest_s: float, longest_s: float) -> Callable[[Stage, random.Random], None]:
+    def once(stage: Stage, draw: random.Random) -> None:
+        time.sleep(draw.uniform(0.1, 0.5))
+        if (pid := stage.victim(role)) is not None:
+            stage.signal(pid, signal.SIGSTOP)
+            time.sleep(draw.uniform(shortest_s, longest_s))
+            stage.signal(pid, signal.SIGCONT)
+        stage.mend()
+
+    return once
+
+
+def _weather(
+    word: Callable[[random.Random], str], shortest_s: float, longest_s: float
+) -> Callable[[Stage, random.Random], None]:
+    def once(stage: Stage, draw: random.Random) -> None:
+        time.sleep(draw.uniform(0.1, 0.5))
+        stage.weather(word(draw))
+        time.sleep(draw.uniform(shortest_s, longest_s))
+        stage.weather("pass")
+        stage.mend()
+
+    return once
+
+
+def _flap(stage: Stage, draw: random.Random) -> None:
+    for _ in range(draw.randrange(2, 8)):
+        stage.weather(draw.choice(("full", "up", "down", "reset")))
+        time.sleep(draw.uniform(0.02, 0.4))
+        stage.weather("pass")
+        time.sleep(draw.uniform(0.02, 0.4))
+
+
+ACTS = {
+    "kill actor": Act(1000, _kill("actor", 0.1)),
+    "kill worker": Act(300, _kill("worker", 1.0)),
+    "kill client": Act(300, _kill("client", 0.7)),
+    "kill master": Act(100, _kill("master", 1.5)),
+    **{f"stop {role} briefly": Act(25, _stop(role, 0.2, 8.0)) for role in ROLES},
+    **{f"stop {role} for long": Act(25, _stop(role, 16.0, 24.0)) for role in ROLES},
+    "partition": Act(100, _weather(lambda _: "full", 0.5, 20.0), True),
+    "one way": Act(100, _weather(lambda draw: draw.choice(("up", "down")), 0.5, 20.0), True),
+    "flapping": Act(100, _flap, True),
+    "stall": Act(100, _weather(lambda _: "stall", 0.2, 20.0), True),
+    "delay of 500 ms": Act(100, _weather(lambda _: "delay=500", 0.5, 5.0), True),
+    "cut within a frame": Act(
+        100, _weather(lambda draw: f"cut={draw.randrange(1, 3000)}", 0.2, 1.0), True
+    ),
+}
+
+
+def run(
+    name: str, n: int, seed: int, folder: Path, say: Callable[[str], object] = lambda text: None
+) -> Figure:
+    """Do an act n times to a cluster of its own, and judge."""
+    act = ACTS[name]
+    draw = random.Random(f"{seed}:{name}")
+    begun = time.monotonic()
+    stage = Stage(folder, seed, act.through_relay)
+    unwell = []
+    try:
+        if not stage.await_calls(100, WELL_S):
+            unwell.append("no calls ran at the start")
+        for number in range(n):
+            act.once(stage, draw)
+            if number % 10 == 9:
+                say(f"{name}: {number + 1} of {n}")
+                if not stage.await_calls(20, WELL_S):
+                    unwell.append(f"after {number + 1}: no calls ran within {WELL_S:.0f} s")
+        stage.mend()
+        if not stage.await_calls(100, WELL_S):
+            unwell.append("at the end no calls ran any more")
+    finally:
+        verdict, left = stage.close()
+    verdict.anomalies += unwell
+    return Figure(name, n, time.monotonic() - begun, verdict, left)

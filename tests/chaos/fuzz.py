@@ -1,0 +1,471 @@
+"""Bytes that nobody meant: at the decoders, from an admitted peer, raw at each port, without a key.
+
+python -m tests.chaos.fuzz                a hundredth of the published numbers
+python -m tests.chaos.fuzz --full         all of them
+python -m tests.chaos.fuzz decoder -n 1000000 --seed 3
+
+Good traffic is recorded from the code itself and mutated: whole, and byte by byte.  While a port is
+fuzzed, a victim calls its actor; its calls must neither fail nor wait, and no process may end.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import psutil
+import zmq
+
+import remotely
+from remotely import codec, control, keys, sockets, wire
+from remotely.errors import VersionMismatch, WireError
+from remotely.sockets import Reconnect
+from tests.clusters import Started, processes
+
+Frames = list[bytes]
+
+BIRTH_MESSAGES = 20  # by which the victim was made, and asked
+
+
+class Finding(NamedTuple):
+    """What a fuzzer did, and what it found; nothing, mostly."""
+
+    what: str
+    n: int
+    seconds: float
+    told: str
+    wrong: list[str]
+
+
+# --- good traffic, and how it is spoilt -----------------------------------------------------------
+
+
+def good_calls() -> list[Frames]:
+    """Return one message of each kind that travels between a client and an actor."""
+    value = codec.encode(("a value", [1.5, None], {"k": b"bytes"}))
+    payload = b"".join(bytes(piece) for piece in value.pieces)
+    found = []
+    for kind, shape in wire.SHAPES.items():
+        buffers = [b"buffer"] * shape.min_buffers
+        name = "run" if shape.named else ""
+        body = payload if kind not in (wire.Kind.CALLS, wire.Kind.RESULTS) else b""
+        found.append([bytes(f) for f in wire.encode(kind, 7, name, [body], buffers)])
+    one = wire.encode(wire.Kind.CALL, 8, "run", [payload])[0]
+    found.append([bytes(f) for f in wire.together(wire.Kind.CALLS, [one, one])])
+    return found
+
+
+def good_messages(union: Any) -> list[bytes]:
+    """Return one control message of each type of a union, filled with plausible values."""
+    return [control.write(_filled(member)) for member in union.__args__]
+
+
+def _filled(struct_type: type[msgspec.Struct]) -> Any:
+    return struct_type(
+        **{field.name: _plausible(field.type) for field in msgspec.structs.fields(struct_type)}
+    )
+
+
+def _plausible(kind: Any) -> Any:
+    origin = getattr(kind, "__origin__", None)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _filled(kind)
+    if origin is list:
+        return [_plausible(kind.__args__[0])]
+    if origin is dict:
+        return {_plausible(kind.__args__[0]): _plausible(kind.__args__[1])}
+    plain: dict[Any, Any] = {str: "a" * 16, int: 1, float: 1.0, bool: True, bytes: b"k" * 40}
+    return plain.get(kind)
+
+
+def spoilt(frames: Sequence[bytes], draw: random.Random) -> Frames:
+    """Return a message with something wrong, or nothing."""
+    made = [bytearray(frame) for frame in frames]
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        way = draw.randrange(7)
+        at = draw.randrange(len(made)) if made else 0
+        frame = made[at] if made else bytearray()
+        if way == 0 and frame:
+            frame[draw.randrange(len(frame))] = draw.randrange(256)
+        elif way == 1 and frame:
+            frame[draw.randrange(len(frame))] ^= 1 << draw.randrange(8)
+        elif way == 2:
+            del frame[draw.randrange(len(frame) + 1) :]
+        elif way == 3:
+            place = draw.randrange(len(frame) + 1)
+            frame[place:place] = draw.randbytes(draw.choice((1, 2, 8, 100)))
+        elif way == 4 and len(frame) >= 4:
+            place = draw.randrange(len(frame) - 3)
+            extreme = draw.choice((0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 0x80000000))
+            frame[place : place + 4] = struct.pack(">I", extreme)
+        elif way == 5:
+            made.insert(at, bytearray(draw.randbytes(draw.randrange(20))))
+        elif made:
+            del made[at]
+    return [bytes(frame) for frame in made]
+
+
+# --- the decoders ---------------------------------------------------------------------------------
+
+
+def decoder(n: int, seed: int) -> Finding:
+    """Hand spoilt messages to every decoder of bytes: it returns, or raises what it promised."""
+    draw = random.Random(seed)
+    calls = good_calls()
+    unions = [
+        *control.ToMaster.values(),
+        *control.FromMaster.values(),
+        control.ToActor,
+        control.FromActor,
+        control.ToZygote,
+        control.FromZygote,
+    ]
+    readers = [(control.Reader(union), good_messages(union)) for union in unions]
+    begun, refused = time.monotonic(), 0
+    wrong: list[str] = []
+    rss = psutil.Process().memory_info().rss
+    for _ in range(n):
+        try:
+            if draw.random() < 0.5:
+                frames = spoilt(draw.choice(calls), draw)
+                wire.each(wire.decode(frames, draw.choice(("client", "actor"))))
+            else:
+                reader, good = draw.choice(readers)
+                frames = spoilt([draw.choice(good)], draw)
+                reader.read(frames[0] if frames else b"")
+        except (WireError, VersionMismatch):
+            refused += 1
+        except Exception as error:
+            wrong.append(f"{error!r} of {frames!r}")
+    grown = psutil.Process().memory_info().rss - rss
+    if grown > 50 << 20:
+        wrong.append(f"memory grew by {grown >> 20} MiB")
+    told = f"{refused:,} refused, memory grew by {grown >> 10} KiB"
+    return Finding("decoder", n, time.monotonic() - begun, told, wrong)
+
+
+# --- the ports of a living cluster ----------------------------------------------------------------
+
+
+@remotely.remote_class
+class Victim:
+    """Counts what reaches its decoder."""
+
+    def __init__(self) -> None:
+        self._decoded = 0
+        decode = wire.decode
+
+        def counted(frames: Sequence[bytes | memoryview], sender: str) -> wire.Message:
+            self._decoded += 1
+            return decode(frames, sender)
+
+        wire.decode = counted
+
+    def decoded(self) -> int:
+        return self._decoded
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+
+class Ground:
+    """A started cluster, a victim that is called all the time, and its ports."""
+
+    def __init__(self, folder: Path) -> None:
+        self.started = Started(folder)
+        remotely.connect(self.started.address, key=self.started.key)
+        self.victim = Victim()
+        self.location: control.Location = self.victim._remotely_remote.location
+        self.master_key = keys.load_master(self.started.home / "keys" / "master.key")
+        self.key_of = {
+            "client": keys.load_member(self.started.key),
+            "worker": keys.load_member(self.started.home / "keys" / "worker.key"),
+        }
+        self.ports = {
+            "master": (f"tcp://{self.started.address}", self.master_key.pair.public),
+            "actor": (self.location.tcp, self.location.public_key),
+        }
+        self.wrong: list[str] = []
+        self.calls = 0
+        self._times: list[float] = []
+        self._over = threading.Event()
+        self._daemons = self._alive()
+        self._caller = threading.Thread(target=self._call)
+
+    def __enter__(self) -> "Ground":
+        self._caller.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._caller.join()
+        if ended := self._daemons - self._alive():
+            self.wrong.append(f"processes ended: {ended}")
+        remotely.shutdown()
+        self.started.stop()
+
+    def p99_ms(self) -> float:
+        """Return that of the victim's calls since the last time it was asked."""
+        times, self._times = self._times, []
+        return 1000 * statistics.quantiles(times, n=100)[-1] if len(times) > 1 else 0.0
+
+    def rss(self) -> dict[int, int]:
+        found = {}
+        for pid in self._daemons:
+            with contextlib.suppress(psutil.Error):
+                found[pid] = psutil.Process(pid).memory_info().rss
+        return found
+
+    def _alive(self) -> set[int]:
+        homes = (self.started.home, *self.started.homes)
+        return {process.pid for home in homes for process in processes(str(home))}
+
+    def _call(self) -> None:
+        while not self._over.is_set():
+            self.calls += 1
+            number = self.calls
+            begun = time.perf_counter()
+            try:
+                if self.victim.echo(number) != number:
+                    self.wrong.append("the victim had another's answer")
+            except Exception as error:
+                self.wrong.append(f"the victim's call failed: {error!r}")
+            self._times.append(time.perf_counter() - begun)
+            time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def grounds() -> Iterator[Ground]:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Ground(Path(folder)) as ground:
+        yield ground
+
+
+def admitted(n: int, seed: int) -> Finding:
+    """Send spoilt messages with a right key: to the master in both roles, to an actor as a client.
+
+    To an actor only what is no call: a client may run code there, and a spoilt pickle is one.
+    """
+    draw = random.Random(seed)
+    begun = time.monotonic()
+    harmless = (wire.Kind.GET, wire.Kind.NEXT, wire.Kind.CLOSE)
+    with grounds() as ground, zmq.Context() as context:
+        before = ground.rss()
+        peers = []
+        for port, role in (("master", "client"), ("master", "worker"), ("actor", "client")):
+            address, public = ground.ports[port]
+            peer = sockets.client(
+                context,
+                ground.key_of[role].pair,
+                public,
+                Reconnect.BACKING_OFF,
+            )
+            peer.connect(address)
+            good = (
+                [[message] for message in good_messages(control.ToMaster[role])]
+                if port == "master"
+                else [f for f in good_calls() if f[0][1] in harmless or f[0][1] > 11]
+            )
+            peers.append((peer, good))
+        for number in range(n):
+            peer, good = draw.choice(peers)
+            frames = spoilt(draw.choice(good), draw) or [b""]
+            if number % 1000 == 0:
+                time.sleep(0.05)  # so that what was sent is read, and not thrown away at a bound
+            peer.send_multipart(frames)
+            while peer.poll(0):
+                peer.recv_multipart()
+        time.sleep(1.0)
+        grown = _growth(before, ground.rss())
+        p99 = ground.p99_ms()
+        for peer, _ in peers:
+            peer.close(linger=0)
+    wrong = [*ground.wrong, *_leak(grown)]
+    told = f"memory grew by {grown >> 10} KiB, the victim's p99 {p99:.1f} ms"
+    return Finding("admitted", n, time.monotonic() - begun, told, wrong)
+
+
+def raw(n: int, seed: int) -> Finding:
+    """Send bytes that are no ZMTP, or nearly, to each port over TCP."""
+    draw = random.Random(seed)
+    begun = time.monotonic()
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    with grounds() as ground:
+        ground.p99_ms()
+        before = ground.rss()
+        for number in range(n):
+            host, _, port = draw.choice(list(ground.ports.values()))[0].rpartition(":")
+            data = b"".join(spoilt([greeting], draw)) + draw.randbytes(draw.randrange(300))
+            if number % 3 == 0:
+                data = draw.randbytes(draw.randrange(1, 2000))
+            with contextlib.suppress(OSError), socket.socket() as sock:
+                sock.settimeout(2.0)
+                sock.connect((host.removeprefix("tcp://"), int(port)))
+                for byte in data if draw.random() < 0.01 else ():
+                    sock.send(bytes([byte]))
+                sock.sendall(data)
+                if draw.random() < 0.5:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(1.0)
+        grown = _growth(before, ground.rss())
+        p99 = ground.p99_ms()
+        decoded, made = ground.victim.decoded(), ground.calls
+    wrong = [*ground.wrong, *_leak(grown)]
+    if decoded > made + BIRTH_MESSAGES:
+        wrong.append(f"{decoded} messages reached the decoder; the victim made {made} calls")
+    told = (
+        f"memory grew by {grown >> 10} KiB, the victim's p99 {p99:.1f} ms; "
+        "it alone reached the decoder"
+    )
+    return Finding("raw", n, time.monotonic() - begun, told, wrong)
+
+
+def strangers(n: int, seed: int) -> Finding:
+    """Knock at each port without a key, with an unknown one, a wrong server's, in a wrong role."""
+    del seed  # keys are random, whatever it is
+    begun = time.monotonic()
+    entered: dict[str, int] = {}
+    tried: dict[str, int] = {}
+    with grounds() as ground, zmq.Context() as context:
+        for _ in range(n):
+            for port, (address, public) in ground.ports.items():
+                wrong_role = "worker" if port == "actor" else "client"
+                for how in ("no key", "unknown key", "wrong server", "wrong role"):
+                    if how == "wrong role" and port == "master":
+                        continue  # both roles have business there
+                    knocking = _knock(context, how, public, ground.key_of[wrong_role].pair)
+                    came_in = _comes_in(knocking, address)
+                    entered[how] = entered.get(how, 0) + came_in
+                    tried[how] = tried.get(how, 0) + 1
+        decoded, made = ground.victim.decoded(), ground.calls
+    wrong = [f"{count} came in: {how}" for how, count in entered.items() if count]
+    if decoded > made + BIRTH_MESSAGES:
+        wrong.append(f"{decoded} messages reached the decoder; the victim made {made} calls")
+    told = ", ".join(f"{how} {count:,}" for how, count in tried.items()) + " tried, none came in"
+    return Finding("strangers", n, time.monotonic() - begun, told, [*ground.wrong, *wrong])
+
+
+def _knock(context: Any, how: str, public: bytes, pair: keys.KeyPair) -> Any:
+    peer = context.socket(zmq.DEALER)
+    peer.linger = 0
+    peer.set(zmq.RECONNECT_IVL, -1)
+    if how != "no key":
+        mine = pair if how == "wrong role" else keys.fresh_pair()
+        peer.curve_publickey, peer.curve_secretkey = mine.public, mine.secret
+        peer.curve_serverkey = keys.fresh_pair().public if how == "wrong server" else public
+    return peer
+
+
+def _comes_in(peer: Any, address: str) -> bool:
+    monitor = peer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+                                      | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+                                      | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                                      | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # fmt: skip
+    peer.connect(address)
+    peer.send(control.write(control.Beat()))
+    came_in = bool(monitor.poll(3000)) and (
+        struct.unpack("=HI", monitor.recv_multipart()[0])[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+    )
+    peer.disable_monitor()
+    monitor.close(linger=0)
+    peer.close(linger=0)
+    return came_in
+
+
+def slow(n: int, seed: int) -> Finding:
+    """Hold connections half open, some with a byte now and then, while others connect and call."""
+    draw = random.Random(seed)
+    begun = time.monotonic()
+    with grounds() as ground:
+        time.sleep(2.0)
+        calm = ground.p99_ms()
+        held = []
+        for _ in range(n):
+            host, _, port = draw.choice(list(ground.ports.values()))[0].rpartition(":")
+            sock = socket.create_connection((host.removeprefix("tcp://"), int(port)))
+            held.append(sock)
+        connecting = []
+        ground.p99_ms()
+        for _ in range(10):
+            for sock in held[: n // 2]:
+                with contextlib.suppress(OSError):
+                    sock.send(b"\xff")
+            before = time.perf_counter()
+            _one_more_client(ground)
+            connecting.append(time.perf_counter() - before)
+        busy = ground.p99_ms()
+        for sock in held:
+            sock.close()
+    wrong = list(ground.wrong)
+    if max(connecting) > 1.0:
+        wrong.append(f"a connection took {max(connecting):.2f} s")
+    told = (
+        f"connect {statistics.median(connecting):.2f} s (at most {max(connecting):.2f}), "
+        f"the victim's p99 {busy:.1f} ms, before {calm:.1f} ms"
+    )
+    return Finding("slow", n, time.monotonic() - begun, told, wrong)
+
+
+def _one_more_client(ground: Ground) -> None:
+    from remotely.client import client_of
+
+    client_of(ground.started.address, ground.started.key).shutdown()
+
+
+def _growth(before: dict[int, int], after: dict[int, int]) -> int:
+    return max((after[pid] - before[pid] for pid in before.keys() & after.keys()), default=0)
+
+
+def _leak(grown: int) -> list[str]:
+    return [f"memory of a process grew by {grown >> 20} MiB"] if grown > 50 << 20 else []
+
+
+FUZZERS: dict[str, tuple[int, Callable[[int, int], Finding]]] = {
+    "decoder": (10_000_000, decoder),
+    "admitted": (100_000, admitted),
+    "raw": (20_000, raw),
+    "strangers": (1_000, strangers),
+    "slow": (500, slow),
+}
+
+
+def main() -> None:
+    """Do what the command line says; print a line a fuzzer."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.fuzz",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("fuzzers", nargs="*", metavar="FUZZER", help=", ".join(FUZZERS))
+    parser.add_argument("-n", type=int, help="how many; by default a hundredth of the published")
+    parser.add_argument("--full", action="store_true", help="as many as published")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    well = True
+    os.environ.setdefault("PYTHONPATH", os.getcwd())
+    for name in asked.fuzzers or FUZZERS:
+        if name not in FUZZERS:
+            parser.error(f"there is no fuzzer {name!r}; there are {', '.join(FUZZERS)}")
+        published, fuzz = FUZZERS[name]
+        finding = fuzz(asked.n or (published if asked.full else published // 100), asked.seed)
+        print(
+            f"{name}: n={finding.n:,} seed={asked.seed} in {finding.seconds:.0f} s: {finding.told}"
+        )
+        for line in finding.wrong[:20]:
+            print(f"    {line}")
+        well &= not finding.wrong
+    sys.exit(not well)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""A client under load: calls actors, and writes down what it sent and what came of it.
+
+python -m tests.chaos.load ADDRESS KEY FOLDER NAME SEED [RELAY]
+
+Ends when its standard input does.  With RELAY, all its connections go through one, whose weather
+(relay.py) is a word in the file FOLDER/weather.
+"""
+
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import remotely
+from remotely import sockets
+from remotely.errors import ActorDied, CallTimeout, MasterLost, NoResources, WorkerLost
+from tests.chaos.oracle import Outcome
+from tests.chaos.relay import Relay
+
+THREADS = 2
+ACTORS_A_THREAD = 2
+HANG_S = 90.0  # longer than any lease, wait for room and reconnection together
+PAUSE_S = 0.004  # two cores are shared by all that is killed and started
+
+
+@remotely.remote_class(cpus=0, max_restarts=1_000_000)
+class Ledger:
+    """Says which calls it ran, in a file that outlives it, before it answers."""
+
+    def __init__(self, folder: str) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self.file = os.open(Path(folder, "ran"), flags, 0o600)
+        Path(folder, "pids", str(os.getpid())).touch()
+
+    def run(self, call: str, payload: bytes) -> int:
+        os.write(self.file, f"{call}\n".encode())
+        return len(payload)
+
+
+class Journal:
+    """Lines that are in the file before the call goes on."""
+
+    def __init__(self, file: Path) -> None:
+        self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, *words: str) -> None:
+        line = "\t".join(word.replace("\n", " ").replace("\t", " ") for word in words)
+        os.write(self._fd, f"{line}\n".encode())
+
+
+class Client:
+    def __init__(self, folder: Path, name: str, seed: int) -> None:
+        self.over = threading.Event()
+        self._folder = folder
+        self._name = name
+        self._seed = seed
+        self._journal = Journal(folder / "journals" / name)
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._load, args=(n,)) for n in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        sys.stdin.read()
+        self.over.set()
+        for thread in threads:
+            thread.join()
+
+    def _next(self) -> str:
+        with self._lock:
+            self._number += 1
+            return f"{self._name}:{self._number}"
+
+    def _load(self, thread: int) -> None:
+        draw = random.Random(f"{self._seed}:{self._name}:{thread}")
+        actors: list[Any] = [None] * ACTORS_A_THREAD
+        while not self.over.is_set():
+            place = draw.randrange(ACTORS_A_THREAD)
+            if actors[place] is None:
+                actors[place] = self._make()
+                continue
+            payload = bytes(draw.choice((10, 1000, 100_000)))
+            if draw.random() < 0.3:
+                alive = self._crowd(actors[place], payload, draw.randrange(2, 40))
+            else:
+                alive = self._one(actors[place], payload)
+            if not alive:
+                actors[place] = None
+            time.sleep(PAUSE_S)
+
+    def _make(self) -> Any:
+        begun = time.monotonic()
+        try:
+            return Ledger(str(self._folder))
+        except (ActorDied, WorkerLost, MasterLost, NoResources):
+            time.sleep(0.1)
+        except Exception as error:
+            self._journal.write(self._next(), "sent")
+            self._journal.write(f"{self._name}:{self._number}", "odd", f"making: {error!r}")
+        if time.monotonic() - begun > HANG_S:
+            call = self._next()
+            self._journal.write(call, "sent")
+            self._journal.write(call, "hung", "making an actor")
+        return None
+
+    def _one(self, ledger: Any, payload: bytes) -> bool:
+        call = self._next()
+        self._journal.write(call, "sent")
+        return self._outcome(call, lambda: ledger.run(call, payload))
+
+    def _crowd(self, ledger: Any, payload: bytes, count: int) -> bool:
+        """Some calls in flight at a time."""
+        futures = []
+        for _ in range(count):
+            call = self._next()
+            self._journal.write(call, "sent")
+            futures.append((call, ledger.run.submit(call, payload)))
+        outcomes = [self._outcome(call, lambda f=f: f.result(HANG_S)) for call, f in futures]
+        return all(outcomes)
+
+    def _outcome(self, call: str, wait: Any) -> bool:
+        """Write down what came of a call; false if its actor is no more."""
+        begun = time.monotonic()
+        alive, outcome, why = True, Outcome.VALUE, ""
+        try:
+            wait()
+        except CallTimeout as error:
+            outcome, why = Outcome.HUNG, str(error)
+        except (ActorDied, WorkerLost) as error:
+            outcome = Outcome.MAY_HAVE_RUN if error.may_have_run else Outcome.DID_NOT_RUN
+            alive, why = error.may_have_run, str(error)
+        except MasterLost as error:  # its new place could not be asked for
+            outcome, alive, why = Outcome.DID_NOT_RUN, False, str(error)
+        except Exception as error:
+            outcome, why = Outcome.ODD, repr(error)
+        if time.monotonic() - begun > HANG_S:
+            outcome, why = Outcome.HUNG, f"{time.monotonic() - begun:.0f} s: {why}"
+        self._journal.write(call, outcome.value, why)
+        return alive
+
+
+def main() -> None:
+    """Be the client that the arguments say."""
+    address, key, folder, name, seed = sys.argv[1:6]
+    if "RELAY" in sys.argv[6:]:
+        relay = Relay(lambda: Path(folder, "weather").read_text())
+        direct = sockets.connect
+        sockets.connect = lambda socket, address: direct(socket, relay.through(address))
+        address = relay.through(f"tcp://{address}").removeprefix("tcp://")
+    remotely.connect(address, key=key)
+    Client(Path(folder), name, int(seed)).run()
+    remotely.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""A cluster under load whose every part can be killed, stopped and cut off, and comes back.
+
+A master, two workers that joined it over TCP and pass for machines of their own, two clients
+(load.py) that write down what they call.  At the end: the verdict on all calls (oracle.py), and
+what was left behind.
+"""
+
+import contextlib
+import functools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from remotely import launch, pid_file
+from remotely.host import is_alive
+from remotely.keys import load_member
+from remotely.pid_file import Running
+from tests.chaos.oracle import Verdict, judge
+from tests.chaos.relay import Relay
+from tests.clusters import Traces, free_port, processes
+
+WORKERS = 2
+CLIENTS = 2
+CPUS = 64
+END_S = 40.0  # for a client to end its calls; for what is owned to end with its owner
+ROLES = ("actor", "worker", "client", "master")
+
+
+class Stage:
+    """Made in an empty folder; `close` ends it and says what it left."""
+
+    def __init__(self, folder: Path, seed: int, through_relay: bool = False) -> None:
+        self._before = Traces()
+        self._folder = folder
+        self._draw = random.Random(seed)
+        self._seed = seed
+        self._port = free_port()
+        self._through_relay = through_relay
+        self._clients: dict[str, subprocess.Popen[str]] = {}
+        self._ended_well: list[str] = []
+        self._names = 0
+        for part in ("pids", "journals"):
+            (folder / part).mkdir(parents=True)
+        self.weather("pass")
+        self._relay = Relay(lambda: (folder / "weather").read_text())
+        self._homes = [folder / f"machine-{n}" for n in range(WORKERS)]
+        self._start_master()
+        for home in self._homes:
+            home.mkdir()
+            shutil.copy(folder / "master" / "keys" / "worker.key", home / "worker.key")
+        self.mend()
+
+    # --- weather, kills, stops --------------------------------------------------------------------
+
+    def weather(self, word: str) -> None:
+        """Change what the relay does with every connection: see relay.py."""
+        new = self._folder / "weather.new"
+        new.write_text(word)
+        new.replace(self._folder / "weather")
+
+    def victim(self, role: str) -> int | None:
+        """Return the pid of somebody of this role, at random; None if nobody of it is there now."""
+        pids = sorted(self._pids(role))
+        return self._draw.choice(pids) if pids else None
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def mend(self) -> None:
+        """Bring back who is missing: a master, workers, clients."""
+        if not self._pids("master"):
+            self._start_master()
+        for home in self._homes:
+            if not self._daemons(home):
+                with self._as_machine(home):
+                    address = f"tcp://127.0.0.1:{self._port}"
+                    if self._through_relay:
+                        address = self._relay.through(address)
+                    host, _, port = address.removeprefix("tcp://").rpartition(":")
+                    key = load_member(home / "worker.key", "worker")
+                    launch.join(host, int(port), key, "127.0.0.1", CPUS, 0)
+        for name, client in list(self._clients.items()):
+            if client.poll() is not None:
+                del self._clients[name]
+        while len(self._clients) < CLIENTS:
+            self._start_client()
+
+    def calls(self) -> int:
+        """Return how many calls have run so far."""
+        with contextlib.suppress(OSError):
+            return (self._folder / "ran").read_bytes().count(b"\n")
+        return 0
+
+    def await_calls(self, count: int, within_s: float) -> bool:
+        """Wait until so many more have run: the cluster is well again."""
+        enough = self.calls() + count
+        return _within(within_s, lambda: self.calls() >= enough)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> tuple[Verdict, dict[str, object]]:
+        """End the clients, judge, stop the cluster; return the verdict, and what is left."""
+        self.weather("pass")
+        verdict_lines = []
+        for client in self._clients.values():
+            assert client.stdin is not None
+            client.stdin.close()
+        for name, client in self._clients.items():
+            try:
+                client.wait(END_S + 90)
+                self._ended_well.append(name)
+            except subprocess.TimeoutExpired:
+                verdict_lines.append(f"{name}: does not end")
+                client.kill()
+                client.wait()
+            if client.returncode:
+                verdict_lines.append(f"{name}: ended with {client.returncode}")
+        verdict = judge(self._lines("journals/*"), self._ran(), self._ended_well)
+        verdict.anomalies += verdict_lines
+        actors_end = _within(END_S, lambda: not self._pids("actor"))
+        for home in (*self._homes, self._folder / "master"):
+            with self._as_machine(home):
+                for port in pid_file.ports():
+                    launch.stop(port)
+        gone = lambda: not processes(str(self._folder)) and not self._left()
+        _within(END_S, gone)
+        left = self._left()
+        if not actors_end:
+            left["actors"] = "outlived their clients"
+        if tagged := processes(str(self._folder)):
+            left["processes"] = [process.cmdline() for process in tagged]
+        self._relay.close()
+        return verdict, left
+
+    def _left(self) -> dict[str, object]:
+        return Traces().left_since(self._before)
+
+    def _lines(self, pattern: str) -> Iterator[str]:
+        for file in sorted(self._folder.glob(pattern)):
+            with file.open() as lines:
+                yield from (line for line in lines if line.endswith("\n"))  # killed in mid-line
+
+    def _ran(self) -> Iterator[str]:
+        return (line.strip() for line in self._lines("ran"))
+
+    # --- who is there -----------------------------------------------------------------------------
+
+    def _pids(self, role: str) -> list[int]:
+        if role == "actor":
+            return [pid for pid in self._actors() if Path(f"/proc/{pid}").exists()]
+        if role == "client":
+            return [client.pid for client in self._clients.values() if client.poll() is None]
+        if role == "worker":
+            return [daemon.pid for home in self._homes for daemon in self._daemons(home)]
+        home = self._folder / "master"
+        return [daemon.pid for daemon in self._daemons(home) if daemon.role == "master"]
+
+    def _actors(self) -> list[int]:
+        """Return those that live; the others are forgotten, since pids come round."""
+        living = []
+        for file in (self._folder / "pids").iterdir():
+            state = Path(f"/proc/{file.name}/stat")
+            try:
+                ended = state.read_text().rpartition(")")[2].split()[0] in "ZX"
+            except OSError:
+                ended = True
+            if ended:
+                file.unlink(missing_ok=True)
+            else:
+                living.append(int(file.name))
+        return living
+
+    def _daemons(self, home: Path) -> list[Running]:
+        with self._as_machine(home):
+            found = [daemon for port in pid_file.ports() for daemon in pid_file.running(port)]
+        return [daemon for daemon in found if is_alive(daemon.pid, daemon.started)]
+
+    @contextlib.contextmanager
+    def _as_machine(self, home: Path) -> Iterator[None]:
+        """What is started in this block passes for another machine."""
+        names = {"REMOTELY_HOME": str(home), "REMOTELY_HOST": home.name}
+        before = {name: os.environ.get(name) for name in names}
+        os.environ.update(names)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+    def _start_master(self) -> None:
+        with self._as_machine(self._folder / "master"):
+            launch.start("127.0.0.1", self._port, 0, 0)
+
+    def _start_client(self) -> None:
+        self._names += 1
+        name = f"client-{self._names}"
+        key = self._folder / "master" / "keys" / "client.key"
+        self._clients[name] = subprocess.Popen(
+            [
+                sys.executable, "-m", "tests.chaos.load", f"127.0.0.1:{self._port}", str(key),
+                str(self._folder), name, str(self._seed), *["RELAY"] * self._through_relay,
+            ],
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "REMOTELY_HOST": name, "REMOTELY_HOME": str(self._folder / name)},
+        )  # fmt: skip
+
+
+def _within(seconds: float, fact: Callable[[], bool]) -> bool:
+    """Wait for a fact of other processes; polling is the only way to see it."""
+    deadline = time.monotonic() + seconds
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+within = functools.partial(_within)

@@ -1,0 +1,85 @@
+"""A revoked key is cut: no new connection, no further call on those there are, at once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import remotely
+from remotely import keys
+from remotely.errors import NotAllowed
+from tests.clusters import Started, wait_until
+
+
+@remotely.remote_class
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+
+SCRIPT = """
+import sys, time
+import remotely
+from tests.remotely.test_revocation import Counter
+remotely.connect(sys.argv[1], key=sys.argv[2])
+shared, own = remotely.get_actor("shared"), Counter()
+print("ready", flush=True)
+def end_of(counter):
+    try:
+        while True:
+            counter.add()
+            time.sleep(0.01)
+    except remotely.RemotelyError as error:
+        return type(error).__name__
+print(end_of(shared), end_of(own), flush=True)
+try:
+    Counter()
+except remotely.RemotelyError as error:
+    print(type(error).__name__, flush=True)
+"""
+
+
+def test_who_holds_it_is_refused_everywhere_and_nobody_else(
+    started: Started, nothing_left: None, tmp_path: Path
+) -> None:
+    remotely.connect(started.address, key=started.key)
+    shared = remotely.options(Counter, name="shared")()
+    ada = tmp_path / "ada.key"
+    started.run(started.home, "keys", "add", "client", str(ada))
+    script = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, started.address, str(ada)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "ready\n"
+    wait_until(lambda: shared.count > 1, "ada's calls")
+    public = keys.load_member(ada).pair.public.decode()
+    assert public in started.run(started.home, "keys", "list")
+
+    said = started.run(started.home, "keys", "revoke", str(ada))
+
+    assert public in said
+    assert public not in started.run(started.home, "keys", "list")
+    out, _ = script.communicate(timeout=30)
+    assert out.split() == ["NotAllowed", "WorkerLost", "NotAllowed"]  # shared, own, a new one
+    before = shared.count
+    assert shared.add() == before + 1
+    remotely.shutdown()
+    with pytest.raises(NotAllowed):
+        remotely.connect(started.address, key=ada)
+
+
+def test_a_key_that_is_on_no_list_cannot_be_revoked(started: Started, tmp_path: Path) -> None:
+    folder = started.home / "keys"
+    with pytest.raises(NotAllowed, match="admits no key"):
+        keys.revoke_key(folder, keys.fresh_pair().public)
+    with pytest.raises(NotAllowed, match="exists and is not overwritten"):
+        keys.add_key(folder, "client", started.key)
