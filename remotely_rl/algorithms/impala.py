@@ -51,7 +51,7 @@ class Config(Streaming):
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
     clip: Annotated[
         float, "how far from the policy that acted an action may get; 0: no bound", NOT_NEGATIVE
-    ] = 0.2
+    ] = 0.4
 
     def __post_init__(self) -> None:
         super().__post_init__()

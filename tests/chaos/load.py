@@ -26,7 +26,7 @@ HANG_S = 90.0  # longer than any lease, wait for room and reconnection together
 PAUSE_S = 0.004  # two cores are shared by all that is killed and started
 
 
-@remotely.remote_class(cpus=0, max_restarts=1_000_000)
+@remotely.remote_class(max_restarts=1_000_000)
 class Ledger:
     """Says which calls it ran, in a file that outlives it, before it answers."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from remotely import launch, pid_file
-from remotely.host import is_alive
+from remotely.host import birth, is_alive
 from remotely.keys import load_member
 from remotely.pid_file import Running
 from tests.chaos.oracle import Verdict, judge
@@ -43,6 +43,7 @@ class Stage:
         self._port = free_port()
         self._through_relay = through_relay
         self._clients: dict[str, subprocess.Popen[str]] = {}
+        self._killed: list[subprocess.Popen[str]] = []
         self._ended_well: list[str] = []
         self._names = 0
         for part in ("pids", "journals"):
@@ -70,8 +71,14 @@ class Stage:
         return self._draw.choice(pids) if pids else None
 
     def signal(self, pid: int, number: signal.Signals) -> None:
+        if number is signal.SIGKILL:
+            killed = [name for name, client in self._clients.items() if client.pid == pid]
+            for name in killed:
+                self._killed.append(self._clients.pop(name))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+        if number is signal.SIGKILL:
+            _within(END_S, lambda: birth(pid) is None)
 
     def mend(self) -> None:
         """Bring back who is missing: a master, workers, clients."""
@@ -86,9 +93,6 @@ class Stage:
                     host, _, port = address.removeprefix("tcp://").rpartition(":")
                     key = load_member(home / "worker.key", "worker")
                     launch.join(host, int(port), key, "127.0.0.1", CPUS, 0)
-        for name, client in list(self._clients.items()):
-            if client.poll() is not None:
-                del self._clients[name]
         while len(self._clients) < CLIENTS:
             self._start_client()
 
@@ -122,9 +126,12 @@ class Stage:
                 client.wait()
             if client.returncode:
                 verdict_lines.append(f"{name}: ended with {client.returncode}")
+        for client in self._killed:
+            client.communicate()
         verdict = judge(self._lines("journals/*"), self._ran(), self._ended_well)
         verdict.anomalies += verdict_lines
         actors_end = _within(END_S, lambda: not self._pids("actor"))
+        left_behind = [] if actors_end else self._pids("actor")
         for home in (*self._homes, self._folder / "master"):
             with self._as_machine(home):
                 for port in pid_file.ports():
@@ -133,7 +140,7 @@ class Stage:
         _within(END_S, gone)
         left = self._left()
         if not actors_end:
-            left["actors"] = "outlived their clients"
+            left["actors"] = f"outlived their clients: {left_behind}"
         if tagged := processes(str(self._folder)):
             left["processes"] = [process.cmdline() for process in tagged]
         self._relay.close()
