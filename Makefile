@@ -23,7 +23,7 @@ NEEDS_RL := tools/bench_rl/peers
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow check types format bench bench-peers bench-rl bench-rl-peers clean
+.PHONY: help install pong test test-slow check types format chaos soak bench bench-peers bench-rl bench-rl-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ test: install ## run the tests, without the slow ones
 
 test-slow: install ## run the slow ones: chaos and learning too
 	@exec $(BIN)/python -m pytest -m "slow or chaos or learning" $(ARGS)
+
+chaos: install ## kill, stop and cut off everything at random, ten minutes; ARGS=--full takes hours
+	@exec $(BIN)/python -m tests.chaos $(ARGS)
+
+soak: install ## the same in turn for eight hours; ARGS="--hours 1"
+	@exec $(BIN)/python -m tests.chaos --hours 8 $(ARGS)
 
 check: install ## check format, lint and types
 	@$(BIN)/ruff format --check .

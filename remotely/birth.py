@@ -5,6 +5,7 @@ it a socket, on which it is told who it is to be.
 """
 
 import atexit
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -12,6 +13,7 @@ import random
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 from remotely import control, faults
@@ -50,6 +52,8 @@ def _prepare_process(birth: control.Birth) -> None:
     os.environ.update(request.env)
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
         _set_threads(max(1, int(request.cpus)))
+    with contextlib.suppress(OSError):  # should memory run out, an actor goes before its worker
+        Path("/proc/self/oom_score_adj").write_text("1000")
     random.seed()
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()  # a fork copies its state too

@@ -49,6 +49,20 @@ def memory() -> int:
     return int(psutil.virtual_memory().total)
 
 
+def rss(pid: int) -> int:
+    """Return the bytes of memory that a process occupies.  Raises OSError if it is gone."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has ended for want of memory since the boot."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
 def address_towards(host: str, port: int) -> str:
     """Return the address by which `host` would know this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

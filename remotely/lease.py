@@ -25,7 +25,7 @@ class Time(NamedTuple):
     reason: str
 
 
-# The table in docs/design.md is made from this.
+# The table in docs/reliability.md is made from this.
 TIMES = (
     Time("BEAT_EVERY_S", 2.0, "four beats may be lost before a lease ends"),
     Time("LEASE_S", 15.0, "longer than a machine's stutter, shorter than a user's patience"),

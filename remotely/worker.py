@@ -46,7 +46,7 @@ log = logging.getLogger("remotely.worker")
 
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
-MEMORY_CHECK_S = 1.0
+MEMORY_CHECK_S = 0.2  # an actor may take a gigabyte in that time
 PROBE_BEFORE_S = 6.0  # the end of our lease, with no word from the master: is there one?
 REPORT_EVERY_S = 5.0  # what `remotely status` shows of an actor's processor time and memory
 LAST_WORD_MS = 500
@@ -98,6 +98,7 @@ class Worker:
         self._logs.mkdir(parents=True, exist_ok=True)
         (self._folder / "s").mkdir(exist_ok=True)
         self._fence = Fence(self._folder, make=True)
+        self._oom_kills = host.oom_kills()
         self._probe: socket.socket | None = None  # of the master's machine
         self._host = host.identity()
         self._machine = host.machine_name()
@@ -465,8 +466,8 @@ class Worker:
             limit = child.request.memory
             if not limit or not child.pid or child.why:
                 continue
-            with contextlib.suppress(psutil.Error):
-                used = psutil.Process(child.pid).memory_info().rss
+            with contextlib.suppress(OSError):
+                used = host.rss(child.pid)
                 if used > limit:
                     child.why = (
                         f"out of memory: it used {used / 2**20:.0f} MiB, "
@@ -518,6 +519,10 @@ class Worker:
     def _bury(self, child: Child) -> None:
         """Take away all that is left of an actor, and tell."""
         request = child.request
+        status = self._statuses.pop(child.pid, None)
+        if _exit_of(status) == "SIGKILL" and not child.why and host.oom_kills() > self._oom_kills:
+            self._oom_kills = host.oom_kills()
+            child.why = "out of memory: the kernel has ended a process of this machine"
         self._children.pop(request.actor, None)
         if child.pid:
             _kill_group(child.pid)
@@ -540,7 +545,7 @@ class Worker:
                     actor=request.actor,
                     life=request.life,
                     asked=child.asked,
-                    exit=_exit_of(self._statuses.pop(child.pid, None)),
+                    exit=_exit_of(status),
                     why=child.why,
                     stderr=child.output.tail.decode(errors="replace"),
                 )

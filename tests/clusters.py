@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -39,9 +40,16 @@ def processes(tag: str) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free, and not of those that connections out are given.
+
+    Who connects again and again to one of those, while nobody listens there, may one day be given
+    it for its own end: it is then connected to itself, and the port is taken.
+    """
+    for port in random.Random().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("a hundred ports, and none is free")
 
 
 class Traces:

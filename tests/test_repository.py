@@ -212,5 +212,5 @@ def test_no_tracked_file_depends_on_a_machine_or_a_registry(what: str) -> None:
     assert found == []
 
 
-def test_the_tables_of_the_design_page_are_what_the_code_says() -> None:
+def test_the_tables_of_the_pages_are_what_the_code_says() -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "tables.py", "--check"], check=True)

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/design.md from the code that they describe.
+"""Writes the tables of docs/design.md and docs/reliability.md from the code that they describe.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -9,11 +9,11 @@ import sys
 import typing
 from pathlib import Path
 
-from remotely import control, wire
+from remotely import control, faults, wire
 from remotely.engine import Options
 from remotely.lease import TIMES
 
-PAGE = Path(__file__).parent.parent / "docs" / "design.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -61,23 +61,36 @@ def _shown(default: object) -> str:
     return "{}" if type(default).__name__ == "Factory" else repr(default)
 
 
-TABLES = {"calls": calls, "messages": messages, "times": times, "options": options}
+def points() -> str:
+    rows = [
+        [f"`{point.name}`", point.where, "die, stop, delay" + ", lose" * point.may_lose]
+        for point in faults.POINTS
+    ]
+    return table(["point", "where", "can"], rows)
 
 
-def filled(page: str) -> str:
-    """Return the page with the text between each pair of marks replaced."""
-    for name, make in TABLES.items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page, count = mark.subn("\\g<1>" + make().replace("\\", r"\\") + "\n\\g<2>", page)
-        assert count == 1, f"docs/design.md has {count} places for the table {name!r}"
+PAGES = {
+    "design.md": {"calls": calls, "messages": messages, "options": options},
+    "reliability.md": {"times": times, "faults": points},
+}
+
+
+def filled(name: str, page: str) -> str:
+    """Return a page with the text between each pair of marks replaced."""
+    for mark, make in PAGES[name].items():
+        between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page, count = between.subn("\\g<1>" + make().replace("\\", r"\\") + "\n\\g<2>", page)
+        assert count == 1, f"docs/{name} has {count} places for the table {mark!r}"
     return page
 
 
 def main() -> None:
-    page = PAGE.read_text()
-    if "--check" in sys.argv:
-        sys.exit(0 if filled(page) == page else "docs/design.md is behind the code: run this tool")
-    PAGE.write_text(filled(page))
+    for name in PAGES:
+        page = (DOCS / name).read_text()
+        if "--check" not in sys.argv:
+            (DOCS / name).write_text(filled(name, page))
+        elif filled(name, page) != page:
+            sys.exit(f"docs/{name} is behind the code: run this tool")
 
 
 if __name__ == "__main__":
