@@ -5,6 +5,7 @@ stop      SIGSTOP, and SIGCONT after a while that is shorter or longer than a le
 weather   what a network does: relay.py
 """
 
+import functools
 import random
 import signal
 import time
@@ -12,24 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.chaos.oracle import Verdict
+from tests.chaos.finding import Finding, Trial
 from tests.chaos.stage import ROLES, Stage
 
 WELL_S = 60.0  # after everything, calls run again within so long
-
-
-class Figure(NamedTuple):
-    """An act done n times, and what came of it."""
-
-    act: str
-    n: int
-    seconds: float
-    verdict: Verdict
-    left: dict[str, object]
-
-    @property
-    def well(self) -> bool:
-        return not self.verdict.anomalies and not self.left
 
 
 class Act(NamedTuple):
@@ -106,28 +93,27 @@ ACTS = {
 }
 
 
-def run(
-    name: str, n: int, seed: int, folder: Path, say: Callable[[str], object] = lambda text: None
-) -> Figure:
+def run(name: str, n: int, seed: int, folder: Path) -> Finding:
     """Do an act n times to a cluster of its own, and judge."""
     act = ACTS[name]
     draw = random.Random(f"{seed}:{name}")
     begun = time.monotonic()
-    stage = Stage(folder, seed, act.through_relay)
+    stage = Stage(folder / "stage", seed, act.through_relay)
     unwell = []
     try:
         if not stage.await_calls(100, WELL_S):
             unwell.append("no calls ran at the start")
         for number in range(n):
             act.once(stage, draw)
-            if number % 10 == 9:
-                say(f"{name}: {number + 1} of {n}")
-                if not stage.await_calls(20, WELL_S):
-                    unwell.append(f"after {number + 1}: no calls ran within {WELL_S:.0f} s")
+            if number % 10 == 9 and not stage.await_calls(20, WELL_S):
+                unwell.append(f"after {number + 1}: no calls ran within {WELL_S:.0f} s")
         stage.mend()
         if not stage.await_calls(100, WELL_S):
             unwell.append("at the end no calls ran any more")
     finally:
         verdict, left = stage.close()
-    verdict.anomalies += unwell
-    return Figure(name, n, time.monotonic() - begun, verdict, left)
+    unwell += [f"left behind: {name}: {value}" for name, value in left.items()]
+    return Finding(n, time.monotonic() - begun, str(verdict), verdict.anomalies + unwell)
+
+
+TRIALS = {name: Trial(act.n, functools.partial(run, name)) for name, act in ACTS.items()}

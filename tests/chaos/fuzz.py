@@ -1,27 +1,19 @@
 """Bytes that nobody meant: at the decoders, from an admitted peer, raw at each port, without a key.
 
-python -m tests.chaos.fuzz                a hundredth of the published numbers
-python -m tests.chaos.fuzz --full         all of them
-python -m tests.chaos.fuzz decoder -n 1000000 --seed 3
-
 Good traffic is recorded from the code itself and mutated: whole, and byte by byte.  While a port is
 fuzzed, a victim calls its actor; its calls must neither fail nor wait, and no process may end.
 """
 
-import argparse
 import contextlib
-import os
 import random
 import socket
 import statistics
 import struct
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import psutil
@@ -31,21 +23,12 @@ import remotely
 from remotely import codec, control, keys, sockets, wire
 from remotely.errors import VersionMismatch, WireError
 from remotely.sockets import Reconnect
+from tests.chaos.finding import Finding, Trial
 from tests.clusters import Started, processes
 
 Frames = list[bytes]
 
 BIRTH_MESSAGES = 20  # by which the victim was made, and asked
-
-
-class Finding(NamedTuple):
-    """What a fuzzer did, and what it found; nothing, mostly."""
-
-    what: str
-    n: int
-    seconds: float
-    told: str
-    wrong: list[str]
 
 
 # --- good traffic, and how it is spoilt -----------------------------------------------------------
@@ -119,8 +102,9 @@ def spoilt(frames: Sequence[bytes], draw: random.Random) -> Frames:
 # --- the decoders ---------------------------------------------------------------------------------
 
 
-def decoder(n: int, seed: int) -> Finding:
+def decoder(n: int, seed: int, folder: Path) -> Finding:
     """Hand spoilt messages to every decoder of bytes: it returns, or raises what it promised."""
+    del folder
     draw = random.Random(seed)
     calls = good_calls()
     unions = [
@@ -152,7 +136,7 @@ def decoder(n: int, seed: int) -> Finding:
     if grown > 50 << 20:
         wrong.append(f"memory grew by {grown >> 20} MiB")
     told = f"{refused:,} refused, memory grew by {grown >> 10} KiB"
-    return Finding("decoder", n, time.monotonic() - begun, told, wrong)
+    return Finding(n, time.monotonic() - begun, told, wrong)
 
 
 # --- the ports of a living cluster ----------------------------------------------------------------
@@ -245,13 +229,7 @@ class Ground:
             time.sleep(0.002)
 
 
-@contextlib.contextmanager
-def grounds() -> Iterator[Ground]:
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, Ground(Path(folder)) as ground:
-        yield ground
-
-
-def admitted(n: int, seed: int) -> Finding:
+def admitted(n: int, seed: int, folder: Path) -> Finding:
     """Send spoilt messages with a right key: to the master in both roles, to an actor as a client.
 
     To an actor only what is no call: a client may run code there, and a spoilt pickle is one.
@@ -259,7 +237,7 @@ def admitted(n: int, seed: int) -> Finding:
     draw = random.Random(seed)
     begun = time.monotonic()
     harmless = (wire.Kind.GET, wire.Kind.NEXT, wire.Kind.CLOSE)
-    with grounds() as ground, zmq.Context() as context:
+    with Ground(folder) as ground, zmq.Context() as context:
         before = ground.rss()
         peers = []
         for port, role in (("master", "client"), ("master", "worker"), ("actor", "client")):
@@ -292,15 +270,15 @@ def admitted(n: int, seed: int) -> Finding:
             peer.close(linger=0)
     wrong = [*ground.wrong, *_leak(grown)]
     told = f"memory grew by {grown >> 10} KiB, the victim's p99 {p99:.1f} ms"
-    return Finding("admitted", n, time.monotonic() - begun, told, wrong)
+    return Finding(n, time.monotonic() - begun, told, wrong)
 
 
-def raw(n: int, seed: int) -> Finding:
+def raw(n: int, seed: int, folder: Path) -> Finding:
     """Send bytes that are no ZMTP, or nearly, to each port over TCP."""
     draw = random.Random(seed)
     begun = time.monotonic()
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
-    with grounds() as ground:
+    with Ground(folder) as ground:
         ground.p99_ms()
         before = ground.rss()
         for number in range(n):
@@ -327,16 +305,16 @@ def raw(n: int, seed: int) -> Finding:
         f"memory grew by {grown >> 10} KiB, the victim's p99 {p99:.1f} ms; "
         "it alone reached the decoder"
     )
-    return Finding("raw", n, time.monotonic() - begun, told, wrong)
+    return Finding(n, time.monotonic() - begun, told, wrong)
 
 
-def strangers(n: int, seed: int) -> Finding:
+def strangers(n: int, seed: int, folder: Path) -> Finding:
     """Knock at each port without a key, with an unknown one, a wrong server's, in a wrong role."""
     del seed  # keys are random, whatever it is
     begun = time.monotonic()
     entered: dict[str, int] = {}
     tried: dict[str, int] = {}
-    with grounds() as ground, zmq.Context() as context:
+    with Ground(folder) as ground, zmq.Context() as context:
         for _ in range(n):
             for port, (address, public) in ground.ports.items():
                 wrong_role = "worker" if port == "actor" else "client"
@@ -352,7 +330,7 @@ def strangers(n: int, seed: int) -> Finding:
     if decoded > made + BIRTH_MESSAGES:
         wrong.append(f"{decoded} messages reached the decoder; the victim made {made} calls")
     told = ", ".join(f"{how} {count:,}" for how, count in tried.items()) + " tried, none came in"
-    return Finding("strangers", n, time.monotonic() - begun, told, [*ground.wrong, *wrong])
+    return Finding(n, time.monotonic() - begun, told, [*ground.wrong, *wrong])
 
 
 def _knock(context: Any, how: str, public: bytes, pair: keys.KeyPair) -> Any:
@@ -382,11 +360,11 @@ def _comes_in(peer: Any, address: str) -> bool:
     return came_in
 
 
-def slow(n: int, seed: int) -> Finding:
+def slow(n: int, seed: int, folder: Path) -> Finding:
     """Hold connections half open, some with a byte now and then, while others connect and call."""
     draw = random.Random(seed)
     begun = time.monotonic()
-    with grounds() as ground:
+    with Ground(folder) as ground:
         time.sleep(2.0)
         calm = ground.p99_ms()
         held = []
@@ -413,7 +391,7 @@ def slow(n: int, seed: int) -> Finding:
         f"connect {statistics.median(connecting):.2f} s (at most {max(connecting):.2f}), "
         f"the victim's p99 {busy:.1f} ms, before {calm:.1f} ms"
     )
-    return Finding("slow", n, time.monotonic() - begun, told, wrong)
+    return Finding(n, time.monotonic() - begun, told, wrong)
 
 
 def _one_more_client(ground: Ground) -> None:
@@ -430,42 +408,10 @@ def _leak(grown: int) -> list[str]:
     return [f"memory of a process grew by {grown >> 20} MiB"] if grown > 50 << 20 else []
 
 
-FUZZERS: dict[str, tuple[int, Callable[[int, int], Finding]]] = {
-    "decoder": (10_000_000, decoder),
-    "admitted": (100_000, admitted),
-    "raw": (20_000, raw),
-    "strangers": (1_000, strangers),
-    "slow": (500, slow),
+TRIALS = {
+    "decoder": Trial(10_000_000, decoder),
+    "admitted peers": Trial(100_000, admitted),
+    "raw bytes": Trial(20_000, raw),
+    "strangers": Trial(1_000, strangers),
+    "slow peers": Trial(500, slow),
 }
-
-
-def main() -> None:
-    """Do what the command line says; print a line a fuzzer."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.chaos.fuzz",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("fuzzers", nargs="*", metavar="FUZZER", help=", ".join(FUZZERS))
-    parser.add_argument("-n", type=int, help="how many; by default a hundredth of the published")
-    parser.add_argument("--full", action="store_true", help="as many as published")
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    well = True
-    os.environ.setdefault("PYTHONPATH", os.getcwd())
-    for name in asked.fuzzers or FUZZERS:
-        if name not in FUZZERS:
-            parser.error(f"there is no fuzzer {name!r}; there are {', '.join(FUZZERS)}")
-        published, fuzz = FUZZERS[name]
-        finding = fuzz(asked.n or (published if asked.full else published // 100), asked.seed)
-        print(
-            f"{name}: n={finding.n:,} seed={asked.seed} in {finding.seconds:.0f} s: {finding.told}"
-        )
-        for line in finding.wrong[:20]:
-            print(f"    {line}")
-        well &= not finding.wrong
-    sys.exit(not well)
-
-
-if __name__ == "__main__":
-    main()

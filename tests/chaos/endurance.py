@@ -1,0 +1,196 @@
+"""What adds up: births and ends of actors, calls, interrupts; nothing of them may stay."""
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+
+import remotely
+from tests.chaos.finding import Finding, Trial
+from tests.clusters import Traces, processes
+
+SAMPLES = 20  # of what processes hold, in a run
+WARM_PART = 4  # the first of so many parts is for caches to fill
+CROWD = 1000
+BIRTHS_AT_ONCE = 10
+END_S = 3.0  # for a script to end after Ctrl-C
+
+
+@remotely.remote_class
+class Echo:
+    def echo(self, value: object) -> object:
+        return value
+
+
+class Holdings:
+    """What this process and the daemons of its cluster hold, sampled as something goes on."""
+
+    def __init__(self) -> None:
+        me = psutil.Process()
+        self._all = [me, *(p for p in me.children(recursive=True) if "remotely" in _command(p))]
+        self._samples: list[dict[str, int]] = []
+
+    def sample(self) -> None:
+        gc.collect()
+        found: dict[str, int] = {}
+        for process in self._all:
+            role = _command(process)
+            found[f"{role}: descriptors"] = process.num_fds()
+            found[f"{role}: threads"] = process.num_threads()
+            found[f"{role}: KiB"] = process.memory_info().rss >> 10
+        self._samples.append(found)
+
+    def growth(self) -> dict[str, int]:
+        """Return what grew from the end of the first part to the end."""
+        first, last = self._samples[len(self._samples) // WARM_PART], self._samples[-1]
+        return {name: last[name] - first[name] for name in first}
+
+
+def _command(process: psutil.Process) -> str:
+    words = process.cmdline()
+    modules = [word for word in words if word.startswith("remotely.")]
+    return modules[0].removeprefix("remotely.") if modules else "client"
+
+
+def births(n: int, seed: int, folder: Path) -> Finding:
+    """Make and end n actors; memory may grow by 1 MB a 1,000 of them, all else by nothing."""
+    del seed, folder
+    begun = time.monotonic()
+    before = Traces()
+    remotely.connect(cpus=2 * BIRTHS_AT_ONCE)
+    Echo().echo(1)
+    holdings = Holdings()
+    every = max(BIRTHS_AT_ONCE, n // SAMPLES)
+    for made in range(0, n, BIRTHS_AT_ONCE):
+        if made % every == 0:
+            holdings.sample()
+        with remotely.group(Echo, BIRTHS_AT_ONCE) as group:
+            assert group.echo(made) == [made] * BIRTHS_AT_ONCE
+    holdings.sample()
+    return _finding(n, begun, holdings, n / 1000 * (1 - 1 / WARM_PART), before)
+
+
+def calls(n: int, seed: int, folder: Path) -> Finding:
+    """Make n calls, small and large; nothing may grow but by what an allocator keeps."""
+    del folder
+    draw = random.Random(seed)
+    begun = time.monotonic()
+    before = Traces()
+    remotely.connect(cpus=4)
+    actors = remotely.group(Echo, 2)
+    large = bytes(1 << 20)
+    holdings = Holdings()
+    every = max(CROWD, n // SAMPLES)
+    for made in range(0, n, CROWD):
+        if made % every == 0:
+            holdings.sample()
+        actor = actors[draw.randrange(2)]
+        futures = [actor.echo.submit(made) for _ in range(CROWD - 1)]
+        assert all(future.result() == made for future in futures)
+        assert actor.echo(large) == large
+    holdings.sample()
+    del actors, actor, futures
+    return _finding(n, begun, holdings, 10.0, before)
+
+
+def _finding(n: int, begun: float, holdings: Holdings, megabytes: float, before: Traces) -> Finding:
+    growth = holdings.growth()
+    wrong = [
+        f"{name} grew by {by:,}"
+        for name, by in growth.items()
+        if by > (1000 * max(1.0, megabytes) if name.endswith("KiB") else 2)
+    ]
+    remotely.shutdown()
+    deadline = time.monotonic() + END_S
+    while (left := Traces().left_since(before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    wrong += [f"left behind: {name}: {value}" for name, value in left.items()]
+    grown = ", ".join(f"{name} {by:+,}" for name, by in growth.items() if name.endswith("KiB"))
+    return Finding(n, time.monotonic() - begun, grown, wrong)
+
+
+SCRIPT = """
+import remotely, sys
+
+@remotely.remote_class
+class Echo:
+    def echo(self, value):
+        return value
+
+while True:
+    with remotely.group(Echo, 2) as echoes:
+        for n in range(50):
+            echoes.echo(n)
+            [f.result() for f in echoes.echo.submit(bytes(100_000))]
+    remotely.shutdown()
+"""
+NOISE = (
+    "Exception ignored",
+    "remotely master",
+    "remotely worker",
+    "Fatal Python error",
+    "core dumped",
+)
+
+
+def interrupts(n: int, seed: int, folder: Path) -> Finding:
+    """Ctrl-C a script at n random moments, a third twice; it ends, quietly, with all it has."""
+    draw = random.Random(seed)
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    begun = time.monotonic()
+    wrong: list[str] = []
+    longest = 0.0
+    for number in range(n):
+        home = folder / f"run-{number}"
+        home.mkdir()
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(home), "REMOTELY_HOME": str(home)},
+        )
+        time.sleep(draw.uniform(0.0, 2.5))
+        at = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)  # the terminal's goes to the whole group
+        if draw.random() < 1 / 3:
+            time.sleep(draw.uniform(0.0, 0.3))
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, errors = process.communicate()
+        took = time.monotonic() - at
+        longest = max(longest, took)
+        if took > END_S:
+            wrong.append(f"{number}: took {took:.1f} s")
+        if any(noise in errors for noise in NOISE) or errors.count("Traceback") > 3:
+            wrong.append(f"{number}: {errors[-1500:]}")
+        deadline = time.monotonic() + END_S
+        while (left := _left(home)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if left:
+            wrong.append(f"{number}: left behind: {left}")
+    return Finding(n, time.monotonic() - begun, f"ended within {longest:.1f} s", wrong)
+
+
+def _left(home: Path) -> list[str]:
+    return [*(str(p) for p in processes(str(home))), *(str(f) for f in home.iterdir())]
+
+
+TRIALS = {
+    "births": Trial(10_000, births),
+    "calls": Trial(1_000_000, calls),
+    "interrupts": Trial(500, interrupts),
+}
