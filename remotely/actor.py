@@ -67,6 +67,7 @@ class Actor:
     """The socket of an actor, and the order and the threads in which its calls run."""
 
     def __init__(self, birth: control.Birth, worker: socket.socket) -> None:
+        self._pid = os.getpid()
         self._servant = Servant(birth)
         self._worker = worker
         self._fence = Fence(Path(birth.folder))
@@ -247,6 +248,8 @@ class Actor:
         os.eventfd_write(self._done_fd, 1)
 
     def _send(self, reply: Reply) -> None:
+        if os.getpid() != self._pid:
+            _end_fork()
         if faults.ON:
             faults.at("actor.reply")
         with self._lock:
@@ -422,3 +425,14 @@ class Actor:
 def _end_group() -> None:
     """End this actor with all that it started."""
     os.killpg(0, signal.SIGKILL)
+
+
+def _end_fork() -> None:
+    """End a child that a method forked, and that went on as if it were the actor: it has the
+    actor's sockets, and would answer in its place."""
+    print(
+        "remotely: a forked child returned from a method, and was ended: leave it by os._exit()",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)

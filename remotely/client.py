@@ -9,6 +9,7 @@ Over 500 lines: the ten verbs of the seam, and the one state that all of them sh
 """
 
 import contextlib
+import errno
 import functools
 import itertools
 import os
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import zmq
 
 from remotely import arena, codec, control, errors, host, keys, sockets
 from remotely.address import nobody, parse_address
@@ -37,6 +39,7 @@ from remotely.engine import Options, Remote
 from remotely.errors import (
     ActorDied,
     MasterLost,
+    NoResources,
     NotAllowed,
     NotConnected,
     RemotelyError,
@@ -381,17 +384,26 @@ class Client:
         location = actor.location
         assert location is not None
         same_host = location.host == self._host
-        actor.channel = Channel(
-            self._context,
-            self._loop,
-            location,
-            same_host,
-            self._key.pair,
-            self._budget,
-            self._broken,
-        )
-        self._channels.add(actor.channel)
-        return actor.channel
+        try:
+            channel = Channel(
+                self._context,
+                self._loop,
+                location,
+                same_host,
+                self._key.pair,
+                self._budget,
+                self._broken,
+            )
+        except (zmq.ZMQError, OSError) as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise NoResources(
+                f"this process may have no more open files, and a channel to {actor.name} takes a "
+                "few: raise the limit (ulimit -n), or let go of some handles"
+            ) from None
+        self._channels.add(channel)
+        actor.channel = channel
+        return channel
 
     def _remake(self, actor: ClusterActor, encoded: codec.Encoded, options: Options) -> None:
         """Give an actor that died its next life; its handles stay."""

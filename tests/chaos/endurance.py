@@ -34,14 +34,18 @@ class Holdings:
 
     def __init__(self) -> None:
         me = psutil.Process()
-        self._all = [me, *(p for p in me.children(recursive=True) if "remotely" in _command(p))]
+        daemons = [child for child in me.children() if _role(child) in ("master", "worker")]
+        zygotes = [  # actors are children of theirs, and look the same
+            child for daemon in daemons for child in daemon.children() if _role(child) == "zygote"
+        ]
+        self._all = [me, *daemons, *zygotes]
         self._samples: list[dict[str, int]] = []
 
     def sample(self) -> None:
         gc.collect()
         found: dict[str, int] = {}
         for process in self._all:
-            role = _command(process)
+            role = _role(process)
             found[f"{role}: descriptors"] = process.num_fds()
             found[f"{role}: threads"] = process.num_threads()
             found[f"{role}: KiB"] = process.memory_info().rss >> 10
@@ -53,8 +57,11 @@ class Holdings:
         return {name: last[name] - first[name] for name in first}
 
 
-def _command(process: psutil.Process) -> str:
-    words = process.cmdline()
+def _role(process: psutil.Process) -> str:
+    try:
+        words = process.cmdline()
+    except psutil.Error:  # a zombie, of an earlier cluster
+        return ""
     modules = [word for word in words if word.startswith("remotely.")]
     return modules[0].removeprefix("remotely.") if modules else "client"
 

@@ -1,0 +1,160 @@
+"""Where processes crash, fork, hang on to the interpreter, or find no more room."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import remotely
+from tests.clusters import processes, wait_until
+
+
+def hold_the_interpreter(seconds: int) -> None:
+    """Sleep in C without letting any other thread of this process run Python."""
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+@remotely.remote_class
+class Wild:
+    def crash(self) -> None:
+        ctypes.string_at(0)
+
+    def fork(self) -> int:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def fork_and_return(self) -> bool:
+        """The child goes on in this method, as if it were the actor."""
+        return os.fork() == 0
+
+    def pool(self, method: str) -> list[int]:
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            return pool.map(abs, range(-3, 1))
+
+    def hold(self, seconds: int) -> int:
+        hold_the_interpreter(seconds)
+        return seconds
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_a_native_crash_leaves_its_signal_and_its_stack(cluster: str) -> None:
+    wild = Wild()
+    pid = wild.pid()
+    with pytest.raises(remotely.ActorDied) as caught:
+        wild.crash()
+    assert caught.value.exit == "SIGSEGV"
+    assert caught.value.may_have_run
+    assert f"pid {pid}" in str(caught.value)
+    assert "Segmentation fault" in caught.value.stderr
+    assert "in crash" in caught.value.stderr
+
+
+def test_an_actor_may_fork(cluster: str) -> None:
+    wild = Wild()
+    assert wild.fork() == 7
+    assert wild.fork() == 7
+
+
+def test_a_child_that_returns_from_a_method_answers_nobody_and_ends(
+    cluster: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wild = Wild()
+    for _ in range(3):
+        assert wild.fork_and_return() is False
+    assert wild.fork() == 7
+    wait_until(lambda: "leave it by os._exit()" in "".join(capfd.readouterr()), "the warning")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_actor_may_use_multiprocessing(cluster: str, method: str) -> None:
+    assert Wild().pool(method) == [3, 2, 1, 0]
+
+
+def test_an_actor_that_is_stopped_is_waited_for(cluster: str) -> None:
+    wild = Wild()
+    pid = wild.pid()
+    os.kill(pid, signal.SIGSTOP)
+    future = remotely.submit(wild.fork)
+    with pytest.raises(remotely.CallTimeout):
+        future.result(timeout=0.5)
+    os.kill(pid, signal.SIGCONT)
+    assert future.result(timeout=20) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_who_holds_the_interpreter_for_longer_than_a_lease_kills_nobody(cluster: str) -> None:
+    wild, other = Wild(), Wild()
+    pids = wild.pid(), other.pid()
+    future = remotely.submit(wild.hold, 25)
+    hold_the_interpreter(25)
+    assert future.result(timeout=60) == 25
+    assert (wild.pid(), other.pid()) == pids
+
+
+def script(tmp_path: Path, body: str) -> "subprocess.Popen[str]":
+    file = tmp_path / "script.py"
+    file.write_text(
+        "import os, resource, sys, time\nimport remotely\n"
+        "from tests.remotely.test_adversity import Wild\n" + textwrap.dedent(body)
+    )
+    return subprocess.Popen(
+        [sys.executable, str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd(), "REMOTELY_HOME": str(tmp_path)},
+    )
+
+
+@pytest.mark.parametrize("calls", ["wild.sleep.submit(100)", "[wild.sleep.submit(1)] * 50"])
+def test_a_script_that_ends_with_calls_under_way_ends_at_once(
+    nothing_left: None, tmp_path: Path, calls: str
+) -> None:
+    running = script(tmp_path, f"wild = Wild()\nfutures = {calls}\nprint('over', flush=True)\n")
+    assert running.stdout is not None
+    assert running.stdout.readline() == "over\n"
+    begun = time.monotonic()
+    _, errors = running.communicate(timeout=20)
+    assert time.monotonic() - begun < 3.0
+    assert (running.returncode, errors) == (0, "")
+    wait_until(lambda: not processes(str(tmp_path)), "the end of all")
+
+
+def test_without_descriptors_a_new_actor_is_refused_and_the_old_ones_answer(
+    nothing_left: None, tmp_path: Path
+) -> None:
+    running = script(
+        tmp_path,
+        """
+        remotely.connect(cpus=100)
+        wilds = [Wild()]
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, used + 20))
+        try:
+            for _ in range(50):
+                wilds.append(Wild())
+        except (remotely.RemotelyError, OSError) as error:
+            print(type(error).__name__, error)
+        print(sum(wild.fork() == 7 for wild in wilds) == len(wilds))
+        """,
+    )
+    out, errors = running.communicate(timeout=60)
+    assert running.returncode == 0, errors
+    told, well = out.splitlines()
+    assert told.startswith("NoResources this process may have no more open files")
+    assert well == "True"
