@@ -132,11 +132,9 @@ class Streaming(Common):
         1.0
     )
     learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
-    # From the policy that acted, which is an update behind: a step of the same size is twice as
-    # far from there, and its divergence four times as large, as in rounds.
     kl_target: Annotated[
         float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
-    ] = 0.03
+    ] = 0.01
 
     batch_trajectories: Annotated[int, "trajectories that an update learns from", COUNT] = 2
     ahead: Annotated[int, "trajectories that an actor may sample before one is learnt", COUNT] = 1

@@ -211,13 +211,20 @@ class Learner:
         """Values as the model gives them, in the units of rewards."""
         return value * self.scale.deviation + self.scale.mean
 
-    def lesson(self, batch: Batch, log_prob: Tensor, target: Targets) -> Lesson:
-        """What is to be learnt of the rows that are experience."""
+    def lesson(
+        self, batch: Batch, log_prob: Tensor, target: Targets, weight: Tensor | None = None
+    ) -> Lesson:
+        """What is to be learnt of the rows that are experience.
+
+        `weight` [T, B] is of each row's advantage, once that is scaled.
+        """
         valid = batch.valid
         value, advantage = target
         if self.config.standardise:
             known = advantage[valid]
             advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
+        if weight is not None:
+            advantage = advantage * weight
         if self.config.scale_values:
             self.scale.count_in(value[valid])
             value = (value - self.scale.mean) / self.scale.deviation

@@ -5,8 +5,6 @@ sums instead: a learning rate and a gradient clip found there do not carry over.
 are no experience are left out before, not masked here.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -30,24 +28,6 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tens
     free = ratio * advantage
     held = ratio.clamp(1 - clip, 1 + clip) * advantage
     return -torch.minimum(free, held).mean()
-
-
-def off_policy_gradient(
-    log_prob: Tensor, log_mu: Tensor, advantage: Tensor, rho_bar: float, clip: float = 0.0
-) -> Tensor:
-    """V-trace's policy gradient for actions of an older policy mu: rho A grad log pi.
-
-    rho = min(rho_bar, pi / mu), through which no gradient goes.  With `clip` it ends for an
-    action that is further than that from mu already, on the side to which its advantage
-    pushes, as PPO's does.  Espeholt et al. 2018, section 4.2.
-    """
-    log_ratio = (log_prob - log_mu).detach()
-    weight = log_ratio.exp().clamp(max=rho_bar) * advantage
-    if clip:
-        up = (advantage > 0) & (log_ratio > math.log1p(clip))
-        down = (advantage < 0) & (log_ratio.exp() < 1 - clip)
-        weight = weight.masked_fill(up | down, 0.0)
-    return -(weight * log_prob).mean()
 
 
 def squared_error(value: Tensor, target: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Config(Streaming):
 
     clip: Annotated[
         float, "how far from the policy that acted an action may get, in parts", NOT_NEGATIVE
-    ] = 0.4
+    ] = 0.2
 
 
 def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -> Lesson:

@@ -11,16 +11,18 @@ lets them run free; the staleness of what is learnt from is always shown.
 The paper uses everything once; in that way the policy hardly moves in the first million
 steps of Pong.  Here an update may go over its batch several times (`passes`, `minibatches`),
 and over earlier ones too, from a small circular buffer (`replay_batches`, `replays`): to
-V-trace that is only a policy that is a little older.  The gradient is the paper's, with rho
-by the parameters of each pass; `clip` ends it for an action whose probability is far from
-that by which it was taken.  (A bound around the newest policy, which moves on with every
-update, let runs of Pong settle on a bad policy.)
+V-trace that is only a policy that is a little older.  Rho says how far the newest policy is
+from the one that acted; from there on, over the passes, `clip` bounds the step as PPO's does
+(the decoupled objective of Hilton et al. 2022, https://arxiv.org/abs/2110.00641, equation 6).
+A bound around the policy that acted, which is an update behind, leaves each update half
+the room: on Pong it took twice the steps.
 
-`passes=1, minibatches=1, clip=0, rho_bar_pg=1, standardise=False` is the paper's learner,
-but for means where it has sums.
+`passes=1, minibatches=1, rho_bar_pg=1, standardise=False` is the paper's learner, but for
+means where it has sums.
 """
 
 import dataclasses
+import math
 from collections import deque
 from pathlib import Path
 from typing import Annotated
@@ -47,11 +49,11 @@ class Config(Streaming):
     rho_bar: Annotated[float, "clip of V-trace's rho, for values", NOT_NEGATIVE] = 1.0
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar", NOT_NEGATIVE] = 1.0
     # Above 1, or what is subtracted from all advantages would push the policy: only with
-    # rho = pi / mu does a constant cancel out.  `clip` bounds what that costs in variance.
+    # rho = pi / mu does a constant cancel out.
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
     clip: Annotated[
-        float, "how far from the policy that acted an action may get; 0: no bound", NOT_NEGATIVE
-    ] = 0.4
+        float, "how far an update may move an action's probability; 0: no bound", NOT_NEGATIVE
+    ] = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,25 +74,25 @@ def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -
         valid=batch.valid,
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
-        rho_bar_pg=None,  # the loss has it
+        rho_bar_pg=None,  # weighs them once they are scaled
         trace_decay=config.trace_decay,
     )
-    return learner.lesson(batch, batch.log_prob, target)
+    rho = (log_prob - batch.log_prob).exp().clamp(max=config.rho_bar_pg)
+    return learner.lesson(batch, log_prob, target, weight=rho)
 
 
 def compute_losses(
     policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """Section 4.2's three parts; `rows.log_prob` is by the policy that acted."""
-    log_prob = actions.log_prob(policy, rows.action)
-    gradient = losses.off_policy_gradient(
-        log_prob, rows.log_prob, rows.advantage, config.rho_bar_pg, config.clip
-    )
+    """Section 4.2's three parts; `rows.log_prob` is by the policy before the update, and the
+    advantage has its rho."""
+    log_ratio = actions.log_prob(policy, rows.action) - rows.log_prob
+    gradient = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip or math.inf)
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
     total = gradient + config.value_weight * error - entropy_weight * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.log_prob))
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_ratio))
 
 
 class Buffer:

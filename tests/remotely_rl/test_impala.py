@@ -80,21 +80,21 @@ def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
         other = torch.autograd.grad(theirs, weights, allow_unused=True, retain_graph=True)
         for a, b in zip(mine, other, strict=True):
             torch.testing.assert_close(a, b)
-    assert parts.kl.item() == pytest.approx(math.exp(-0.5) - 1 + 0.5, abs=1e-6)
+    assert parts.kl.item() == pytest.approx(0, abs=1e-6)
 
 
 def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -> None:
-    # pi(a) = 1/2, three times what it was when it was taken; rho is 1, A = 2.
+    # pi(a) = 1/2, three times what it was before the update; rho A = 2.
     policy = torch.zeros(1, 2, requires_grad=True)
     rows = Rows(
         torch.tensor([0]), torch.tensor([math.log(1 / 6)]), torch.tensor([2.0]), torch.zeros(1)
     )
     free = impala.compute_losses(policy, torch.zeros(1), rows, PAPER, 0.0, COIN)
-    assert free.policy.item() == pytest.approx(2 * math.log(2))
+    assert free.policy.item() == pytest.approx(-3 * 2)
     (grad,) = torch.autograd.grad(free.total, policy)
-    assert grad[0].tolist() == pytest.approx([-1.0, 1.0])
+    assert grad[0].tolist() == pytest.approx([-3.0, 3.0])
     bound = impala.compute_losses(policy, torch.zeros(1), rows, CONFIG, 0.0, COIN)
-    assert bound.policy.item() == 0
+    assert bound.policy.item() == pytest.approx(-1.2 * 2)
     (grad,) = torch.autograd.grad(bound.total, policy)
     assert grad.abs().max() == 0
 
@@ -110,9 +110,9 @@ def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted(
     reward = torch.from_numpy(trajectory.reward)[valid]
     before = torch.from_numpy(trajectory.log_prob)[valid]
     rho = (COIN.log_prob(policy, lesson.rows.action) - before).exp().clamp(max=1.0)
-    torch.testing.assert_close(lesson.rows.log_prob, before)
+    torch.testing.assert_close(lesson.rows.log_prob, COIN.log_prob(policy, lesson.rows.action))
     torch.testing.assert_close(lesson.rows.target, value + rho * (reward - value))
-    torch.testing.assert_close(lesson.rows.advantage, reward - value)
+    torch.testing.assert_close(lesson.rows.advantage, rho * (reward - value))
 
 
 @pytest.mark.parametrize("trace_decay", [1.0, 0.9])
@@ -133,7 +133,9 @@ def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(trace_decay: 
     for steps in (0, 100, 200):
         trajectory = actor.sample().trajectory
         numbers = impala.update(ours, buffer, trajectory, steps)
-        assert a2c.update(theirs, trajectory, steps) == pytest.approx(numbers, abs=1e-5)
+        of_a2c = a2c.update(theirs, trajectory, steps)
+        for name in of_a2c.keys() - {"loss_policy"}:  # the same gradient, of another number
+            assert of_a2c[name] == pytest.approx(numbers[name], abs=1e-5)
         # V is that of the actor here and the learner's own there: the same, up to rounding.
         torch.testing.assert_close(
             toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4

@@ -44,36 +44,12 @@ def test_where_nothing_has_moved_the_clipped_gradient_is_the_policy_gradient() -
     torch.testing.assert_close(ours, torch.autograd.grad(plain, logits))
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "clip", "weight"),
-    [
-        (0.5, 2.0, 0.0, 1.0),  # rho A
-        (3.0, 2.0, 0.0, 2.0),  # rho is at most 1
-        (3.0, 2.0, 0.2, 0.0),  # up already
-        (3.0, -2.0, 0.2, -2.0),  # and to be brought down
-        (0.5, -2.0, 0.2, 0.0),  # down already
-        (0.5, 2.0, 0.2, 1.0),
-        (1.1, 2.0, 0.2, 2.0),
-    ],
-)
-def test_an_older_policy_s_action_counts_by_rho_and_not_at_all_beyond_the_bound(
-    ratio: float, advantage: float, clip: float, weight: float
-) -> None:
-    log_prob = torch.tensor([-0.7], requires_grad=True)
-    loss = losses.off_policy_gradient(
-        log_prob, log_prob.detach() - math.log(ratio), torch.tensor([advantage]), 1.0, clip
-    )
-    assert loss.item() == pytest.approx(0.7 * weight)
-    assert gradient(loss, of=log_prob) == pytest.approx([-weight])
-
-
 def test_losses_are_means_so_that_their_size_does_not_hang_on_the_number_of_rows() -> None:
     one, advantage = torch.randn(5), torch.randn(5)
     for of in (
         losses.policy_gradient,
         losses.squared_error,
         lambda a, b: losses.clipped_surrogate(a, b, 0.2),
-        lambda a, b: losses.off_policy_gradient(a, a - 0.1, b, 1.0, 0.2),
         lambda a, _: losses.kl_estimate(a),
     ):
         twice = of(one.repeat(2), advantage.repeat(2))
