@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import logging
+import math
 import os
 import shutil
 import signal
@@ -108,6 +109,7 @@ class Worker:
         self._log_files: dict[str, Path] = {}
         self._log_names: dict[str, str] = {}  # to the last actor of that name
         self._announced = False
+        self._introduced = 0.0  # when we last said who we are
         self._preloaded: set[str] = set()
         self._leaving = False
         self._loop = Loop()
@@ -157,6 +159,7 @@ class Worker:
     # --- the master -------------------------------------------------------------------------------
 
     def _register(self) -> control.Register:
+        self._introduced = time.monotonic()
         return control.Register(
             worker=self._config.worker,
             python=host.PYTHON,
@@ -174,6 +177,8 @@ class Worker:
         match message:
             case control.Registered(client_keys=keys):
                 self._admit(keys)
+                if sockets.is_remote(self._config.master):
+                    self._renewed(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn(request=request, gpu_ids=gpu_ids):
                 if not self._leaving:
@@ -199,7 +204,8 @@ class Worker:
 
     def _renewed(self, asked: float) -> None:
         """The master heard what we said then."""
-        self._fence.move(asked + FENCE_S)
+        if not asked + FENCE_S <= self._fence.moment < math.inf:
+            self._fence.move(asked + FENCE_S)
 
     def _mind_fence(self) -> None:
         if self._probe is not None:
