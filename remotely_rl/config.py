@@ -126,8 +126,7 @@ class Streaming(Common):
 
     actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
                            " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
-    # An older policy's clipped c cuts traces by itself: with a lambda of 0.95 besides, Pong
-    # takes twice the steps.
+    # An older policy's clipped c cuts traces by itself.
     trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         1.0
     )
