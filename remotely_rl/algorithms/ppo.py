@@ -10,8 +10,9 @@ network's input is normalised by statistics that travel with its parameters; the
 between rounds only, so that a round is learnt from by the very function that acted in it.
 
 With `overlap` the next round is sampled while this one is learnt from, by parameters one
-update old: faster where actors and learner each have a core, and the ratio pi / pi_old
-corrects for it as it does for the passes.
+update old: faster where actors and learner each have a core.  The ratio pi / pi_old corrects
+for it, but the clip, around a policy that is an update behind, leaves each update half the
+room, and the policy moves half as fast.  IMPALA has its bound around the newest policy.
 """
 
 import dataclasses
