@@ -260,7 +260,8 @@ def admitted(n: int, seed: int, folder: Path) -> Finding:
             frames = spoilt(draw.choice(good), draw) or [b""]
             if number % 1000 == 0:
                 time.sleep(0.05)  # so that what was sent is read, and not thrown away at a bound
-            peer.send_multipart(frames)
+            with contextlib.suppress(zmq.Again):  # it was cut off, and is about to come again
+                peer.send_multipart(frames, zmq.NOBLOCK)
             while peer.poll(0):
                 peer.recv_multipart()
         time.sleep(1.0)
@@ -350,7 +351,8 @@ def _comes_in(peer: Any, address: str) -> bool:
                                       | zmq.EVENT_HANDSHAKE_FAILED_AUTH
                                       | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # fmt: skip
     peer.connect(address)
-    peer.send(control.write(control.Beat()))
+    with contextlib.suppress(zmq.Again):  # it may have been refused already
+        peer.send(control.write(control.Beat()), zmq.NOBLOCK)
     came_in = bool(monitor.poll(3000)) and (
         struct.unpack("=HI", monitor.recv_multipart()[0])[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED
     )
