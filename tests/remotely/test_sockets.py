@@ -56,7 +56,7 @@ class Server:
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
         self.routes.append(frames[0].bytes)
-        self.arrived.append((sockets.role_of(frames[-1]), frames[-1].bytes))
+        self.arrived.append((sockets.sender_of(frames[-1])[0], frames[-1].bytes))
 
     def close(self) -> None:
         self.loop.close()
