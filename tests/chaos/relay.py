@@ -16,7 +16,8 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 LOOK_S = 0.02
@@ -30,8 +31,9 @@ class Relay:
         self._weather = weather
         self._loop = asyncio.new_event_loop()
         self._local: dict[str, str] = {}
-        self._links: set[asyncio.Task[None]] = set()
-        threading.Thread(target=self._loop.run_forever, name="relay", daemon=True).start()
+        self._servers: list[asyncio.Server] = []
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+        self._thread.start()
 
     def through(self, address: str) -> str:
         """Return the address that leads to a tcp address by way of this relay; others unchanged."""
@@ -44,6 +46,18 @@ class Relay:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        for server in self._servers:
+            server.close()
+        while tasks := asyncio.all_tasks(self._loop):  # one that ends may have begun another
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(_ended(tasks))
+        self._loop.run_until_complete(asyncio.sleep(LOOK_S))  # for what was closed to be gone
+        self._loop.close()
 
     async def _listen(self, address: str) -> str:
         split = urlsplit(address)
@@ -53,6 +67,7 @@ class Relay:
             await self._relay(reader, writer, target)
 
         server = await asyncio.start_server(relay, "127.0.0.1", 0)
+        self._servers.append(server)
         return f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     async def _relay(
@@ -67,12 +82,13 @@ class Relay:
             return
         ways = (("up", up, to_target), ("down", down, to_caller))
         tasks = [asyncio.create_task(self._carry(*way)) for way in ways]
-        with contextlib.suppress(Exception):
+        try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        for writer in (to_caller, to_target):
-            _reset(writer)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for writer in (to_caller, to_target):
+                _reset(writer)
 
     async def _carry(
         self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -104,6 +120,10 @@ class Relay:
             await writer.drain()
             if left is not None and left <= 0:
                 return
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
