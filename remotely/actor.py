@@ -173,10 +173,11 @@ class Actor:
             self._send(self._done.popleft())
             busy = True
         self._wait_for_lease()
+        checks_keys = self._some_revoked  # once: the door thread may change it meanwhile
         with self._lock:
             if not sockets.readable(self._socket):
                 return busy
-            if self._some_revoked:
+            if checks_keys:
                 route, key, frames = sockets.receive_identified(self._socket)
             else:  # it costs to ask each for its key
                 route, frames = sockets.receive_routed(self._socket)
@@ -185,7 +186,7 @@ class Actor:
         except WireError as error:
             print(f"remotely: dropped a message: {error}", file=sys.stderr)
             return True
-        if self._some_revoked and key not in self._client_keys:
+        if checks_keys and key not in self._client_keys:
             for message in messages:
                 self._send(raised(route, message, NotAllowed(REVOKED)))
             return True
@@ -362,12 +363,12 @@ class Actor:
             data = b""
         if not data:  # the worker is gone, and with it our right to be
             _end_group()
-        match self._reader.read(data):
-            case control.Admit(client_keys=keys):
-                admitted = frozenset(keys)
-                self._some_revoked |= bool(self._client_keys - admitted)
-                self._client_keys = admitted
-                return
+        message = self._reader.read(data)
+        if isinstance(message, control.Admit):
+            admitted = frozenset(message.client_keys)
+            self._some_revoked |= bool(self._client_keys - admitted)
+            self._client_keys = admitted
+            return
         self._stop_asked = True
         os.eventfd_write(self._done_fd, 1)
 

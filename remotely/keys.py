@@ -186,7 +186,10 @@ def revoke_key(folder: Path, public: bytes) -> Role:
         master = load_master(folder / "master.key")
         role = master.role_of(public)
         if role is None:
-            raise NotAllowed(f"the master of {folder} admits no key {public.decode()}")
+            raise NotAllowed(
+                f"{public.decode()} is neither a key that the master of {folder} admits nor a key "
+                "file; `remotely keys list` shows those that are"
+            )
         left = {
             of: tuple(key for key in keys if key != public)
             for of, keys in (("client", master.client_keys), ("worker", master.worker_keys))

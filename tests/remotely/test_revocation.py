@@ -79,7 +79,7 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
 
 def test_a_key_that_is_on_no_list_cannot_be_revoked(started: Started, tmp_path: Path) -> None:
     folder = started.home / "keys"
-    with pytest.raises(NotAllowed, match="admits no key"):
+    with pytest.raises(NotAllowed, match="`remotely keys list` shows"):
         keys.revoke_key(folder, keys.fresh_pair().public)
     with pytest.raises(NotAllowed, match="exists and is not overwritten"):
         keys.add_key(folder, "client", started.key)
