@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import zmq
@@ -452,6 +452,8 @@ class Client:
         channel = actor.channel
         if channel is not None and not channel.ended:
             return channel
+        if self._loop.is_own_thread():  # whose answers all of the below would wait for
+            raise self._cannot_wait(actor)
         actor.settled.wait()
         with actor.lock:
             if actor.ended is not None:
@@ -461,6 +463,16 @@ class Client:
                 self._locate(actor)
                 channel = self._open(actor)
             return channel
+
+    def _cannot_wait(self, actor: ClusterActor) -> RemotelyError:
+        why = (
+            f"{actor.name} cannot be called from the done-callback of a future while it has no "
+            "connection: the callback runs where connections are made; the call did not run. Call "
+            "from a thread of your own, or mark the method @remotely.idempotent"
+        )
+        if actor.ended is not None:
+            return cast(RemotelyError, actor.ended(False))
+        return WorkerLost(why, may_have_run=False)
 
     def _locate(self, actor: ClusterActor) -> None:
         ask = self._ask(lambda ticket: control.Locate(ticket=ticket, actor=actor.actor))

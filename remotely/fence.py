@@ -15,8 +15,10 @@ file that the worker writes and its actors map, on the monotonic clock that they
 """
 
 import contextlib
+import errno
 import mmap
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -63,3 +65,22 @@ class Fence:
         with contextlib.suppress(BufferError):
             self._moment.release()
             self._map.close()
+
+
+class Probe:
+    """Asks a machine whether anybody listens at a port; `refused` is looked at a while later."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+        try:
+            self._code = self._socket.connect_ex(address)  # of this machine, it is known at once
+        except OSError:  # a name that cannot be resolved
+            self._code = errno.EHOSTUNREACH
+
+    def refused(self) -> bool:
+        """Tell whether it said that nobody does, and end.  Silence is no refusal."""
+        if self._code == errno.EINPROGRESS:
+            self._code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._socket.close()
+        return self._code == errno.ECONNREFUSED

@@ -14,7 +14,6 @@ Over 500 lines: an actor's birth, life and end are one table of children, watche
 
 import contextlib
 import ctypes
-import errno
 import logging
 import math
 import os
@@ -36,7 +35,7 @@ from remotely import control, faults, host, pid_file, sockets
 from remotely.address import parse_address
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
-from remotely.fence import LOOK_EVERY_S, Fence
+from remotely.fence import LOOK_EVERY_S, Fence, Probe
 from remotely.keys import MemberKey, fresh_pair
 from remotely.lease import FENCE_S, TERM_S
 from remotely.link import Link
@@ -100,7 +99,7 @@ class Worker:
         (self._folder / "s").mkdir(exist_ok=True)
         self._fence = Fence(self._folder, make=True)
         self._oom_kills = host.oom_kills()
-        self._probe: socket.socket | None = None  # of the master's machine
+        self._probe: Probe | None = None  # of the master's machine
         self._host = host.identity()
         self._machine = host.machine_name()
         self._client_keys: list[bytes] = []
@@ -208,28 +207,13 @@ class Worker:
             self._fence.move(asked + FENCE_S)
 
     def _mind_fence(self) -> None:
-        if self._probe is not None:
-            self._loop.unwatch(self._probe.fileno())
-            self._probe.close()
-            self._probe = None
+        probe, self._probe = self._probe, None
+        if probe is not None and probe.refused():  # there is no master who could place others
+            self._fence.move(time.monotonic() + FENCE_S)
         if self._fence.look():
             self._give_up_actors()
         elif self._fence.moment < time.monotonic() + PROBE_BEFORE_S:
-            self._ask_for_master()
-
-    def _ask_for_master(self) -> None:
-        """Find out whether there is a master at all: its machine would refuse the connection."""
-        self._probe = probe = socket.socket()
-        probe.setblocking(False)
-        with contextlib.suppress(BlockingIOError, OSError):
-            probe.connect(self._master_address)
-
-        def answered() -> None:
-            self._loop.unwatch(probe.fileno())
-            if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
-                self._fence.move(time.monotonic() + FENCE_S)
-
-        self._loop.watch(probe.fileno(), answered)
+            self._probe = Probe(self._master_address)
 
     def _give_up_actors(self) -> None:
         """Our lease is over: the master may place them elsewhere, and there must be one of each."""

@@ -1,11 +1,13 @@
 """An actor whose worker is cut off from its master serves nobody any more, and ends."""
 
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from remotely.fence import Fence
+from remotely.fence import Fence, Probe
+from tests.clusters import free_port
 
 
 @pytest.fixture
@@ -43,3 +45,14 @@ def test_one_look_after_it_passed_ends_nobody_since_a_machine_may_have_been_paus
 def test_two_workers_never_share_one(fence: Fence, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         Fence(tmp_path, make=True)
+
+
+def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
+    assert Probe(("127.0.0.1", free_port())).refused()
+
+
+def test_who_listens_or_is_silent_has_not_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert not Probe(listening.getsockname()).refused()
+    assert not Probe(("192.0.2.1", 9)).refused()  # an address of no machine
+    assert not Probe(("no.such.machine.invalid", 9)).refused()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ class Keeper:
     def add(self) -> int:
         self.count += 1
         return self.count
+
+    def wait(self) -> None:
+        time.sleep(1000)
 
     def fork_sleepers(self) -> list[int]:
         """Leave children behind: one in our group, one that fled into a session of its own."""
@@ -180,6 +184,25 @@ def test_a_restarted_actor_is_made_anew_and_the_failed_call_is_told(cluster: str
     os.kill(second, signal.SIGKILL)
     with pytest.raises(remotely.ActorDied):
         _survives(keeper)
+
+
+def test_a_callback_that_calls_a_dying_actor_again_is_told_and_holds_up_nobody(
+    embedded: None,
+) -> None:
+    keeper = remotely.options(Keeper, max_restarts=1)()
+    pid = keeper.pid()
+    outcomes: list[object] = []
+    future = remotely.submit(keeper.wait)
+    future.add_done_callback(
+        lambda _: outcomes.append(type(remotely.submit(keeper.pid).exception(timeout=20)))
+    )
+
+    os.kill(pid, signal.SIGKILL)
+
+    assert isinstance(future.exception(timeout=20), remotely.ActorDied)
+    wait_until(lambda: outcomes, "the callback's call")
+    assert outcomes == [remotely.WorkerLost]
+    assert _survives(keeper) != pid
 
 
 def test_two_embedded_clusters_of_two_scripts_do_not_meet(
