@@ -6,6 +6,8 @@ acted.  So one ratio corrects for both, for the actors' being behind and for the
 own passes, and its clip bounds how far the policy goes from where the data came from.
 (Petrenko et al. 2020, https://arxiv.org/abs/2006.11751, section 3; RLlib's APPO.)
 
+Sample Factory's own default is GAE by the values found in acting: `v_trace=False`.
+
 Where IMPALA weighs each advantage by V-trace's rho, the ratio here is not cut off at 1: an
 action that has become likelier since counts for more.
 """
@@ -31,6 +33,10 @@ class Config(Streaming):
     clip: Annotated[
         float, "how far from the policy that acted an action may get, in parts", NOT_NEGATIVE
     ] = 0.2
+    v_trace: Annotated[
+        bool, "values and advantages by the newest parameters; no: GAE by those that acted, at"
+        " the price of one question less to the network"
+    ] = True  # fmt: skip
 
 
 def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -> Lesson:
@@ -56,6 +62,9 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
     config = learner.config
     assert isinstance(config, Config)
     learner.follow(env_steps)
+    if not config.v_trace:
+        lesson = learner.on_policy(trajectory)
+        return learner.learn(lesson, ppo.compute_losses, config.passes, config.minibatches)
     return learner.learn_corrected(
         [learner.take(trajectory)],
         corrected,

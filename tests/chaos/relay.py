@@ -52,12 +52,16 @@ class Relay:
         self._loop.run_forever()
         for server in self._servers:
             server.close()
+        self._let_settle()  # one accepted just now has no task yet that could close it
         while tasks := asyncio.all_tasks(self._loop):  # one that ends may have begun another
             for task in tasks:
                 task.cancel()
             self._loop.run_until_complete(_ended(tasks))
-        self._loop.run_until_complete(asyncio.sleep(LOOK_S))  # for what was closed to be gone
+        self._let_settle()  # what was closed is gone a turn later
         self._loop.close()
+
+    def _let_settle(self) -> None:
+        self._loop.run_until_complete(asyncio.sleep(LOOK_S))
 
     async def _listen(self, address: str) -> str:
         split = urlsplit(address)

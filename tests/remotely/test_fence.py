@@ -54,5 +54,9 @@ def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
 def test_who_listens_or_is_silent_has_not_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         assert not Probe(listening.getsockname()).refused()
-    assert not Probe(("192.0.2.1", 9)).refused()  # an address of no machine
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
+        socket.create_connection(silent.getsockname()),  # the one that it has room for
+    ):
+        assert not Probe(silent.getsockname()).refused()
     assert not Probe(("no.such.machine.invalid", 9)).refused()

@@ -67,8 +67,9 @@ def test_on_its_own_policy_the_update_is_that_of_ppo(trace_decay: float, standar
     numbers = appo.update(ours, trajectory, 0)
     torch.manual_seed(1)
     assert ppo.update(theirs, trajectory, 0) == pytest.approx(numbers, abs=1e-4)
+    # A hundredth of Adam's step: where a gradient is next to nothing, it makes much of rounding.
     torch.testing.assert_close(
-        toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4
+        toys.weights(ours.model), toys.weights(theirs.model), atol=1e-4, rtol=1e-4
     )
 
 
@@ -86,6 +87,20 @@ def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> N
     reward = torch.from_numpy(trajectory.reward)[valid]
     torch.testing.assert_close(rows.advantage, reward - value)
     torch.testing.assert_close(rows.target, reward)
+
+
+def test_without_v_trace_the_baseline_is_what_the_acting_policy_found_and_nobody_is_asked() -> None:
+    config = dataclasses.replace(ONCE, v_trace=False)
+    acted = Learner(config, toys.network(), COIN)
+    learner = Learner(config, toys.network(seed=9), COIN)
+    trajectory = played(acted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(Learner, "look")
+        _, _, rows = seen_by_the_loss(learner, trajectory)
+    valid = torch.from_numpy(trajectory.valid)
+    reward = torch.from_numpy(trajectory.reward)[valid]
+    value = torch.from_numpy(trajectory.value[:-1])[valid]
+    torch.testing.assert_close(rows.advantage, reward - value)
 
 
 def test_an_action_that_has_become_rarer_moves_the_value_less() -> None:
