@@ -34,9 +34,8 @@ class Config(Streaming):
         float, "how far from the policy that acted an action may get, in parts", NOT_NEGATIVE
     ] = 0.2
     v_trace: Annotated[
-        bool, "values and advantages by the newest parameters; no: GAE by those that acted, at"
-        " the price of one question less to the network"
-    ] = True  # fmt: skip
+        bool, "targets by the newest parameters; no: by those that acted, a question less"
+    ] = True
 
 
 def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -> Lesson:
