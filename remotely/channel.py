@@ -221,7 +221,8 @@ class Channel:
             pending, self._pending = self._pending, {}
             if self._held:  # the last that were made
                 self._unsent.update(list(pending)[-len(self._held) :])
-            leader = self._leader
+            if self._leader is not None:  # it cannot leave, and close its descriptor, meanwhile
+                os.eventfd_write(self._leader, 1)
             self._disarm()
             self._socket.disable_monitor()
             self._loop.call(self._close_monitor)  # whose thread it belongs to
@@ -231,8 +232,6 @@ class Channel:
             self._settle(future)
             future.set_exception(ended(self.connected and future.call_id not in self._unsent))
         self._partner = None
-        if leader is not None:
-            os.eventfd_write(leader, 1)
 
     # --- sending and receiving; the lock is held --------------------------------------------------
 

@@ -16,14 +16,20 @@ file that the worker writes and its actors map, on the monotonic clock that they
 
 import contextlib
 import errno
+import math
 import mmap
 import os
 import socket
 import time
 from pathlib import Path
 
+from remotely import sockets
+from remotely.address import parse_address
+from remotely.lease import FENCE_S
+
 FILE = "fence"
 LOOK_EVERY_S = 1.0
+PROBE_BEFORE_S = 6.0  # the end of our lease, with no word from the master: is there one?
 _SIZE = 8
 
 
@@ -67,6 +73,30 @@ class Fence:
             self._map.close()
 
 
+class WorkersFence(Fence):
+    """Moves as the lease of its worker is renewed, and while there is nobody who could end it."""
+
+    def __init__(self, folder: Path, master: str) -> None:
+        super().__init__(folder, make=True)
+        self._has_lease = sockets.is_remote(master)
+        self._master = _resolved(master)
+        self._probe: Probe | None = None  # of the master's machine
+
+    def renew(self, asked: float) -> None:
+        """The master has heard what we said then."""
+        if self._has_lease and not asked + FENCE_S <= self.moment < math.inf:
+            self.move(asked + FENCE_S)
+
+    def look(self) -> bool:
+        probe, self._probe = self._probe, None
+        if probe is not None and probe.refused():  # there is no master who could place others
+            self.move(time.monotonic() + FENCE_S)
+        passed = super().look()
+        if not passed and self.moment < time.monotonic() + PROBE_BEFORE_S:
+            self._probe = Probe(self._master)
+        return passed
+
+
 class Probe:
     """Asks a machine whether anybody listens at a port; `refused` is looked at a while later."""
 
@@ -84,3 +114,13 @@ class Probe:
             self._code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         self._socket.close()
         return self._code == errno.ECONNREFUSED
+
+
+def _resolved(address: str) -> tuple[str, int]:
+    """Return a numeric address: without a network a name would have to be waited for."""
+    if not sockets.is_remote(address):
+        return "", 0
+    name, port = parse_address(address)
+    with contextlib.suppress(OSError):
+        name = socket.gethostbyname(name)
+    return name, port

@@ -15,7 +15,6 @@ Over 500 lines: an actor's birth, life and end are one table of children, watche
 import contextlib
 import ctypes
 import logging
-import math
 import os
 import shutil
 import signal
@@ -32,10 +31,9 @@ import msgspec
 import psutil
 
 from remotely import control, faults, host, pid_file, sockets
-from remotely.address import parse_address
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
-from remotely.fence import LOOK_EVERY_S, Fence, Probe
+from remotely.fence import LOOK_EVERY_S, WorkersFence
 from remotely.keys import MemberKey, fresh_pair
 from remotely.lease import FENCE_S, TERM_S
 from remotely.link import Link
@@ -47,7 +45,6 @@ log = logging.getLogger("remotely.worker")
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
 MEMORY_CHECK_S = 0.2  # an actor may take a gigabyte in that time
-PROBE_BEFORE_S = 6.0  # the end of our lease, with no word from the master: is there one?
 REPORT_EVERY_S = 5.0  # what `remotely status` shows of an actor's processor time and memory
 LAST_WORD_MS = 500
 _PR_SET_CHILD_SUBREAPER = 36
@@ -97,9 +94,8 @@ class Worker:
         self._logs = self._folder / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         (self._folder / "s").mkdir(exist_ok=True)
-        self._fence = Fence(self._folder, make=True)
+        self._fence = WorkersFence(self._folder, config.master)
         self._oom_kills = host.oom_kills()
-        self._probe: Probe | None = None  # of the master's machine
         self._host = host.identity()
         self._machine = host.machine_name()
         self._client_keys: list[bytes] = []
@@ -122,9 +118,8 @@ class Worker:
             self._register,
             self._hear_master,
             self._refused,
-            self._renewed if sockets.is_remote(config.master) else None,
+            self._fence.renew if sockets.is_remote(config.master) else None,
         )
-        self._master_address = _resolved(config.master)
         self._loop.every(LOOK_EVERY_S, self._mind_fence)
         self._loop.every(REPORT_EVERY_S, self._report)
         self._loop.every(MEMORY_CHECK_S, self._check_memory)
@@ -176,8 +171,7 @@ class Worker:
         match message:
             case control.Registered(client_keys=keys):
                 self._admit(keys)
-                if sockets.is_remote(self._config.master):
-                    self._renewed(self._introduced)
+                self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn(request=request, gpu_ids=gpu_ids):
                 if not self._leaving:
@@ -199,21 +193,9 @@ class Worker:
                 with contextlib.suppress(OSError):
                     child.socket.send(control.write(control.Admit(client_keys=client_keys)))
 
-    # --- the lease --------------------------------------------------------------------------------
-
-    def _renewed(self, asked: float) -> None:
-        """The master heard what we said then."""
-        if not asked + FENCE_S <= self._fence.moment < math.inf:
-            self._fence.move(asked + FENCE_S)
-
     def _mind_fence(self) -> None:
-        probe, self._probe = self._probe, None
-        if probe is not None and probe.refused():  # there is no master who could place others
-            self._fence.move(time.monotonic() + FENCE_S)
         if self._fence.look():
             self._give_up_actors()
-        elif self._fence.moment < time.monotonic() + PROBE_BEFORE_S:
-            self._probe = Probe(self._master_address)
 
     def _give_up_actors(self) -> None:
         """Our lease is over: the master may place them elsewhere, and there must be one of each."""
@@ -555,16 +537,6 @@ class Worker:
             self._end(child, END_GRACE_S)
         if not self._children:
             self._loop.stop()
-
-
-def _resolved(address: str) -> tuple[str, int]:
-    """Return a numeric address: without a network a name would have to be waited for."""
-    if not sockets.is_remote(address):
-        return "", 0
-    name, port = parse_address(address)
-    with contextlib.suppress(OSError):
-        name = socket.gethostbyname(name)
-    return name, port
 
 
 def _exit_of(status: int | None) -> int | str | None:

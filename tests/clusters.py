@@ -89,13 +89,17 @@ class Started:
         self.homes = [folder / "one", folder / "two"]
         self.run(self.home, "start", "--port", str(self.port), "--cpus", "0")
         self.key = self.home / "keys" / "client.key"
-        for number, home in enumerate(self.homes, 2):
-            copy = home / "worker.key"
+        for home in self.homes:
             home.mkdir()
-            shutil.copy(self.home / "keys" / "worker.key", copy)
-            copy.chmod(0o600)
-            place = ["--host", f"127.0.0.{number}", "--cpus", "8"]
-            self.run(home, "join", self.address, "--key", str(copy), *place)
+            shutil.copy(self.home / "keys" / "worker.key", home / "worker.key")
+            (home / "worker.key").chmod(0o600)
+            self.join(home)
+
+    def join(self, home: Path) -> None:
+        """Start the worker of a machine, at the beginning or again."""
+        host = f"127.0.0.{2 + self.homes.index(home)}"
+        key = str(home / "worker.key")
+        self.run(home, "join", self.address, "--key", key, "--host", host, "--cpus", "8")
 
     def run(self, home: Path, *command: str) -> str:
         environment = {**os.environ, "REMOTELY_HOME": str(home), "REMOTELY_HOST": home.name}

@@ -1,9 +1,11 @@
-"""Writes the tables of docs/design.md and docs/reliability.md from the code that they describe.
+"""Writes the tables of docs/design.md and docs/reliability.md from the code that they describe,
+and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` has added to that file.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
 """
 
+import json
 import re
 import sys
 import typing
@@ -69,9 +71,20 @@ def points() -> str:
     return table(["point", "where", "can"], rows)
 
 
+def figures() -> str:
+    with (DOCS / "chaos.jsonl").open() as file:
+        found = [json.loads(line) for line in file]
+    rows = [
+        [one["trial"], f"{one['n']:,}", str(one["seed"]), f"{one['seconds'] / 60:.1f} min",
+         one["told"], str(len(one["wrong"]))]
+        for one in found
+    ]  # fmt: skip
+    return table(["what", "n", "seed", "took", "seen", "promises broken"], rows)
+
+
 PAGES = {
     "design.md": {"calls": calls, "messages": messages, "options": options},
-    "reliability.md": {"times": times, "faults": points},
+    "reliability.md": {"times": times, "faults": points, "figures": figures},
 }
 
 

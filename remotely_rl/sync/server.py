@@ -7,8 +7,9 @@
 
 The server is in the process of whoever makes it; the workers are actors, anywhere.  A worker
 is sent parameters, `worker.set_param(newest)`, only when the rule says so, and asked for its
-next contribution unless the rule has it wait.  What comes first is pushed first: `arrivals`
-tells the order, by which the simulator makes the same parameters, bit by bit.
+next contribution unless the rule has it wait.  What comes first is pushed first.  With
+`record=True` the order is kept in `arrivals`, by which the simulator makes the same
+parameters, bit by bit.
 
 A worker that dies leaves the rule, so that nobody waits for it, and another takes its place
 with the newest parameters.  A contribution that the rule refuses is forgotten, its client is
@@ -112,10 +113,15 @@ class ParameterServer:
         make: Callable[[int], Any],
         say: Callable[[str], None] = print,
         accumulate: int = 1,
+        record: bool = False,
     ):
-        """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule."""
+        """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
+
+        `record` keeps the order of pushes; it takes memory for each.
+        """
         self.rule = rule
         self.arrivals: list[Event] = []
+        self._record = record
         self._accumulate = accumulate
         self._say = say
         self._crew: Crew[Any] = Crew(make, rule.clients, say)
@@ -169,11 +175,15 @@ class ParameterServer:
             self._answer(client, rule.renew(client), rule.version)
             return None
         self._refused = 0
-        self.arrivals.append(Event(Kind.PUSH, client))
+        self._arrived(Kind.PUSH, client)
         if not reply.waits:
             self._answer(client, reply.parameters, reply.version)
         self._let_go(reply.released)
         return Pushed(client, reply, contribution.report)
+
+    def _arrived(self, kind: Kind, client: int) -> None:
+        if self._record:
+            self.arrivals.append(Event(kind, client))
 
     def _let_go(self, released: tuple[Release, ...]) -> None:
         for client, parameters in released:
@@ -200,7 +210,7 @@ class ParameterServer:
     def _lost(self, worker: Any, client: int, error: Exception) -> None:
         waited = len(self.rule.waiting - {client})
         released = self.rule.leave(client)
-        self.arrivals.append(Event(Kind.LEAVE, client))
+        self._arrived(Kind.LEAVE, client)
         if released:
             self._say(f"worker {client} is gone; {waited} waited for it and go on")
         del self._client_of[worker], self._worker_of[client]
@@ -216,5 +226,5 @@ class ParameterServer:
             if worker not in self._client_of:
                 client = self._free.pop()
                 self.rule.join(client)
-                self.arrivals.append(Event(Kind.JOIN, client))
+                self._arrived(Kind.JOIN, client)
                 self._begin(worker, client)

@@ -17,10 +17,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos import acts, endurance, fuzz
+from tests.chaos import acts, detection, endurance, fuzz
 from tests.chaos.finding import Finding, Trial
 
-TRIALS: dict[str, Trial] = {**acts.TRIALS, **fuzz.TRIALS, **endurance.TRIALS}
+TRIALS: dict[str, Trial] = {
+    **acts.TRIALS,
+    **detection.TRIALS,
+    **fuzz.TRIALS,
+    **endurance.TRIALS,
+}
 SHOWN = 20
 
 

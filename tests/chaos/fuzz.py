@@ -199,6 +199,13 @@ class Ground:
         remotely.shutdown()
         self.started.stop()
 
+    def revoked(self) -> keys.KeyPair:
+        """Return a client's key that was one for a moment."""
+        file = self.started.home / "revoked.key"
+        self.started.run(self.started.home, "keys", "add", "client", str(file))
+        self.started.run(self.started.home, "keys", "revoke", str(file))
+        return keys.load_member(file).pair
+
     def p99_ms(self) -> float:
         """Return that of the victim's calls since the last time it was asked."""
         times, self._times = self._times, []
@@ -310,19 +317,20 @@ def raw(n: int, seed: int, folder: Path) -> Finding:
 
 
 def strangers(n: int, seed: int, folder: Path) -> Finding:
-    """Knock at each port without a key, with an unknown one, a wrong server's, in a wrong role."""
+    """Knock at each port without a key, with one that is unknown or was revoked, or in a wrong
+    role, and as one who takes the port for another's."""
     del seed  # keys are random, whatever it is
     begun = time.monotonic()
     entered: dict[str, int] = {}
     tried: dict[str, int] = {}
     with Ground(folder) as ground, zmq.Context() as context:
+        known = {"revoked key": ground.revoked(), "wrong role": ground.key_of["worker"].pair}
         for _ in range(n):
             for port, (address, public) in ground.ports.items():
-                wrong_role = "worker" if port == "actor" else "client"
-                for how in ("no key", "unknown key", "wrong server", "wrong role"):
+                for how in ("no key", "unknown key", "wrong server", "revoked key", "wrong role"):
                     if how == "wrong role" and port == "master":
                         continue  # both roles have business there
-                    knocking = _knock(context, how, public, ground.key_of[wrong_role].pair)
+                    knocking = _knock(context, how, public, known.get(how))
                     came_in = _comes_in(knocking, address)
                     entered[how] = entered.get(how, 0) + came_in
                     tried[how] = tried.get(how, 0) + 1
@@ -334,12 +342,12 @@ def strangers(n: int, seed: int, folder: Path) -> Finding:
     return Finding(n, time.monotonic() - begun, told, [*ground.wrong, *wrong])
 
 
-def _knock(context: Any, how: str, public: bytes, pair: keys.KeyPair) -> Any:
+def _knock(context: Any, how: str, public: bytes, pair: keys.KeyPair | None) -> Any:
     peer = context.socket(zmq.DEALER)
     peer.linger = 0
     peer.set(zmq.RECONNECT_IVL, -1)
     if how != "no key":
-        mine = pair if how == "wrong role" else keys.fresh_pair()
+        mine = pair or keys.fresh_pair()
         peer.curve_publickey, peer.curve_secretkey = mine.public, mine.secret
         peer.curve_serverkey = keys.fresh_pair().public if how == "wrong server" else public
     return peer

@@ -63,6 +63,12 @@ class Relay:
     def _let_settle(self) -> None:
         self._loop.run_until_complete(asyncio.sleep(LOOK_S))
 
+    def _read(self, reader: asyncio.StreamReader) -> "asyncio.Task[bytes]":
+        reading = self._loop.create_task(reader.read(PIECE))
+        # Who reads may be gone by the time that the connection breaks.
+        reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return reading
+
     async def _listen(self, address: str) -> str:
         split = urlsplit(address)
         target = (str(split.hostname), int(split.port or 0))
@@ -101,7 +107,7 @@ class Relay:
         left: int | None = None
         piece: asyncio.Task[bytes] | None = None
         while True:
-            piece = piece or asyncio.create_task(reader.read(PIECE))
+            piece = piece or self._read(reader)
             done, _ = await asyncio.wait([piece], timeout=LOOK_S)
             name, _, value = self._weather().partition("=")
             if name == "reset":

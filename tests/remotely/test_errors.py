@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import remotely
+from remotely import channel
+from remotely.channel import Channel
 from tests.clusters import free_port, wait_until
 
 
@@ -164,6 +166,37 @@ def test_all_calls_in_flight_end_when_their_actor_dies(cluster: str) -> None:
     os.kill(pid, signal.SIGKILL)
 
     assert all(isinstance(f.exception(timeout=5), remotely.ActorDied) for f in futures)
+
+
+def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor goes with its thread: later it may be somebody else's file."""
+    worker = Worker()
+    pid = worker.pid()
+    channels: list[Channel] = []
+    woken: list[bool] = []
+    wait, write, mine = Channel.wait, os.eventfd_write, channel._wake_descriptor()
+
+    def waits(self: Channel, *args: Any) -> None:
+        channels.append(self)
+        wait(self, *args)
+
+    def writes(fd: int, value: int) -> None:
+        if fd == mine:
+            woken.append(channels[-1]._lock.locked())
+        write(fd, value)
+
+    monkeypatch.setattr(Channel, "wait", waits)
+    monkeypatch.setattr(os, "eventfd_write", writes)
+    killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(remotely.ActorDied):
+        worker.sleep(60)
+    killer.join()
+
+    assert woken
+    assert all(woken)
 
 
 def test_an_unknown_method_is_told_before_the_call_leaves(embedded: None) -> None:

@@ -1,11 +1,10 @@
-"""Machines of their own: a master and two workers, each in a network namespace.
+"""On machines of their own, in network namespaces, calls and arrays go as they do elsewhere.
 
-Needs root and iproute2 (`ip netns`); skipped elsewhere.  Nothing leaves this machine.
+Skipped where there can be none.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,10 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import SCRIPTS, processes, wait_until
-
-PORT = "8010"
-MASTER = "10.231.1.1"
+from tests.machines import MASTER, PORT, Machines, why_not
 
 SCRIPT = """
 import json, os, subprocess, sys, time
@@ -57,69 +53,13 @@ print(json.dumps(out), flush=True)
 """
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-class Machines:
-    """Three namespaces: the master's, and two that reach it over a virtual cable each."""
-
-    def __init__(self, folder: Path) -> None:
-        tag = str(os.getpid())
-        self.names = [f"rm{tag}", f"rw1{tag}", f"rw2{tag}"]
-        self.homes = [folder / "master", folder / "one", folder / "two"]
-        for name in self.names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        for number, cable in ((1, "to-one"), (2, "to-two")):
-            name = self.names[number]
-            ip("link", "add", cable, "netns", self.names[0], "type", "veth",
-               "peer", "name", "far", "netns", name)  # fmt: skip
-            for where, device, last in ((self.names[0], cable, 1), (name, "far", 2)):
-                ip("-n", where, "addr", "add", f"10.231.{number}.{last}/24", "dev", device)
-                ip("-n", where, "link", "set", device, "up")
-            ip("-n", name, "route", "add", "default", "via", f"10.231.{number}.1")
-
-    def command(self, number: int, *words: str) -> list[str]:
-        return ["ip", "netns", "exec", self.names[number], *words]
-
-    def run(self, number: int, *words: str) -> None:
-        done = subprocess.run(
-            self.command(number, str(SCRIPTS / "remotely"), *words),
-            env={**os.environ, "REMOTELY_HOME": str(self.homes[number])},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def close(self) -> None:
-        for name in self.names:
-            # The worker of a machine that was cut off is still there, and asked to leave.
-            for process in processes(str(self.homes[0].parent)):
-                if "remotely.worker" in process.cmdline():
-                    process.terminate()
-            ip("netns", "del", name)
-
-
 @pytest.fixture
 def machines(nothing_left: None, tmp_path: Path) -> Iterator[Machines]:
-    if os.getuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
-    if subprocess.run(["ip", "netns", "add", "probe"], capture_output=True).returncode:
-        pytest.skip("this machine allows no network namespaces")
-    ip("netns", "del", "probe")
+    if why := why_not():
+        pytest.skip(why)
     made = Machines(tmp_path)
-    made.run(0, "start", "--host", MASTER, "--port", PORT, "--cpus", "0")
-    for number in (1, 2):
-        made.homes[number].mkdir()
-        key = made.homes[number] / "worker.key"
-        shutil.copy(made.homes[0] / "keys" / "worker.key", key)
-        made.run(number, "join", f"{MASTER}:{PORT}", "--key", str(key), "--cpus", "2")
     yield made
     made.close()
-    wait_until(lambda: not processes(str(tmp_path)), "the end of all machines")
 
 
 def start_script(machines: Machines, folder: Path) -> "subprocess.Popen[str]":
@@ -151,4 +91,3 @@ def test_actors_on_two_machines_answer_and_a_machine_that_vanishes_is_told(
         assert told["errors"] == ["WorkerLost"]
         assert told["doubt"] == [True, True]
         assert told["near"] == [4, 4]
-    machines.run(0, "stop", "--port", PORT)

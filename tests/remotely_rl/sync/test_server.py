@@ -62,7 +62,7 @@ def rule_of(word: str) -> sync.Rule:
 
 @contextlib.contextmanager
 def serving(rule: sync.Rule, make: Any = Regression, **options: Any) -> Iterator[ParameterServer]:
-    server = ParameterServer(rule, lambda number: Worker(make, number), **options)
+    server = ParameterServer(rule, lambda number: Worker(make, number), record=True, **options)
     try:
         yield server
     finally:

@@ -12,7 +12,7 @@ TOO_LONG_MIN = 3.5
 
 # What differs from an algorithm's own defaults.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "a2c": {"actors": cores()},
+    "a2c": {"actors": cores(), "trajectory_steps": 16},
     "ppo": {"actors": cores(), "passes": 1, "minibatches": 4},
     "impala": {"actors": cores(), "passes": 1, "minibatches": 1},
     "appo": {"actors": cores(), "passes": 1, "v_trace": False},
