@@ -361,6 +361,13 @@ class Forked(_Struct, frozen=True):
     pid: int
 
 
+class NotForked(_Struct, frozen=True):
+    """There is no room for another process on this machine."""
+
+    actor: str
+    why: str
+
+
 class Exited(_Struct, frozen=True):
     pid: int
     status: int
@@ -392,7 +399,7 @@ ToActor = Birth | Admit | Leave
 FromClient = Prepare
 FromActor = Bound | Count | Ending
 ToZygote = Preload | Fork
-FromZygote = Forked | Exited
+FromZygote = Forked | NotForked | Exited
 
 Message = TypeVar("Message")
 

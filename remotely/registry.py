@@ -524,7 +524,8 @@ class Registry:
             error, why = "WorkerLost", obituary.why
             if not obituary.lost:
                 error = "ActorDied"
-                why = f"its process ended at birth ({obituary.exit}): {why} {obituary.stderr}"
+                how = "" if obituary.exit is None else f" ({obituary.exit})"
+                why = f"its process ended at birth{how}: {why} {obituary.stderr}"
             self._refuse(session, ticket, error, why)
         for session in record.watchers:
             self._tell(session, control.Died(obituary=obituary))

@@ -14,6 +14,7 @@ Over 500 lines: an actor's birth, life and end are one table of children, watche
 
 import contextlib
 import ctypes
+import errno
 import logging
 import os
 import shutil
@@ -42,6 +43,7 @@ from remotely.output import Output, read_piece
 
 log = logging.getLogger("remotely.worker")
 
+ZYGOTE_AGAIN_S = 1.0  # after which one that could not be started is tried again
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
 MEMORY_CHECK_S = 0.2  # an actor may take a gigabyte in that time
@@ -175,7 +177,7 @@ class Worker:
                 self._announce("REGISTERED")
             case control.Spawn(request=request, gpu_ids=gpu_ids):
                 if not self._leaving:
-                    self._spawn(request, gpu_ids)
+                    self._try_to_spawn(request, gpu_ids)
             case control.End(actor=actor, grace_s=grace_s):
                 if child := self._children.get(actor):
                     self._end(child, grace_s)
@@ -264,7 +266,8 @@ class Worker:
 
     def _start_zygote(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
             command = host.module_command("remotely.zygote", str(theirs.fileno()))
             # The zygote removes the folder if we cannot; it is a child of ours, so that actors
             # that lose it fall to us.
@@ -275,26 +278,47 @@ class Worker:
                 stdout=subprocess.DEVNULL,  # ours goes to whoever started us
                 start_new_session=True,
             )
+            undo.pop_all()
         self._zygote = ours
         self._zygote_reader = control.Reader(control.FromZygote)
         self._loop.watch(ours.fileno(), self._hear_zygote)
         self._preloaded.clear()  # asked for again by who needs them: one may be what ended the last
 
     def _preload(self, modules: list[str]) -> None:
-        if new := set(modules) - self._preloaded:
+        if (new := set(modules) - self._preloaded) and self._zygote.fileno() >= 0:
             self._preloaded |= new
             self._zygote.send(control.write(control.Preload(modules=sorted(new))))
 
-    def _spawn(self, request: control.Request, gpu_ids: list[int]) -> None:
+    def _try_to_spawn(self, request: control.Request, gpu_ids: list[int]) -> None:
         before = self._children.get(request.actor)
         if before is not None and before.request.life == request.life:
             return  # asked again, after a connection that broke
         if faults.ON:
             faults.at("worker.spawn")
+        try:
+            self._spawn(request, gpu_ids)
+        except OSError as error:  # no descriptors, no memory, no processes
+            self._not_born(request, str(error.strerror))
+
+    def _not_born(self, request: control.Request, reason: str) -> None:
+        why = f"its machine could not start a process: {reason}"
+        log.warning("%s: %s", request.name, why)
+        if child := self._children.get(request.actor):
+            child.why = why
+            self._bury(child)
+        else:
+            self._tell_end(request, why)
+
+    def _spawn(self, request: control.Request, gpu_ids: list[int]) -> None:
         pair = fresh_pair()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        error_read, error_write = os.pipe2(os.O_CLOEXEC)
+        with contextlib.ExitStack() as undo:
+            ours, theirs = (
+                undo.enter_context(end)
+                for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            )
+            out_read, out_write = _pipe(undo)
+            error_read, error_write = _pipe(undo)
+            undo.pop_all()
         for fd in (out_read, error_read):
             os.set_blocking(fd, False)
         ipc = f"ipc://{self._folder}/s/{request.actor[:12]}.{request.life}"
@@ -342,15 +366,19 @@ class Worker:
         for fd, is_error in child.pipes.items():
             self._loop.watch(fd, self._reader_of(child, fd, is_error))
         descriptors = [theirs.fileno(), out_write, error_write]
-        if request.env:
-            self._execute(child, descriptors)
-        else:
-            self._preload(request.modules)
-            message = control.write(control.Fork(actor=request.actor))
-            socket.send_fds(self._zygote, [message], descriptors)
-        theirs.close()
-        os.close(out_write)
-        os.close(error_write)
+        try:
+            if request.env:
+                self._execute(child, descriptors)
+            else:
+                if self._zygote.fileno() < 0:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                self._preload(request.modules)
+                message = control.write(control.Fork(actor=request.actor))
+                socket.send_fds(self._zygote, [message], descriptors)
+        finally:
+            theirs.close()
+            os.close(out_write)
+            os.close(error_write)
 
     def _execute(self, child: Child, descriptors: list[int]) -> None:
         """Start a new interpreter: the actor's variables hold from its first import on."""
@@ -378,6 +406,9 @@ class Worker:
                     self._born(child, pid, descriptors[0])
                 else:
                     os.close(descriptors[0])
+            case control.NotForked(actor=actor, why=why):
+                if child := self._children.get(actor):
+                    self._not_born(child.request, why)
             case control.Exited(pid=pid, status=status):
                 self._statuses[pid] = status
 
@@ -391,7 +422,14 @@ class Worker:
             if not child.pid:
                 child.why = "the zygote that was to fork it ended"
                 self._bury(child)
-        self._start_zygote()
+        self._restart_zygote()
+
+    def _restart_zygote(self) -> None:
+        try:
+            self._start_zygote()
+        except OSError as error:
+            log.warning("no zygote could be started: %s", error.strerror)
+            self._loop.after(ZYGOTE_AGAIN_S, self._restart_zygote)
 
     def _born(self, child: Child, pid: int, pidfd: int) -> None:
         child.pid, child.pidfd = pid, pidfd
@@ -511,20 +549,19 @@ class Worker:
             os.unlink(child.location.ipc.removeprefix("ipc://"))
         if faults.ON:
             faults.at("worker.died")
-        self._link.send(
-            control.Died(
-                obituary=control.Obituary(
-                    actor=request.actor,
-                    life=request.life,
-                    asked=child.asked,
-                    exit=_exit_of(status),
-                    why=child.why,
-                    stderr=child.output.tail.decode(errors="replace"),
-                )
-            )
+        self._tell_end(
+            request,
+            child.why,
+            asked=child.asked,
+            exit=_exit_of(status),
+            stderr=child.output.tail.decode(errors="replace"),
         )
         if self._leaving and not self._children:
             self._loop.stop()
+
+    def _tell_end(self, request: control.Request, why: str, **more: Any) -> None:
+        obituary = control.Obituary(actor=request.actor, life=request.life, why=why, **more)
+        self._link.send(control.Died(obituary=obituary))
 
     def _feel_lifeline(self) -> None:
         if not os.read(0, 4096):
@@ -537,6 +574,13 @@ class Worker:
             self._end(child, END_GRACE_S)
         if not self._children:
             self._loop.stop()
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe2(os.O_CLOEXEC)
+    for fd in ends:
+        undo.callback(os.close, fd)
+    return ends
 
 
 def _exit_of(status: int | None) -> int | str | None:

@@ -21,6 +21,7 @@ import shutil
 import signal
 import socket
 import sys
+from typing import NoReturn
 
 from remotely import faults, host
 from remotely.control import (
@@ -29,6 +30,7 @@ from remotely.control import (
     Exited,
     Fork,
     Forked,
+    NotForked,
     Preload,
     Reader,
     ToZygote,
@@ -91,21 +93,32 @@ class Zygote:
         if faults.ON:
             faults.at("zygote.fork")
         gc.freeze()  # what is here now stays shared: a collection in the child would copy it
-        pid = os.fork()
-        if pid == 0:
-            self._become_actor(descriptors)
-        for fd in descriptors:
-            os.close(fd)
-        self._children.add(pid)
-        # Taken before we can reap: this pid cannot have been given to anybody else yet.
-        pidfd = os.pidfd_open(pid)
+        try:
+            pid, pidfd = self._child(descriptors)
+        except OSError as error:
+            self._worker.send(write(NotForked(actor=actor, why=str(error.strerror))))
+            return
         try:
             socket.send_fds(self._worker, [write(Forked(actor=actor, pid=pid))], [pidfd])
         finally:
             os.close(pidfd)
 
-    def _become_actor(self, descriptors: list[int]) -> None:
-        """Never returns."""
+    def _child(self, descriptors: list[int]) -> tuple[int, int]:
+        """Fork; return the child's pid and pidfd."""
+        try:
+            if (pid := os.fork()) == 0:
+                self._become_actor(descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+        self._children.add(pid)
+        try:
+            return pid, os.pidfd_open(pid)  # before we can reap: nobody else can have this pid yet
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+
+    def _become_actor(self, descriptors: list[int]) -> NoReturn:
         code = 1
         try:
             signal.set_wakeup_fd(-1)

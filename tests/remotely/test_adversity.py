@@ -3,6 +3,7 @@
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import remotely
@@ -158,3 +160,19 @@ def test_without_descriptors_a_new_actor_is_refused_and_the_old_ones_answer(
     told, well = out.splitlines()
     assert told.startswith("NoResources this process may have no more open files")
     assert well == "True"
+
+
+def test_a_machine_without_descriptors_refuses_a_new_actor_and_makes_the_next(
+    embedded: None,
+) -> None:
+    wild = Wild()
+    _zygote, worker, *_ = psutil.Process(wild.pid()).parents()
+    before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (worker.num_fds() + 3, before[1]))
+
+    with pytest.raises(remotely.ActorDied, match="could not start a process: Too many open files"):
+        Wild()
+
+    assert wild.fork() == 7
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
+    assert Wild().fork() == 7
