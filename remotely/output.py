@@ -31,6 +31,7 @@ class Output:
         self._budget = float(BYTES_A_SECOND)
         self._filled_at = time.monotonic()
         self._hushed = False
+        self._unkept = False
 
     def read(self, fd: int, is_error: bool) -> bool:
         """Take some of what the pipe holds now; false at its end."""
@@ -79,13 +80,19 @@ class Output:
             self._tell(True, f"(it prints too fast; the rest is in {self.file})\n")
 
     def _write(self, data: bytes) -> None:
-        """A full disk costs the file's lines, not the actor."""
-        with contextlib.suppress(OSError):
+        """A full disk costs the file's lines, not the actor; it is told of once."""
+        try:
             with self.file.open("ab") as file:
                 file.write(data)
                 size = file.tell()
             if size > KEEP_BYTES:
                 self.file.replace(self.file.with_suffix(".log.1"))
+        except OSError as error:
+            if not self._unkept:
+                self._unkept = True
+                self._tell(True, f"(what it prints is not kept: {self.file}: {error.strerror})\n")
+        else:
+            self._unkept = False
 
 
 def read_piece(file: Path, offset: int) -> tuple[str, int]:
