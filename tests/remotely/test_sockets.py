@@ -5,6 +5,8 @@ the first message that the server sees is the peer's.
 """
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -440,3 +442,45 @@ def test_what_arrived_before_a_connection_broke_can_still_be_read(world: World) 
     world.until(lambda: peer.has_seen(zmq.EVENT_DISCONNECTED))
     assert sockets.readable(peer.socket)
     assert [peer.socket.recv(zmq.NOBLOCK) for _ in range(50)] == [b"reply"] * 50
+
+
+FLOOD = """
+import threading, time, zmq
+from remotely import sockets
+from remotely.keys import fresh_pair
+
+sockets.REMOTE_OPTIONS.append((zmq.HEARTBEAT_IVL, 50, "a test has not two seconds"))
+context = sockets.new_context()
+door = sockets.Door(context, lambda key: "client")
+
+def answer():
+    door.answer(door.socket.recv_multipart(copy=False))
+
+threading.Thread(target=answer, daemon=True).start()
+pair = fresh_pair()
+server = sockets.server(context, pair)
+sockets.bind(server, "tcp://127.0.0.1:0")
+flooding = sockets.new_context()
+peer = sockets.client(flooding, fresh_pair(), pair.public, sockets.Reconnect.NEVER)
+sockets.connect(peer, server.last_endpoint.decode())
+for _ in range(3000):
+    peer.send(b"x" * 100)
+assert server.poll(5000)
+peer.close(linger=1000)
+flooding.term()  # it has all left, and the connection is broken
+assert not threading.Event().wait(0.5)  # ten pings into it
+heard = 0
+while server.poll(500):
+    server.recv_multipart()
+    heard += 1
+print(heard)
+context.destroy(linger=0)
+"""
+
+
+def test_who_floods_a_server_that_does_not_read_and_breaks_off_does_it_no_harm() -> None:
+    """With a bound on what waits, libzmq aborts the process: "Assertion failed: !_io_error"."""
+    done = subprocess.run(
+        [sys.executable, "-c", FLOOD], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3000\n", "")
