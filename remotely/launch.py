@@ -39,6 +39,7 @@ from remotely.worker import Config as WorkerConfig
 
 START_S = 10.0  # for the first word of a daemon; a slow disk's first import takes seconds
 END_S = 3.0
+PORT_FREE_S = 2.0  # a process that was killed may hold its port until its last thread has ended
 EVERYWHERE = "0.0.0.0"
 
 Daemon = subprocess.Popen[bytes]
@@ -433,18 +434,17 @@ def _ip_of(name: str) -> str:
 
 def _check_port(name: str, ip: str, port: int) -> None:
     """Raise in words what binding there would raise."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-            return
-        except OSError as error:
-            code = error.errno
-    if code == errno.EADDRINUSE:
-        raise RemotelyError(
-            f"port {port} is in use by {_holder_of(port)}; choose another: "
-            f"'remotely start --port {port + 1 if port < 65535 else port - 1}'"
-        )
+    deadline = time.monotonic() + PORT_FREE_S
+    while (code := _bind_error(ip, port)) == errno.EADDRINUSE:
+        holder = _holder_of(port)
+        if holder or time.monotonic() > deadline:
+            raise RemotelyError(
+                f"port {port} is in use by {holder or 'another program'}; choose another: "
+                f"'remotely start --port {port + 1 if port < 65535 else port - 1}'"
+            )
+        time.sleep(0.05)
+    if code is None:
+        return
     if code == errno.EACCES:
         raise RemotelyError(f"port {port} is for root alone; choose one from 1024 up")
     raise ValueError(
@@ -453,14 +453,25 @@ def _check_port(name: str, ip: str, port: int) -> None:
     )
 
 
+def _bind_error(ip: str, port: int) -> int | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ip, port))
+        except OSError as error:
+            return error.errno
+    return None
+
+
 def _holder_of(port: int) -> str:
+    """Return who listens at a port of this machine; nothing if that cannot be seen."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN
             if listens and connection.pid and tuple(connection.laddr)[1:] == (port,):
                 command = " ".join(psutil.Process(connection.pid).cmdline())
                 return f"pid {connection.pid} ({command[:60]})"
-    return "another program"
+    return ""
 
 
 def _addresses() -> list[str]:

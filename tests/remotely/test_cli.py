@@ -24,7 +24,8 @@ from typing import Any
 import psutil
 import pytest
 
-from remotely import cli
+import remotely
+from remotely import cli, launch
 from remotely.client import client_of
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
 
@@ -323,6 +324,35 @@ def test_a_port_in_use_is_named_with_its_holder(here: Machine, port: int) -> Non
         for host in ("127.0.0.1", "0.0.0.0"):
             why = here.refuses("start", "--port", port, "--host", host)
             assert f"port {port} is in use by pid {os.getpid()}" in why
+
+
+def test_a_port_whose_holder_is_ending_is_waited_for(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = socket.create_server(("127.0.0.1", port))
+    looks: list[int] = []
+
+    def nobody(port: int) -> str:
+        looks.append(port)
+        if len(looks) == 2:
+            holder.close()
+        return ""
+
+    monkeypatch.setattr(launch, "_holder_of", nobody)
+    launch._check_port("127.0.0.1", "127.0.0.1", port)
+    assert looks == [port, port]
+
+
+def test_a_port_that_nobody_can_be_seen_to_hold_is_told_of_too(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_holder_of", lambda port: "")
+    monkeypatch.setattr(launch, "PORT_FREE_S", 0.0)
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(remotely.RemotelyError, match="in use by another program"),
+    ):
+        launch._check_port("127.0.0.1", "127.0.0.1", port)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "no.such.host.invalid", "a..b"])
