@@ -218,7 +218,7 @@ class Actor:
             self._ender = route, message
         else:
             self._send(servant.answer(route, message))
-            if message.kind is Kind.INIT and servant.concurrency > 1:
+            if self._threads is None and servant.concurrency > 1:
                 self._threads = ThreadPoolExecutor(servant.concurrency, "remotely-call")
 
     def _wait_for_lease(self) -> None:

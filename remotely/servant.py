@@ -44,6 +44,7 @@ class Servant:
         self.object: Any = None
         self.calls = 0
         self.failed = False  # its constructor raised
+        self._is_made = False
         self.concurrency = 1
         self.is_async = False
         self.batched: dict[str, Batching] = {}
@@ -63,6 +64,8 @@ class Servant:
         which sees it end, tells the caller in our place.
         """
         try:
+            if self._is_made and message.kind in _MAKING:
+                raise RemotelyError("this actor has been made already")
             value = _RUN[message.kind](self, route, message)
             return self._returned(route, message, value)
         except Exception as error:
@@ -144,6 +147,7 @@ class Servant:
 
     def _init(self, route: bytes, message: Message) -> None:
         assert self._prepared is not None
+        self._is_made = True
         if self._prepared.files:
             root = shipping.lay_out(self._folder, self._prepared.files)
             sys.path.insert(0, str(root))
@@ -267,6 +271,7 @@ class Servant:
 
 
 _GENERATORS = (GeneratorType, AsyncGeneratorType)
+_MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)
 _RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
     Kind.PREPARE: Servant._prepare,
     Kind.FILE: Servant._file,

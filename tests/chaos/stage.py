@@ -67,7 +67,7 @@ class Stage:
 
     def victim(self, role: str) -> int | None:
         """Return the pid of somebody of this role, at random; None if nobody of it is there now."""
-        pids = sorted(self._pids(role))
+        pids = sorted(self.pids(role))
         return self._draw.choice(pids) if pids else None
 
     def signal(self, pid: int, number: signal.Signals) -> None:
@@ -82,7 +82,7 @@ class Stage:
 
     def mend(self) -> None:
         """Bring back who is missing: a master, workers, clients."""
-        if not self._pids("master"):
+        if not self.pids("master"):
             self._start_master()
         for home in self._homes:
             if not self._daemons(home):
@@ -130,8 +130,8 @@ class Stage:
             client.communicate()
         verdict = judge(self._lines("journals/*"), self._ran(), self._ended_well)
         verdict.anomalies += verdict_lines
-        actors_end = _within(END_S, lambda: not self._pids("actor"))
-        left_behind = [] if actors_end else self._pids("actor")
+        actors_end = _within(END_S, lambda: not self.pids("actor"))
+        left_behind = [] if actors_end else self.pids("actor")
         for home in (*self._homes, self._folder / "master"):
             with self._as_machine(home):
                 for port in pid_file.ports():
@@ -159,7 +159,7 @@ class Stage:
 
     # --- who is there -----------------------------------------------------------------------------
 
-    def _pids(self, role: str) -> list[int]:
+    def pids(self, role: str) -> list[int]:
         if role == "actor":
             return [pid for pid in self._actors() if Path(f"/proc/{pid}").exists()]
         if role == "client":

@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import wire
+from remotely import codec, wire
+from remotely.future import CallFuture
+from remotely.partner import Parcel
+from remotely.wire import Kind
 from tests.clusters import wait_until
 
 
@@ -477,3 +480,17 @@ def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
     with pytest.raises(remotely.TooLarge, match="send it in parts"):
         echo.echo(np.zeros(1 << 20))
     assert echo.echo(7) == 7
+
+
+def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
+    echo = Echo(7)
+    channel = echo._remotely_remote.channel
+    nothing = Parcel(codec.encode((Echo, (), {})))
+
+    for kind in (Kind.INIT, Kind.PREPARE):
+        again: CallFuture[Any] = CallFuture("the actor")
+        channel.send(kind, "", nothing, again, background=True)
+        with pytest.raises(remotely.RemotelyError, match="has been made already"):
+            again.result(10)
+
+    assert echo.value == 7

@@ -1,0 +1,32 @@
+"""Without a master nobody is given up: what lives goes on, for longer than any lease."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from remotely.lease import LEASE_S
+from tests.chaos.stage import Stage
+
+
+@pytest.mark.slow
+def test_a_dead_master_costs_no_actor_and_the_next_takes_over_all_of_them(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "stage", seed=1)
+    try:
+        assert stage.await_calls(100, within_s=30)
+        before = set(stage.pids("actor"))
+        (master,) = stage.pids("master")
+        stage.signal(master, signal.SIGKILL)
+        over = time.monotonic() + LEASE_S + 5
+        while time.monotonic() < over:
+            assert stage.await_calls(100, within_s=3)
+        assert set(stage.pids("actor")) == before
+
+        stage.mend()
+
+        assert stage.await_calls(100, within_s=30)
+        assert before <= set(stage.pids("actor"))
+    finally:
+        verdict, left = stage.close()
+    assert (verdict.anomalies, left) == ([], {})
