@@ -151,6 +151,8 @@ NOISE = (
 def interrupts(n: int, seed: int, folder: Path) -> Finding:
     """Ctrl-C a script at n random moments, a third twice; it ends, quietly, with all it has."""
     draw = random.Random(seed)
+    # What a shell starts with & ignores it, and so would what we start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     script = folder / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     begun = time.monotonic()
