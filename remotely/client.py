@@ -277,8 +277,10 @@ class Client:
             self._tell(control.Goodbye())
             self._farewell.wait(FAREWELL_S)
         finally:
-            self._abandon()
-            self._on_shutdown()
+            try:
+                self._abandon()
+            finally:
+                self._on_shutdown()
 
     # --- asking the master ------------------------------------------------------------------------
 

@@ -129,8 +129,9 @@ def _embed(
     from remotely.shipping import Shipment  # noqa: PLC0415
 
     shipment = Shipment(ship)
-    cluster = Embedded(cpus, gpus)
+    cluster = Embedded()
     try:
+        cluster.start(cpus, gpus)
         return Client(
             cluster.address,
             cluster.key,

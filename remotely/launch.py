@@ -49,42 +49,49 @@ Daemon = subprocess.Popen[bytes]
 
 
 class Embedded:
-    """A master and a worker of this process alone, on ipc sockets in a private folder."""
+    """A master and a worker of this process alone, on ipc sockets in a private folder.
 
-    def __init__(self, cpus: float | None = None, gpus: int | None = None) -> None:
-        self.folder = _new_folder()
+    Made, it is nothing yet: `start` may be interrupted at any moment, and `close` still knows what
+    there may be.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.gettempdir(), f"remotely-{secrets.token_hex(4)}")
         self.address = f"ipc://{self.folder}/master"
-        master_key, self.key, worker_key = keys.fresh_keys()
+        self._master_key, self.key, self._worker_key = keys.fresh_keys()
         self._daemons: list[Daemon] = []
-        try:
-            config = MasterConfig(address=self.address, key=master_key.to_dict(), lifeline=True)
-            master = _launch("remotely.master", subprocess.PIPE, sys.stderr.fileno())
-            self._daemons.append(master)
-            # Beside the master, not after it: its socket retries until the master is there.
-            worker = _launch("remotely.worker", subprocess.DEVNULL, None)
-            self._daemons.append(worker)
-            _tell(master, config)
-            _tell(worker, _worker_config(self.address, worker_key, "", self.folder, cpus, gpus))
-            if (word := _first_word(master)) != "READY":
-                raise RemotelyError(word or "the master of an embedded cluster did not start")
-        except BaseException:
-            self.close()
-            raise
+
+    def start(self, cpus: float | None = None, gpus: int | None = None) -> None:
+        """Return when the master takes calls; then `close` is the caller's duty, before too."""
+        self.folder.mkdir(mode=0o700)
+        config = MasterConfig(address=self.address, key=self._master_key.to_dict(), lifeline=True)
+        master = _launch("remotely.master", subprocess.PIPE, sys.stderr.fileno())
+        self._daemons.append(master)
+        # Beside the master, not after it: its socket retries until the master is there.
+        worker = _launch("remotely.worker", subprocess.DEVNULL, None)
+        self._daemons.append(worker)
+        _tell(master, config)
+        key = self._worker_key
+        _tell(worker, _worker_config(self.address, key, "", self.folder, cpus, gpus))
+        if (word := _first_word(master)) != "READY":
+            raise RemotelyError(word or "the master of an embedded cluster did not start")
 
     def close(self) -> None:
         """End both daemons, and with them everything that they started."""
-        for daemon in self._daemons:
-            _let_go(daemon)
-        deadline = time.monotonic() + END_S
-        for daemon in self._daemons:
-            try:
-                daemon.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-            if daemon.stdout:
-                daemon.stdout.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            for daemon in self._daemons:
+                _let_go(daemon)
+            deadline = time.monotonic() + END_S
+            for daemon in self._daemons:
+                try:
+                    daemon.wait(max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                    daemon.wait()
+                if daemon.stdout:
+                    daemon.stdout.close()
+        finally:  # interrupted again, it leaves the daemons to end by themselves
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def forget(self) -> None:
         """In a forked child: do not keep the daemons alive when the parent is gone."""

@@ -248,9 +248,17 @@ def _swallow(fd: int) -> None:
         os.read(fd, 4096)
 
 
+def _say(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # whoever started us need not wait
+        os.write(1, f"{line}\n".encode())
+
+
 def main() -> None:
     """Be a master, as the one line on standard input says; say READY when calls are taken."""
-    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
+    line = sys.stdin.buffer.readline()
+    if not line:  # whoever was to say it was interrupted
+        return
+    config = msgspec.json.decode(line, type=Config)
     logging.basicConfig(
         format=host.log_format("master", not config.lifeline), level=logging.WARNING
     )
@@ -260,10 +268,9 @@ def main() -> None:
     try:
         master = Master(config)
     except zmq.ZMQError as error:
-        print(f"cannot take {config.address}: {error}", flush=True)
+        _say(f"cannot take {config.address}: {error}")
         sys.exit(1)
-    with contextlib.suppress(BrokenPipeError):  # whoever started us need not wait
-        os.write(1, b"READY\n")
+    _say("READY")
     master.run()
     if config.pid_file:
         pid_file.leave(Path(config.pid_file))

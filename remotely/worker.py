@@ -602,7 +602,10 @@ def _kill_group(pid: int) -> None:
 
 def main() -> None:
     """Be a worker, as the one line on standard input says."""
-    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
+    line = sys.stdin.buffer.readline()
+    if not line:  # whoever was to say it was interrupted
+        return
+    config = msgspec.json.decode(line, type=Config)
     logging.basicConfig(
         format=host.log_format("worker", not config.lifeline), level=logging.WARNING
     )

@@ -185,6 +185,8 @@ def interrupts(n: int, seed: int, folder: Path) -> Finding:
         longest = max(longest, took)
         if took > END_S:
             wrong.append(f"{number}: took {took:.1f} s")
+        if "init_import_site" in errors:  # Python itself had hardly begun
+            continue
         if any(noise in errors for noise in NOISE) or errors.count("Traceback") > 3:
             wrong.append(f"{number}: {errors[-1500:]}")
         deadline = time.monotonic() + END_S
