@@ -32,6 +32,7 @@ from tests.clusters import Started, processes
 Frames = list[bytes]
 
 ACTS = [bytes([kind]) for kind in (Kind.CALL, Kind.SET, Kind.END, Kind.CALLS)]
+NOISE_MS = 5.0  # of a p99, on two cores that somebody else uses too
 BIRTH_MESSAGES = 20  # by which the victim was made, and asked
 
 
@@ -393,20 +394,24 @@ def slow(n: int, seed: int, folder: Path) -> Finding:
             sock = socket.create_connection((host.removeprefix("tcp://"), int(port)))
             held.append(sock)
         connecting = []
-        ground.p99_ms()
+        for _ in range(10):
+            before = time.perf_counter()
+            _one_more_client(ground)
+            connecting.append(time.perf_counter() - before)
+        ground.p99_ms()  # of the time in which this process itself was busy
         for _ in range(10):
             for sock in held[: n // 2]:
                 with contextlib.suppress(OSError):
                     sock.send(b"\xff")
-            before = time.perf_counter()
-            _one_more_client(ground)
-            connecting.append(time.perf_counter() - before)
+            time.sleep(0.4)
         busy = ground.p99_ms()
         for sock in held:
             sock.close()
     wrong = list(ground.wrong)
     if max(connecting) > 1.0:
         wrong.append(f"a connection took {max(connecting):.2f} s")
+    if busy > 2 * calm + NOISE_MS:
+        wrong.append(f"the victim's p99 went from {calm:.1f} to {busy:.1f} ms")
     told = (
         f"connect {statistics.median(connecting):.2f} s (at most {max(connecting):.2f}), "
         f"the victim's p99 {busy:.1f} ms, before {calm:.1f} ms"
