@@ -208,10 +208,10 @@ class Worker:
                 log.warning("ended %s: no word from the master", child.request.name)
 
     def _refused(self, error: RemotelyError) -> None:
-        if self._announced or self._config.lifeline:
-            log.error("the master refused this worker: %s", error)
-        if self._config.lifeline:  # its master has the same keys: it is slow, and tried again
+        if self._config.lifeline:  # its master has the same keys: it is slow, or about to end
             return
+        if self._announced:
+            log.error("the master refused this worker: %s", error)
         self._announce(f"{type(error).__name__} {error}")
         self._leave()
 

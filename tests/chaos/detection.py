@@ -87,8 +87,9 @@ for _ in range(int(sys.argv[2])):
     call = waiting.wait.submit()
     cable = lambda way: subprocess.run(["ip", "link", "set", "to-two", way], check=True)
     print(_wait_s(call, lambda: cable("down")), flush=True)
-    near = None
     cable("up")
+    near = None
+    remotely.close(waiting)  # it still waits, over there
 """
 
 
