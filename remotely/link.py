@@ -86,9 +86,8 @@ class Link:
 
     def close(self, linger_ms: int = 0) -> None:
         self._beat.cancel()
-        self._loop.unwatch_socket(self._monitor)
+        self._end_monitor()
         self._loop.unwatch_socket(self.socket)
-        self._monitor.close(linger=0)
         self.socket.close(linger=linger_ms)
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
@@ -111,9 +110,20 @@ class Link:
 
     def _see_handshake(self, frames: list[zmq.Frame]) -> None:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
-        self._loop.unwatch_socket(self._monitor)
+        self._end_monitor()
         if event & _REFUSED:
             self._on_refused(NotAllowed(_wrong_key(self._address, self._role)))
+
+    def _end_monitor(self) -> None:
+        """Hear no more of the handshake; harmless when done before.
+
+        libzmq's one I/O thread waits until a monitor has room for an event, and for ever where
+        nobody reads: so libzmq has to stop telling before we stop listening.
+        """
+        if not self._monitor.closed:
+            self._loop.unwatch_socket(self._monitor)
+            self.socket.disable_monitor()
+            self._monitor.close(linger=0)
 
 
 def _wrong_key(address: str, role: str) -> str:
