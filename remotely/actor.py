@@ -47,6 +47,7 @@ import zmq
 
 from remotely import arena, connection, control, faults, sockets, wire
 from remotely.batching import Gathering
+from remotely.complaints import Complaints
 from remotely.errors import NotAllowed, WireError
 from remotely.fence import LOOK_EVERY_S, Fence
 from remotely.keys import KeyPair
@@ -89,7 +90,8 @@ class Actor:
         self._client_keys = frozenset(birth.client_keys)
         self._some_revoked = False
         self._context = sockets.new_context()
-        door = sockets.Door(self._context, self._admit)
+        self._complaints = Complaints(lambda said: print(f"remotely: {said}", file=sys.stderr))
+        door = sockets.Door(self._context, self._admit, self._complaints)
         self._door_socket = door.socket
         self._door = Loop()
         self._door.watch_socket(door.socket, door.answer)
@@ -184,7 +186,7 @@ class Actor:
         try:
             messages = wire.each(wire.decode(frames, "client"))
         except WireError as error:
-            print(f"remotely: dropped a message: {error}", file=sys.stderr)
+            self._complaints.add("a message", f"dropped a message: {error}", time.monotonic())
             return True
         if checks_keys and key not in self._client_keys:
             for message in messages:

@@ -24,6 +24,7 @@ import msgspec
 import zmq
 
 from remotely import control, faults, host, pid_file, sockets
+from remotely.complaints import Complaints
 from remotely.errors import RemotelyError
 from remotely.keys import MasterKey, load_master
 from remotely.lease import LEASE_S, TICK_EVERY_S
@@ -32,7 +33,6 @@ from remotely.registry import Registry
 
 log = logging.getLogger("remotely.master")
 
-REFUSAL_LOG_EVERY_S = 60.0
 MAX_HELD = 1000  # messages of one connection that has yet to say who it is
 REVOKED = "this key was revoked; ask who runs the cluster for another"
 LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
@@ -72,12 +72,12 @@ class Master:
             learns_until=time.monotonic() + LEASE_S,
         )
         self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
-        self._refusals_logged: dict[str, float] = {}
+        self._complaints = Complaints(log.warning)
 
         self._loop = Loop()
         self._context = sockets.new_context()
-        self._door = sockets.Door(self._context, lambda key: self._key.role_of(key))
-        self._loop.watch_socket(self._door.socket, self._open_door)
+        door = sockets.Door(self._context, lambda key: self._key.role_of(key), self._complaints)
+        self._loop.watch_socket(door.socket, door.answer)
         self._socket = sockets.server(self._context, self._key.pair)
         sockets.bind(self._socket, config.address)
         self._loop.watch_socket(self._socket, self._receive)
@@ -97,14 +97,6 @@ class Master:
 
     # --- coming in --------------------------------------------------------------------------------
 
-    def _open_door(self, frames: list[zmq.Frame]) -> None:
-        self._door.answer(frames)
-        if address := self._door.refused_address:
-            now = time.monotonic()
-            if now - self._refusals_logged.get(address, -REFUSAL_LOG_EVERY_S) > REFUSAL_LOG_EVERY_S:
-                self._refusals_logged[address] = now
-                log.warning("refused a connection from %s: unknown key", address)
-
     def _receive(self, frames: list[zmq.Frame]) -> None:
         route = frames[0].bytes
         role, key = sockets.sender_of(frames[0])
@@ -115,7 +107,10 @@ class Master:
             message = self._readers[role].read(frames[1].buffer if len(frames) == 2 else b"")
         except RemotelyError as error:
             self._send(route, control.Refused(error=type(error).__name__, why=str(error)))
-            raise
+            whence = sockets.address_of(frames[0])
+            sentence = f"refused what a {role} at {whence} said: {error}"
+            self._complaints.add(f"{role} {whence}", sentence, time.monotonic())
+            return
         if faults.ON:
             faults.at("master.message")
         now = time.monotonic()

@@ -6,12 +6,14 @@ every server socket here names a domain, enforces it, and belongs to a context t
 """
 
 import enum
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 from zmq.backend import Socket as _Backend
 
+from remotely.complaints import Complaints
 from remotely.errors import RemotelyError
 from remotely.keys import KeyPair
 from remotely.lease import CONNECT_S, HANDSHAKE_S, HEARTBEAT_IVL_S, HEARTBEAT_TIMEOUT_S
@@ -179,15 +181,21 @@ class Door:
 
     `admit` takes a peer's public key (Z85, 40 bytes) and returns its role, or None to refuse.
     Role and key travel with every message of that peer as libzmq's "User-Id".
+
+    Who does not even send a handshake is cut by libzmq, which tells nobody whose bytes those were.
     """
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", admit: Callable[[bytes], str | None]
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        admit: Callable[[bytes], str | None],
+        complaints: Complaints,
     ) -> None:
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
         self._admit = admit
+        self._complaints = complaints
 
     def answer(self, frames: list[zmq.Frame]) -> None:
         """Answer one question of libzmq (RFC 27)."""
@@ -197,9 +205,17 @@ class Door:
             key = zmq.utils.z85.encode(credentials[0])
             role = self._admit(key)
         code, text = (b"200", b"OK") if role else (b"400", b"unknown key")
-        self.refused_address = "" if role else address.decode(errors="replace")
+        if not role:
+            whence = address.decode(errors="replace") or "this machine"
+            sentence = f"refused a connection from {whence}: unknown key"
+            self._complaints.add(whence, sentence, time.monotonic())
         user = f"{role} {key.decode()}".encode() if role else b""
         self.socket.send_multipart([b"1.0", question, code, text, user, b""])
+
+
+def address_of(frame: zmq.Frame) -> str:
+    """Return where the sender of this frame is: its IP address, or for ipc its process."""
+    return str(frame.get("Peer-Address"))
 
 
 def sender_of(frame: zmq.Frame) -> tuple[str, bytes]:

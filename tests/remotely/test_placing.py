@@ -308,6 +308,19 @@ def test_what_breaks_the_rules_is_refused_in_words_and_harms_nobody(
     assert client.status().workers == []
 
 
+def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        answer_to(world, world.client_key, control.write(register()))
+    assert answer_to(world, world.worker_key, b"nothing that is known")
+    logged = [record.message for record in caplog.records]
+    assert [line.partition(" said: ")[0].split(" at ")[0] for line in logged] == [
+        "refused what a client",
+        "refused what a worker",
+    ]
+
+
 def test_an_unknown_connection_is_asked_who_it_is(world: World) -> None:
     answer = answer_to(world, world.client_key, control.write(control.AskStatus(ticket=1)))
     assert isinstance(answer, control.WhoAreYou)

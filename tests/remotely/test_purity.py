@@ -25,6 +25,7 @@ PURE = (
     "index",
     "waiting",
     "log_asks",
+    "complaints",
     "errors",
     "control",
 )
