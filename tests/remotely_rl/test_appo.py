@@ -62,14 +62,15 @@ def test_on_its_own_policy_the_update_is_that_of_ppo(trace_decay: float, standar
     fields = {name: getattr(config, name) for name in both}
     ours = Learner(config, toys.network(1), COIN)
     theirs = Learner(ppo.Config(**fields), toys.network(1), COIN)
+    for group in (*ours.optimizer.param_groups, *theirs.optimizer.param_groups):
+        group["eps"] = 0.01  # Adam makes much of the rounding of a gradient that is next to nothing
     trajectory = played(ours)
     torch.manual_seed(1)
     numbers = appo.update(ours, trajectory, 0)
     torch.manual_seed(1)
     assert ppo.update(theirs, trajectory, 0) == pytest.approx(numbers, abs=1e-4)
-    # A hundredth of Adam's step: where a gradient is next to nothing, it makes much of rounding.
     torch.testing.assert_close(
-        toys.weights(ours.model), toys.weights(theirs.model), atol=1e-4, rtol=1e-4
+        toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4
     )
 
 
