@@ -18,9 +18,10 @@ from tests.clusters import Traces, processes
 
 SAMPLES = 20  # of what processes hold, in a run
 WARM_PART = 4  # the first of so many parts is for caches to fill
-ARENAS_KIB = 4000  # what allocators keep in a short run, whatever is done; far less than a long one
+FLOOR_MB = 1.0  # less is what allocators keep, whatever is done
 CROWD = 1000
 BIRTHS_AT_ONCE = 10
+WARM_BIRTHS = 50  # before the first sample: the first rounds fill caches, by 0.3 MB
 END_S = 3.0  # for a script to end after Ctrl-C
 
 
@@ -73,16 +74,21 @@ def births(n: int, seed: int, folder: Path) -> Finding:
     begun = time.monotonic()
     before = Traces()
     remotely.connect(cpus=2 * BIRTHS_AT_ONCE)
-    Echo().echo(1)
+    for _ in range(0, WARM_BIRTHS, BIRTHS_AT_ONCE):
+        _bear_and_end(0)
     holdings = Holdings()
     every = max(BIRTHS_AT_ONCE, n // SAMPLES)
     for made in range(0, n, BIRTHS_AT_ONCE):
         if made % every == 0:
             holdings.sample()
-        with remotely.group(Echo, BIRTHS_AT_ONCE) as group:
-            assert group.echo(made) == [made] * BIRTHS_AT_ONCE
+        _bear_and_end(made)
     holdings.sample()
     return _finding(n, begun, holdings, n / 1000 * (1 - 1 / WARM_PART), before)
+
+
+def _bear_and_end(number: int) -> None:
+    with remotely.group(Echo, BIRTHS_AT_ONCE) as group:
+        assert group.echo(number) == [number] * BIRTHS_AT_ONCE
 
 
 def calls(n: int, seed: int, folder: Path) -> Finding:
@@ -113,7 +119,7 @@ def _finding(n: int, begun: float, holdings: Holdings, megabytes: float, before:
     wrong = [
         f"{name} grew by {by:,}"
         for name, by in growth.items()
-        if by > (max(ARENAS_KIB, 1000 * megabytes) if name.endswith("KiB") else 2)
+        if by > (1000 * max(FLOOR_MB, megabytes) if name.endswith("KiB") else 2)
     ]
     remotely.shutdown()
     deadline = time.monotonic() + END_S
@@ -139,6 +145,7 @@ while True:
             [f.result() for f in echoes.echo.submit(bytes(100_000))]
     remotely.shutdown()
 """
+TRACE = "Traceback"
 NOISE = (
     "Exception ignored",
     "remotely master",
@@ -185,9 +192,8 @@ def interrupts(n: int, seed: int, folder: Path) -> Finding:
         longest = max(longest, took)
         if took > END_S:
             wrong.append(f"{number}: took {took:.1f} s")
-        if "init_import_site" in errors:  # Python itself had hardly begun
-            continue
-        if any(noise in errors for noise in NOISE) or errors.count("Traceback") > 3:
+        had_begun = "init_import_site" not in errors  # that noise is Python's own
+        if had_begun and (any(noise in errors for noise in NOISE) or errors.count(TRACE) > 3):
             wrong.append(f"{number}: {errors[-1500:]}")
         deadline = time.monotonic() + END_S
         while (left := _left(home)) and time.monotonic() < deadline:
