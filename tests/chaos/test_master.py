@@ -7,14 +7,18 @@ from pathlib import Path
 import pytest
 
 from remotely.lease import LEASE_S
-from tests.chaos.stage import Stage
+from tests.chaos.load import ACTORS_A_THREAD, THREADS
+from tests.chaos.stage import CLIENTS, Stage
+from tests.clusters import wait_until
+
+ACTORS = CLIENTS * THREADS * ACTORS_A_THREAD
 
 
 @pytest.mark.slow
 def test_a_dead_master_costs_no_actor_and_the_next_takes_over_all_of_them(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "stage", seed=1)
     try:
-        assert stage.await_calls(100, within_s=30)
+        wait_until(lambda: len(stage.pids("actor")) == ACTORS, "all actors")
         before = set(stage.pids("actor"))
         (master,) = stage.pids("master")
         stage.signal(master, signal.SIGKILL)
@@ -26,7 +30,7 @@ def test_a_dead_master_costs_no_actor_and_the_next_takes_over_all_of_them(tmp_pa
         stage.mend()
 
         assert stage.await_calls(100, within_s=30)
-        assert before <= set(stage.pids("actor"))
+        assert set(stage.pids("actor")) == before
     finally:
         verdict, left = stage.close()
     assert (verdict.anomalies, left) == ([], {})
