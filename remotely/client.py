@@ -467,13 +467,13 @@ class Client:
             return channel
 
     def _cannot_wait(self, actor: ClusterActor) -> RemotelyError:
+        if actor.ended is not None:
+            return cast(RemotelyError, actor.ended(False))
         why = (
             f"{actor.name} cannot be called from the done-callback of a future while it has no "
             "connection: the callback runs where connections are made; the call did not run. Call "
             "from a thread of your own, or mark the method @remotely.idempotent"
         )
-        if actor.ended is not None:
-            return cast(RemotelyError, actor.ended(False))
         return WorkerLost(why, may_have_run=False)
 
     def _locate(self, actor: ClusterActor) -> None:

@@ -1,6 +1,7 @@
-"""What somebody does wrong again and again is told once a minute, with how often it was.
+"""What goes wrong again and again is told once a minute, with how often it was.
 
-Who reaches a port, or has a key, must not fill a disk with our log.  Pure: `now` is handed in.
+Who reaches a port, or has a key, must not fill a disk with our log; nor must a machine that has no
+room for something that is tried each second.  Pure: `now` is handed in.
 """
 
 from collections import OrderedDict

@@ -12,11 +12,13 @@ import os
 import select
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 
 import zmq
 
+from remotely.complaints import Complaints
 from remotely.errors import RemotelyError
 from remotely.sockets import readable
 
@@ -51,6 +53,7 @@ class Loop:
         self._order = itertools.count()
         self._calls: deque[Handler] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._complaints = Complaints(log.warning)
         self._stopped = False
         self._thread = 0
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -151,6 +154,7 @@ class Loop:
         try:
             handler()
         except RemotelyError as error:
-            log.warning("%s", error)
-        except Exception:
-            log.exception("a handler failed")
+            self._complaints.add(str(error), str(error), time.monotonic())
+        except Exception as error:
+            trace = f"a handler failed\n{traceback.format_exc().rstrip()}"
+            self._complaints.add(repr(error), trace, time.monotonic())

@@ -32,6 +32,7 @@ import msgspec
 import psutil
 
 from remotely import control, faults, host, pid_file, sockets
+from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
 from remotely.fence import LOOK_EVERY_S, WorkersFence
@@ -43,7 +44,7 @@ from remotely.output import Output, read_piece
 
 log = logging.getLogger("remotely.worker")
 
-ZYGOTE_AGAIN_S = 1.0  # after which one that could not be started is tried again
+AGAIN_S = 1.0  # after which that is tried again for which the machine had no room
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
 MEMORY_CHECK_S = 0.2  # an actor may take a gigabyte in that time
@@ -109,6 +110,7 @@ class Worker:
         self._introduced = 0.0  # when we last said who we are
         self._preloaded: set[str] = set()
         self._leaving = False
+        self._complaints = Complaints(log.warning)
         self._loop = Loop()
         self._start_zygote()
         self._context = sockets.new_context()
@@ -428,8 +430,9 @@ class Worker:
         try:
             self._start_zygote()
         except OSError as error:
-            log.warning("no zygote could be started: %s", error.strerror)
-            self._loop.after(ZYGOTE_AGAIN_S, self._restart_zygote)
+            sentence = f"no zygote could be started: {error.strerror}"
+            self._complaints.add(sentence, sentence, time.monotonic())
+            self._loop.after(AGAIN_S, self._restart_zygote)
 
     def _born(self, child: Child, pid: int, pidfd: int) -> None:
         child.pid, child.pidfd = pid, pidfd
@@ -515,6 +518,12 @@ class Worker:
 
         look()
 
+    def _kill_left_of(self, actor: str) -> None:
+        try:
+            host.kill_tagged(f"{self._config.worker}:{actor}")
+        except OSError:  # no descriptor is left, with which to look for them
+            self._loop.after(AGAIN_S, lambda: self._kill_left_of(actor))
+
     def _reap(self) -> None:
         """Collect those whose parent we are: started, or inherited as subreaper."""
         with contextlib.suppress(BlockingIOError):
@@ -536,7 +545,6 @@ class Worker:
         self._children.pop(request.actor, None)
         if child.pid:
             _kill_group(child.pid)
-            host.kill_tagged(f"{self._config.worker}:{request.actor}")
         for timer in child.timers:
             timer.cancel()
         for fd, is_error in child.pipes.items():
@@ -547,6 +555,8 @@ class Worker:
         child.socket.close()
         with contextlib.suppress(OSError):
             os.unlink(child.location.ipc.removeprefix("ipc://"))
+        if child.pid:
+            self._kill_left_of(request.actor)
         if faults.ON:
             faults.at("worker.died")
         self._tell_end(

@@ -116,6 +116,7 @@ def script(tmp_path: Path, body: str) -> "subprocess.Popen[str]":
     )
     return subprocess.Popen(
         [sys.executable, str(file)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -176,3 +177,33 @@ def test_a_machine_without_descriptors_refuses_a_new_actor_and_makes_the_next(
     assert wild.fork() == 7
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
     assert Wild().fork() == 7
+
+
+def test_a_zygote_that_cannot_be_replaced_at_once_is_when_there_is_room_again(
+    nothing_left: None, tmp_path: Path
+) -> None:
+    running = script(
+        tmp_path,
+        """
+        import psutil
+        zygote, worker, *_ = psutil.Process(Wild().pid()).parents()
+        before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        zygote.kill()
+        input()
+        resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
+        while True:
+            try:
+                print(Wild().fork())
+                break
+            except remotely.ActorDied as error:
+                assert "could not start a process" in str(error)
+                time.sleep(0.1)
+        """,
+    )
+    errors = running.stderr
+    assert errors is not None
+    wait_until(lambda: "no zygote could be started: Too many" in errors.readline(), "told")
+    out, told = running.communicate("there is room\n", timeout=60)
+    assert (running.returncode, out) == (0, "7\n"), told
+    assert "no zygote" not in told  # it is tried each second, and told of once a minute

@@ -25,8 +25,9 @@ import psutil
 import pytest
 
 import remotely
-from remotely import cli, launch
+from remotely import launch
 from remotely.client import client_of
+from remotely.status import status_facts
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
 
 SCRIPT = """
@@ -89,7 +90,7 @@ class Machine:
         """Return what `status --json` prints; asked here, which costs no process."""
         client = client_of(f"127.0.0.1:{port}", self.keys / "client.key")
         try:
-            return cli.facts(client.status(), client.address)
+            return status_facts(client.status(), client.address)
         finally:
             client.shutdown()
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from remotely.fence import Fence, Probe
+from remotely.fence import PROBE_BEFORE_S, Fence, Probe, WorkersFence
+from remotely.lease import FENCE_S
 from tests.clusters import free_port
 
 
@@ -60,3 +61,44 @@ def test_who_listens_or_is_silent_has_not_refused() -> None:
     ):
         assert not Probe(silent.getsockname()).refused()
     assert not Probe(("no.such.machine.invalid", 9)).refused()
+
+
+# --- the worker's ---------------------------------------------------------------------------------
+
+
+def test_the_worker_may_serve_for_so_long_after_it_asked_and_no_answer_takes_that_back(
+    tmp_path: Path,
+) -> None:
+    fence = WorkersFence(tmp_path, "tcp://127.0.0.1:9")
+    fence.renew(100.0)
+    assert fence.moment == 100.0 + FENCE_S
+    fence.renew(104.0)
+    assert fence.moment == 104.0 + FENCE_S
+    fence.renew(102.0)
+    assert fence.moment == 104.0 + FENCE_S
+
+
+def test_the_worker_of_an_embedded_cluster_has_no_lease_to_lose(tmp_path: Path) -> None:
+    fence = WorkersFence(tmp_path, "ipc:///tmp/somewhere")
+    fence.renew(100.0)
+    assert fence.moment == float("inf")
+
+
+def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path: Path) -> None:
+    fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{free_port()}")
+    begun = time.monotonic()
+    for _ in range(3):
+        fence.move(begun + PROBE_BEFORE_S / 2)
+        assert not fence.look()  # asks
+        assert not fence.look()  # hears
+        assert fence.moment >= begun + FENCE_S
+
+
+def test_where_a_master_may_be_and_is_silent_the_actors_of_a_worker_end(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{master.getsockname()[1]}")
+        moment = time.monotonic() - 0.1
+        fence.move(moment)
+        assert not fence.look()
+        assert fence.look()
+        assert fence.moment == moment

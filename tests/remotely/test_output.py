@@ -246,10 +246,13 @@ def test_a_full_disk_is_told_of_once_and_costs_the_file_and_not_the_client(
 def test_a_folder_that_is_gone_costs_the_file_and_not_the_client(
     opened: Callable[[Path], Stream], tmp_path: Path
 ) -> None:
-    stream = opened(tmp_path / "gone" / "Actor.log")
+    file = tmp_path / "gone" / "Actor.log"
+    stream = opened(file)
     stream.prints(b"still heard\n")
-    _, heard = stream.told
-    assert heard == (False, "still heard\n")
+    assert stream.told == [
+        (True, f"(what it prints is not kept: {file}: No such file or directory)\n"),
+        (False, "still heard\n"),
+    ]
 
 
 # --- last words -----------------------------------------------------------------------------------

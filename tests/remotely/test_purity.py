@@ -26,6 +26,7 @@ PURE = (
     "waiting",
     "log_asks",
     "complaints",
+    "status",
     "errors",
     "control",
 )

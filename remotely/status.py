@@ -1,0 +1,133 @@
+"""What `remotely status` prints: as facts, for programs, and as tables, for people.  Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from remotely import control
+
+JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
+_MACHINE_COLUMNS = (
+    "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
+)  # fmt: skip
+_ACTOR_COLUMNS = (
+    "ACTOR", "CLASS", "MACHINE", "PID", "CPU", "MEMORY", "CALLS", "SINCE", "WHOSE",
+)  # fmt: skip
+
+
+def status_facts(found: control.Status, address: str) -> dict[str, Any]:
+    """Return what `status --json` prints, as documented there."""
+    actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
+    names = {actor.location.actor: actor.location.name for _, actor in actors}
+    owners = {
+        client.session: {
+            "pid": client.pid,
+            "machine": client.machine,
+            "actor": names.get(client.actor, client.actor),
+        }
+        for client in found.clients
+    }
+    unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
+    machine = ("worker", "machine", "address", "python", "cpus", "gpus", "memory")
+    free = ("free_cpus", "free_gpus", "free_memory")
+    return {
+        "format": JSON_FORMAT,
+        "address": address,
+        "waiting": found.waiting,
+        "machines": [
+            {name: getattr(worker, name) for name in machine + free} for worker in found.workers
+        ],
+        "actors": [
+            {
+                "name": actor.location.name,
+                "class": actor.location.class_name,
+                "actor": actor.location.actor,
+                "machine": worker.machine,
+                "worker": worker.worker,
+                "pid": actor.location.pid,
+                "cpus": actor.request.cpus,
+                "gpu_ids": actor.gpu_ids,
+                "memory_limit": actor.request.memory,
+                "cpu_percent": actor.cpu_percent,
+                "rss": actor.rss,
+                "calls": actor.calls,
+                "since": actor.since,
+                "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,
+            }
+            for worker, actor in actors
+        ],
+    }
+
+
+def tables(facts: dict[str, Any], now: float) -> str:
+    """Return the facts for people; `now` is in seconds since 1970."""
+    machines, actors = facts["machines"], facts["actors"]
+    total = {name: sum(m[name] for m in machines) for name in ("cpus", "gpus", "memory")}
+    free = {name: sum(m[f"free_{name}"] for m in machines) for name in total}
+    head = (
+        f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
+        f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']} of {total['gpus']} "
+        f"GPUs, {_bytes(free['memory'])} of {_bytes(total['memory'])}"
+    )
+    if facts["waiting"]:
+        head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
+    rows: list[tuple[str, ...]] = [
+        (
+            m["machine"],
+            m["address"],
+            m["python"],
+            f"{m['free_cpus']:g} of {m['cpus']:g}",
+            f"{m['free_gpus']} of {m['gpus']}",
+            f"{_bytes(m['free_memory'])} of {_bytes(m['memory'])}",
+            str(sum(1 for actor in actors if actor["worker"] == m["worker"])),
+        )
+        for m in machines
+    ]
+    parts = [head, _table(_MACHINE_COLUMNS, rows)]
+    if actors:
+        rows = [
+            (
+                a["name"],
+                a["class"],
+                a["machine"],
+                str(a["pid"]),
+                f"{a['cpu_percent']:.0f}%",
+                _bytes(a["rss"]),
+                str(a["calls"]),
+                _duration(now - a["since"]),
+                _whose(a["owner"]),
+            )
+            for a in actors
+        ]
+        parts.append(_table(_ACTOR_COLUMNS, rows))
+    return "\n\n".join(parts)
+
+
+def _whose(owner: dict[str, Any] | None) -> str:
+    if owner is None:
+        return "detached"
+    if owner["actor"]:
+        return f"actor {owner['actor']}"
+    return f"pid {owner['pid']} on {owner['machine']}" if owner["pid"] else "a client that is away"
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (names, *rows)
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
