@@ -3,10 +3,13 @@
 Needs root and iproute2 (`ip netns`).  Nothing leaves this machine.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
 from pathlib import Path
+
+import psutil
 
 from tests.clusters import SCRIPTS, processes, wait_until
 
@@ -73,8 +76,9 @@ class Machines:
         tag = str(self.homes[0].parent)
         for process in processes(tag):
             # The worker of a machine that was cut off is still there, and asked to leave.
-            if "remotely.worker" in process.cmdline():
-                process.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "remotely.worker" in process.cmdline():
+                    process.terminate()
         for name in self.names:
             ip("netns", "del", name)
         wait_until(lambda: not processes(tag), "the end of all machines")
