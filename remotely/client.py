@@ -33,6 +33,7 @@ from remotely import arena, codec, control, errors, host, keys, sockets
 from remotely.address import nobody, parse_address
 from remotely.channel import Channel
 from remotely.codec import NOTHING
+from remotely.complaints import Complaints
 from remotely.control import Location, Obituary
 from remotely.ending import Ended, doubt, how_it_ended
 from remotely.engine import Options, Remote
@@ -140,6 +141,7 @@ class Client:
         self._refusal: RemotelyError | None = None
         self._farewell = threading.Event()
         self._budget = Budget()
+        self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
 
         self._loop = Loop()
         self._context = sockets.new_context()
@@ -530,8 +532,8 @@ class Client:
 
     def _say_waiting(self, ticket: int, why: str) -> None:
         if ticket in self._tickets:
-            text = f"waiting for room: {why} (giving up after {self._patience_s:g} s)"
-            print(f"remotely: {text}", file=sys.stderr, flush=True)
+            text = f"remotely: waiting for room: {why} (giving up after {self._patience_s:g} s)"
+            self._complaints.add(why, text, time.monotonic())  # a group of 100 waits as one
 
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():

@@ -1,10 +1,13 @@
 """What docs/sync.md says of the sync rules, measured.
 
-    python -m tools.sync paper       the FASGD paper's figures, simulated: an hour
-    python -m tools.sync scale       semi-async against its neighbours, simulated, to 1,000 clients
-    python -m tools.sync race        rules on a live cluster, with stragglers, to CartPole's 475
-    python -m tools.sync overhead    what the server costs beyond the gradients
+    python -m tools.sync combinations   the FASGD paper's figures, simulated: 128 pictures at a
+    python -m tools.sync clients        time, thousands of clients, gates; twenty minutes each
+    python -m tools.sync gates          on a core
+    python -m tools.sync scale          semi-async beside its neighbours, to 1,000 clients
+    python -m tools.sync race           rules on a live cluster, with stragglers, to CartPole's 475
+    python -m tools.sync overhead       what the server costs beyond the gradients
 
-Each writes CSV and PNG into docs/img and prints a table in Markdown.  `--quick` is a minute of
+Each prints a table in Markdown; `--write` puts it into docs/sync.md, and CSV and PNG into docs/img.
+A race adds each run to docs/race.jsonl at once, and goes on from there.  `--quick` is a minute of
 each, to see that it works.
 """

@@ -1,20 +1,26 @@
 """See the package's docstring."""
 
 import argparse
-import dataclasses
 import os
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from remotely_rl.sync import problems, study
 from remotely_rl.sync.simulator import Row
+from tools import sync
 from tools.sync import overhead, page, paper, race, scale
 from tools.sync.paper import Run
 
-IMAGES = Path(__file__).parent.parent.parent / "docs" / "img"
-QUICK = 50  # times fewer pushes
+FIGURES: dict[str, Callable[[], list[Run]]] = {
+    "combinations": paper.combinations,
+    "clients": paper.clients,
+    "gates": paper.gates,
+    "scale": scale.runs,
+}
 
 
 def simulate(run: Run) -> tuple[Run, list[Row], float]:
@@ -24,19 +30,8 @@ def simulate(run: Run) -> tuple[Run, list[Row], float]:
     return run, rows, time.monotonic() - began
 
 
-def simulated(runs: list[Run], quick: bool, processes: int) -> None:
-    """Runs all; writes a CSV and a PNG a figure, and prints the last rows as a table."""
-    if quick:
-        runs = [
-            run._replace(
-                study=dataclasses.replace(
-                    run.study,
-                    iterations=run.study.iterations // QUICK,
-                    every=max(1, run.study.every // QUICK),
-                )
-            )
-            for run in runs
-        ]
+def simulated(runs: list[Run], processes: int, images: Path) -> str:
+    """Runs all; writes a CSV and a PNG, and returns the last rows as a table."""
     done: list[tuple[Run, list[Row]]] = []
     with ProcessPoolExecutor(processes) as pool:
         for run, rows, seconds in pool.map(simulate, runs):
@@ -47,36 +42,52 @@ def simulated(runs: list[Run], quick: bool, processes: int) -> None:
                 f" {last.seen['accuracy']:.4f} ({seconds:.0f} s)",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
-    page.write(done, IMAGES)
-    print(page.table(done))
+    page.write(done, images)
+    return page.table(done)
 
 
-def raced(quick: bool) -> None:
-    """Races every rule, interleaved by seed."""
-    finishes: dict[tuple[str, str], list[race.Finish]] = {}
-    for seed in [1] if quick else race.SEEDS:
-        for course in race.COURSES[:1] if quick else race.COURSES:
-            for word in race.words(course.workers):
-                finish = race.run(word, course, seed, 0.2 if quick else race.MINUTES)
-                finishes.setdefault((course.name, word), []).append(finish)
-                print(f"{course.name}, seed {seed}, {word}: {finish}", file=sys.stderr, flush=True)
-    print(race.table(finishes))
+def raced(quick: bool, seeds: int) -> str:
+    """Races every rule, interleaved by seed, but for those that are in the file already."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "race.jsonl") if quick else race.FILE
+        known = race.read(file)
+        for seed in range(1, (1 if quick else seeds) + 1):
+            for course in race.COURSES[:1] if quick else race.COURSES:
+                for word in race.words(course.workers):
+                    if not any(one.is_of(course, word, seed) for one in known):
+                        finish = race.run(word, course, seed, 0.2 if quick else race.MINUTES)
+                        race.add(file, finish)
+                        print(finish, file=sys.stderr, flush=True)
+        return race.table(race.read(file))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.sync", description=__doc__)
-    parser.add_argument("what", choices=["paper", "scale", "race", "overhead"])
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.sync",
+        description=sync.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=[*FIGURES, "race", "overhead"])
     parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
+    parser.add_argument("--write", action="store_true", help="fill docs/sync.md")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="of simulations")
+    parser.add_argument("--seeds", type=int, default=5, help="of a race")
     asked = parser.parse_args()
-    if asked.what == "paper":
-        simulated(paper.runs(), asked.quick, asked.processes)
-    elif asked.what == "scale":
-        simulated(scale.runs(), asked.quick, asked.processes)
+    if asked.quick and asked.write:
+        parser.error("--quick proves nothing that could be written")
+    if asked.what in FIGURES:
+        runs = FIGURES[asked.what]()
+        images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
+        table = simulated(paper.quick(runs) if asked.quick else runs, asked.processes, images)
+        print(f"CSV and PNG are in {images}", file=sys.stderr)
     elif asked.what == "race":
-        raced(asked.quick)
+        table = raced(asked.quick, asked.seeds)
     else:
-        print(overhead.table(overhead.measure(1.0, 1) if asked.quick else overhead.measure(10.0)))
+        table = overhead.table(overhead.measure(*((1.0, 1) if asked.quick else (10.0, 3))))
+    print(table)
+    if asked.write:
+        page.fill(asked.what, table)
 
 
 if __name__ == "__main__":

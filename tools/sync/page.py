@@ -1,6 +1,7 @@
-"""Simulations as CSV, PNG and Markdown."""
+"""Simulations as CSV, PNG and Markdown, and the page that tells of them."""
 
 import csv
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,9 +10,24 @@ from matplotlib.figure import Figure
 
 from remotely_rl.sync.simulator import Row
 from remotely_rl.sync.study import record
+from tools.bench.benchmark import ROOT
+from tools.bench.page import commit, replaced
 from tools.sync.paper import Run
 
+PAGE = ROOT / "docs" / "sync.md"
+IMAGES = ROOT / "docs" / "img"
+CODE = ("remotely", "remotely_rl", "tools/sync")
+
 Done = Sequence[tuple[Run, list[Row]]]
+
+
+def fill(name: str, table: str) -> None:
+    """Puts a table between its marks, with what it was measured by."""
+    how = f"`python -m tools.sync {name}` at {commit(CODE)}, on {os.cpu_count()} cores."
+    text = replaced(
+        PAGE.read_text(), f"<!-- {name} begins -->", f"<!-- {name} ends -->", f"{how}\n\n{table}"
+    )
+    PAGE.write_text(text)
 
 
 def write(done: Done, folder: Path) -> None:

@@ -17,6 +17,7 @@ PAPER = Study(iterations=100_000, every=1000, init="normal", hidden=200)
 COMBINATIONS = ((1, 128), (4, 32), (8, 16), (32, 4))
 MANY = (250, 500, 1000, 10_000)
 GATES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
+QUICK = 50  # times fewer pushes
 
 
 class Run(NamedTuple):
@@ -28,37 +29,45 @@ class Run(NamedTuple):
     study: Study
 
 
-def runs() -> list[Run]:
-    """All of them, the long ones first."""
-    return [*_many(), *_combinations(), *_gates()]
-
-
-def _many() -> list[Run]:
+def clients() -> list[Run]:
+    """From 250 to 10,000 clients, the long ones first."""
     return [
         Run(
-            "clients", f"{clients} clients", word,
-            dataclasses.replace(PAPER, clients=clients, batch=128),
+            "clients", f"{many} clients", word,
+            dataclasses.replace(PAPER, clients=many, batch=128),
         )
-        for clients in reversed(MANY)
+        for many in reversed(MANY)
         for word in (FASGD, SASGD)
     ]  # fmt: skip
 
 
-def _combinations() -> list[Run]:
+def combinations() -> list[Run]:
+    """128 pictures at a time, from few clients or from many."""
     return [
         Run(
-            "combinations", f"batch {batch}, {clients} clients", word,
-            dataclasses.replace(PAPER, clients=clients, batch=batch),
+            "combinations", f"batch {batch}, {some} clients", word,
+            dataclasses.replace(PAPER, clients=some, batch=batch),
         )
-        for batch, clients in reversed(COMBINATIONS)
+        for batch, some in COMBINATIONS
         for word in (FASGD, SASGD)
     ]  # fmt: skip
 
 
-def _gates() -> list[Run]:
+def gates() -> list[Run]:
+    """Parameters, or gradients, that are not sent."""
     study = dataclasses.replace(PAPER, clients=16, batch=8)
     return [
         Run("gates", f"gate before {what}", f"{FASGD},gate_{what}={weight}", study)
         for what in ("fetch", "push")
         for weight in GATES
     ]
+
+
+def quick(runs: list[Run]) -> list[Run]:
+    """The first two of them, much shorter: to see that it works."""
+    made = []
+    for run in runs[:2]:
+        iterations = run.study.iterations // QUICK
+        study = dataclasses.replace(run.study, iterations=iterations, every=iterations // 2)
+        made.append(run._replace(study=study))
+    return made

@@ -6,8 +6,10 @@ with stragglers there is less work done in all, but the same by each of the othe
 """
 
 import functools
+import json
 import statistics
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -17,9 +19,10 @@ from remotely_rl import a3c, metrics, models, sampler, sharing
 from remotely_rl.acting import Actor
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
+from tools.bench.benchmark import ROOT
 
+FILE = ROOT / "docs" / "race.jsonl"
 TARGET, MINUTES = 475.0, 4.0
-SEEDS = (1, 2, 3, 4, 5)
 CONFIG: dict[str, Any] = {
     "env": "CartPole-v1", "envs_per_actor": 4, "trajectory_steps": 16, "random_start": 0,
     "reward_clip": 0.0, "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98,
@@ -62,14 +65,31 @@ class Course(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """How a run ended."""
+    """How a run ended: a line of docs/race.jsonl."""
 
+    course: str
+    word: str
+    seed: int
     reached: bool
     seconds: float
     steps: int
     pushes: int
     staleness: float
     dropped: int
+
+    def is_of(self, course: Course, word: str, seed: int) -> bool:
+        return (self.course, self.word, self.seed) == (course.name, word, seed)
+
+
+def read(file: Path) -> list[Finish]:
+    """All runs so far."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [Finish(**json.loads(line)) for line in lines]
+
+
+def add(file: Path, finish: Finish) -> None:
+    with file.open("a") as lines:
+        lines.write(json.dumps(finish._asdict()) + "\n")
 
 
 COURSES = [
@@ -104,7 +124,7 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
         while server.take(timeout_s=1.0) is None:
             pass  # the clock starts when the first worker is there
         began = time.monotonic()
-        while time.monotonic() - began < 60 * minutes and tally.judged() < TARGET:
+        while time.monotonic() - began < 60 * minutes and not tally.judged() >= TARGET:
             shared.follow(steps)
             pushed = server.take(timeout_s=1.0, told=steps)
             if pushed is not None:
@@ -115,18 +135,19 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
         server.close()
     counters = shared.rule.counters
     return Finish(
-        tally.judged() >= TARGET, seconds, steps, counters.pushes, counters.staleness_mean,
-        counters.dropped,
+        course.name, word, seed, tally.judged() >= TARGET, seconds, steps, counters.pushes,
+        counters.staleness_mean, counters.dropped,
     )  # fmt: skip
 
 
-def table(finishes: dict[tuple[str, str], list[Finish]]) -> str:
+def table(finishes: list[Finish]) -> str:
     """Medians and ranges over the seeds, in Markdown."""
     lines = [
         "| course | rule | reached | seconds | steps | pushes/s | staleness | dropped |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for (course, word), runs in finishes.items():
+    for course, word in dict.fromkeys((one.course, one.word) for one in finishes):
+        runs = [one for one in finishes if (one.course, one.word) == (course, word)]
         seconds = [run.seconds for run in runs]
         lines.append(
             f"| {course} | `{word}` | {sum(run.reached for run in runs)} of {len(runs)} |"
