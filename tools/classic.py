@@ -4,19 +4,27 @@
     python -m tools.classic --only ppo a2c --envs CartPole-v1 --seeds 1 2
 
 A run ends when the mean of the last 30 training returns, by sampled actions, reaches what is
-asked for.  Prints a line a run, and a table in Markdown at the end, for docs/results.md.
+asked for.  It is added to docs/classic.jsonl, and what is there is not run again; a table of
+all comes at the end, with `--write` into docs/results.md.
 """
 
 import argparse
 import contextlib
 import importlib
 import io
-import os
+import itertools
 import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from tools import runs, tables
+from tools.bench.benchmark import ROOT
+from tools.bench.page import replaced
+
+PAGE = ROOT / "docs" / "results.md"
+FILE = ROOT / "docs" / "classic.jsonl"
 
 # What is to be reached, and for how many minutes it is tried.
 TASKS = {
@@ -86,48 +94,79 @@ def config_of(algorithm: str, env: str, seed: int) -> Any:
     return module.Config(env=env, seed=seed, target=target, minutes=minutes, **fields)
 
 
-def run(algorithm: str, env: str, seed: int) -> Any:
-    """Trains once, without a word; returns the result."""
+class Finish(NamedTuple):
+    """How a run ended: a line of docs/classic.jsonl."""
+
+    env: str
+    algorithm: str
+    seed: int
+    reached: bool
+    minutes: float
+    steps: int
+    best: float
+
+
+def run(algorithm: str, env: str, seed: int) -> Finish:
+    """Trains once, without a word."""
     module = importlib.import_module(f"remotely_rl.algorithms.{algorithm}")
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        return module.train(config_of(algorithm, env, seed), run=Path(folder) / "run")
+        result = module.train(config_of(algorithm, env, seed), run=Path(folder) / "run")
+    minutes = (time.monotonic() - began) / 60
+    reached = "reached" in result.ended
+    return Finish(env, algorithm, seed, reached, minutes, result.env_steps, result.best_return)
+
+
+def table(finishes: list[Finish]) -> str:
+    """Medians and ranges over the seeds, in Markdown."""
+    rows = []
+    for env, (target, _) in TASKS.items():
+        for algorithm in ALGORITHMS:
+            of_both = [one for one in finishes if (one.env, one.algorithm) == (env, algorithm)]
+            if of_both:
+                minutes = [one.minutes for one in of_both]
+                rows.append([
+                    f"{env} {target:g}",
+                    algorithm,
+                    f"{sum(one.reached for one in of_both)} of {len(of_both)}",
+                    f"{statistics.median(minutes):.2f} ({min(minutes):.2f}-{max(minutes):.2f})",
+                    f"{statistics.median(one.steps for one in of_both):,.0f}",
+                    f"{min(one.best for one in of_both):.0f}",
+                ])  # fmt: skip
+    head = [
+        "to reach",
+        "template",
+        "seeds",
+        "minutes: median (range)",
+        "steps",
+        "worst of the best",
+    ]
+    return tables.table(head, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.classic",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--only", nargs="*", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--envs", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--write", action="store_true", help="fill docs/results.md")
     asked = parser.parse_args()
-    rows = []
-    for env in asked.envs:
-        for algorithm in asked.only:
-            if (algorithm, env) in UNFIT:
-                continue
-            minutes, reached, steps = [], 0, []
-            for seed in asked.seeds:
-                began = time.monotonic()
-                result = run(algorithm, env, seed)
-                took = (time.monotonic() - began) / 60
-                got_there = "reached" in result.ended
-                reached += got_there
-                minutes.append(took)
-                steps.append(result.env_steps)
-                print(
-                    f"{env} {algorithm} seed {seed}: {'reached' if got_there else 'MISSED'}"
-                    f" {TASKS[env][0]:g} in {took:.2f} min, {result.env_steps:,} steps"
-                    f" (best {result.best_return:.1f})",
-                    flush=True,
-                )
-            rows.append(
-                f"| {env} {TASKS[env][0]:g} | {algorithm} | {reached} of {len(asked.seeds)}"
-                f" | {statistics.median(minutes):.2f} ({min(minutes):.2f}-{max(minutes):.2f})"
-                f" | {statistics.median(steps):,.0f} |"
-            )
-    print(f"\n{os.cpu_count()} cores, seeds {asked.seeds}\n")
-    print("| to reach | template | seeds | minutes: median (range) | steps |")
-    print("|---|---|---|---|---|")
-    print("\n".join(rows))
+    known = {one[:3] for one in runs.read(FILE, Finish)}
+    for seed, env, algorithm in itertools.product(asked.seeds, asked.envs, asked.only):
+        if (algorithm, env) not in UNFIT and (env, algorithm, seed) not in known:
+            finish = run(algorithm, env, seed)
+            runs.add(FILE, finish)
+            print(finish, flush=True)
+    found = table(runs.read(FILE, Finish))
+    print(found)
+    if asked.write:
+        text = replaced(PAGE.read_text(), "<!-- classic begins -->", "<!-- classic ends -->", found)
+        PAGE.write_text(text)
 
 
 if __name__ == "__main__":

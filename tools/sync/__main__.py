@@ -11,7 +11,7 @@ from pathlib import Path
 
 from remotely_rl.sync import problems, study
 from remotely_rl.sync.simulator import Row
-from tools import sync
+from tools import runs, sync
 from tools.sync import overhead, page, paper, race, scale
 from tools.sync.paper import Run
 
@@ -30,11 +30,11 @@ def simulate(run: Run) -> tuple[Run, list[Row], float]:
     return run, rows, time.monotonic() - began
 
 
-def simulated(runs: list[Run], processes: int, images: Path) -> str:
+def simulated(simulations: list[Run], processes: int, images: Path) -> str:
     """Runs all; writes a CSV and a PNG, and returns the last rows as a table."""
     done: list[tuple[Run, list[Row]]] = []
     with ProcessPoolExecutor(processes) as pool:
-        for run, rows, seconds in pool.map(simulate, runs):
+        for run, rows, seconds in pool.map(simulate, simulations):
             done.append((run, rows))
             last = rows[-1]
             print(
@@ -50,15 +50,15 @@ def raced(quick: bool, seeds: int) -> str:
     """Races every rule, interleaved by seed, but for those that are in the file already."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "race.jsonl") if quick else race.FILE
-        known = race.read(file)
+        known = runs.read(file, race.Finish)
         for seed in range(1, (1 if quick else seeds) + 1):
             for course in race.COURSES[:1] if quick else race.COURSES:
                 for word in race.words(course.workers):
                     if not any(one.is_of(course, word, seed) for one in known):
                         finish = race.run(word, course, seed, 0.2 if quick else race.MINUTES)
-                        race.add(file, finish)
+                        runs.add(file, finish)
                         print(finish, file=sys.stderr, flush=True)
-        return race.table(race.read(file))
+        return race.table(runs.read(file, race.Finish))
 
 
 def main() -> None:
@@ -77,9 +77,11 @@ def main() -> None:
     if asked.quick and asked.write:
         parser.error("--quick proves nothing that could be written")
     if asked.what in FIGURES:
-        runs = FIGURES[asked.what]()
+        simulations = FIGURES[asked.what]()
         images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
-        table = simulated(paper.quick(runs) if asked.quick else runs, asked.processes, images)
+        if asked.quick:
+            simulations = paper.quick(simulations)
+        table = simulated(simulations, asked.processes, images)
         print(f"CSV and PNG are in {images}", file=sys.stderr)
     elif asked.what == "race":
         table = raced(asked.quick, asked.seeds)

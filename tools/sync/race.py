@@ -6,7 +6,6 @@ with stragglers there is less work done in all, but the same by each of the othe
 """
 
 import functools
-import json
 import statistics
 import time
 from pathlib import Path
@@ -79,17 +78,6 @@ class Finish(NamedTuple):
 
     def is_of(self, course: Course, word: str, seed: int) -> bool:
         return (self.course, self.word, self.seed) == (course.name, word, seed)
-
-
-def read(file: Path) -> list[Finish]:
-    """All runs so far."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [Finish(**json.loads(line)) for line in lines]
-
-
-def add(file: Path, finish: Finish) -> None:
-    with file.open("a") as lines:
-        lines.write(json.dumps(finish._asdict()) + "\n")
 
 
 COURSES = [
