@@ -8,7 +8,6 @@ with stragglers there is less work done in all, but the same by each of the othe
 import functools
 import statistics
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
