@@ -9,22 +9,17 @@ random play before the first step: parameters travel as one vector, and these ar
 """
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from remotely_rl import models, sync
+from remotely_rl import sync
 from remotely_rl.acting import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
 from remotely_rl.learner import ComputeLosses, Learner, Lesson
 from remotely_rl.sync.flat import Flat
-
-if TYPE_CHECKING:
-    from remotely_rl.training import Session
 
 
 class Report(NamedTuple):
@@ -140,19 +135,3 @@ class SegmentWork:
     def _spent(self, seconds: dict[str, float]) -> None:
         for phase, spent in seconds.items():
             self._report.seconds[phase] = self._report.seconds.get(phase, 0.0) + spent
-
-
-def train(session: "Session", make_work: Callable[[Any, nn.Module, int], SegmentWork]) -> None:
-    """Has workers push until the session is over; `make_work(config, model, seed)` is done at
-    each.  What follows a push is the rule's business, and so the loop is the same for all."""
-    config = session.learner.config
-    assert isinstance(config, Shared)
-    # On the CPU, whatever the machine has: that is where vectors come and go.
-    learner = SharedLearner(config, models.on_cpu(session.learner.model))
-    work = functools.partial(make_work, config, models.on_cpu(learner.model))
-    workers = session.serve(learner, work)
-    while not session.over():
-        learner.follow(session.env_steps)
-        pushed = session.take(workers)
-        if pushed is not None:
-            session.learnt(pushed.report.numbers, [pushed.reply.staleness])

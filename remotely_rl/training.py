@@ -19,6 +19,7 @@ before is kept.  A disk that is full is told of, and the run goes on.
 """
 
 import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -44,7 +45,7 @@ from remotely_rl import (
     sampler,
 )
 from remotely_rl.acting import Actor, Rollout
-from remotely_rl.config import Common
+from remotely_rl.config import Common, Shared
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
 from remotely_rl.learner import Learner
@@ -476,3 +477,19 @@ def config_of(
 
 def _path(run: str | Path | None) -> Path | None:
     return None if run is None else Path(run)
+
+
+def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWork]) -> None:
+    """Has workers push until the session is over; `make_work(config, model, seed)` is done at
+    each.  What follows a push is the rule's business, and so the loop is the same for all."""
+    config = session.learner.config
+    assert isinstance(config, Shared)
+    # On the CPU, whatever the machine has: that is where vectors come and go.
+    learner = SharedLearner(config, models.on_cpu(session.learner.model))
+    work = functools.partial(make_work, config, models.on_cpu(learner.model))
+    workers = session.serve(learner, work)
+    while not session.over():
+        learner.follow(session.env_steps)
+        pushed = session.take(workers)
+        if pushed is not None:
+            session.learnt(pushed.report.numbers, [pushed.reply.staleness])

@@ -72,5 +72,5 @@ def train(
     first is up to the machine.  (With a synchronous rule it does.)
     """
     with training.begin("a3c", Config, config, model, run, resume) as session:
-        sharing.train(session, make_work)
+        training.share(session, make_work)
     return session.result
