@@ -133,6 +133,7 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._tickets: dict[int, Question] = {}
+        self._waits: dict[int, str] = {}  # of those, which wait for room, and why
         self._ids = itertools.count(1)
         self._counts: dict[str, itertools.count[int]] = {}
         self._actors: weakref.WeakValueDictionary[str, ClusterActor] = weakref.WeakValueDictionary()
@@ -507,8 +508,11 @@ class Client:
                 if future := self._tickets.pop(ticket, None):
                     kind = getattr(errors, error, RemotelyError)
                     future.set_exception(kind(why))
+            case control.Waiting(ticket=ticket, why=""):
+                self._waits.pop(ticket, None)
             case control.Waiting(ticket=ticket, why=why):
-                self._loop.after(SAY_WAITING_AFTER_S, lambda: self._say_waiting(ticket, why))
+                self._waits[ticket] = why
+                self._loop.after(SAY_WAITING_AFTER_S, lambda: self._say_waiting(ticket))
             case control.Located(ticket=ticket) | control.Status(ticket=ticket):
                 self._answer(ticket, message)
             case control.LogPiece(ticket=ticket):
@@ -530,8 +534,9 @@ class Client:
         if future := self._tickets.pop(ticket, None):
             future.set_result(value)
 
-    def _say_waiting(self, ticket: int, why: str) -> None:
-        if ticket in self._tickets:
+    def _say_waiting(self, ticket: int) -> None:
+        why = self._waits.pop(ticket, "")
+        if why and ticket in self._tickets:
             text = f"remotely: waiting for room: {why} (giving up after {self._patience_s:g} s)"
             self._complaints.add(why, text, time.monotonic())  # a group of 100 waits as one
 

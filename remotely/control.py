@@ -186,7 +186,7 @@ class NotPlaced(_Struct, frozen=True):
 
 class Waiting(_Struct, frozen=True):
     ticket: int
-    why: str
+    why: str  # empty: there is room now, and the actor is being made
 
 
 class Located(_Struct, frozen=True):

@@ -26,7 +26,7 @@ from remotely.index import Index
 from remotely.lease import LEASE_S, Leases
 from remotely.log_asks import LogAsks
 from remotely.placement import Ledger, Never, Placement, Resources, Wait
-from remotely.waiting import Waiting
+from remotely.waiting import Waiter, Waiting
 
 OWNER_GRACE_S = 1.0  # for the actors of an owner that has ended: nobody waits for their results
 REMEMBERED_DEATHS = 10_000
@@ -365,8 +365,15 @@ class Registry:
         """Place or refuse who waits, if they can be now; `worker`: only there is new room."""
         self._waiting.serve(
             lambda asked, python: worker is None or self._ledger.has_room(worker, asked, python),
-            lambda waiter: self._try(waiter.session, waiter.place),
+            self._serve,
         )
+
+    def _serve(self, waiter: Waiter) -> bool:
+        """Place or refuse one that waits, and say so; false if it has to wait on."""
+        served = self._try(waiter.session, waiter.place)
+        if served:
+            self._tell(waiter.session, control.Waiting(ticket=waiter.place.ticket, why=""))
+        return served
 
     def _end_actor(self, actor: str, grace_s: float) -> None:
         if record := self._actors.get(actor):

@@ -380,7 +380,9 @@ def test_before_a_machine_has_joined_a_request_waits_for_one(world: World, clien
     waiting = client.hears(control.Waiting)
     assert (waiting.ticket, waiting.why) == (place.ticket, "no machine has joined the cluster")
     assert client.status().waiting == 1
-    Worker(world).spawns(place.request.actor)
+    worker = Worker(world)
+    assert client.hears(control.Waiting) == control.Waiting(ticket=place.ticket, why="")
+    worker.spawns(place.request.actor)
     assert client.hears(control.Placed).ticket == place.ticket
     assert client.status().waiting == 0
 
