@@ -1,9 +1,9 @@
 """What a parameter server costs beyond the gradients: 1.7 million parameters, 8 workers.
 
-A worker's work here is a gradient of a network at a fixed batch.  Alone, all workers compute one
-after the other without a word to anybody; then under each rule.  The rate that is left, and the
-time that a push takes the server's process, beside the time of copying the parameters once.
-Interleaved; the median of the rounds.
+A worker's work here is a gradient of the Nature network (84x84 frames) at a fixed batch.  Alone,
+all workers compute at once, without a word to anybody; then under each rule.  The rate that is
+left, and the time that a push takes the server's process, beside the time of copying the
+parameters once.  Interleaved; the median of the rounds.
 """
 
 import statistics
@@ -28,13 +28,18 @@ WORDS = (
 
 
 class Network:
-    """1.7 million parameters, and the gradient of some loss of them."""
+    """The Nature network for Pong, with one output more for the value, and a loss of it."""
 
     def __init__(self, seed: int):
         torch.manual_seed(0)
-        layers = [nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 850), nn.ReLU()]
-        self.flat = Flat(nn.Sequential(*layers, nn.Linear(850, 10)))
-        self.x = torch.randn(BATCH, 784, generator=torch.Generator().manual_seed(seed))
+        self.flat = Flat(
+            nn.Sequential(
+                nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(),
+                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(),
+                nn.Linear(512, 7),
+            )
+        )  # fmt: skip
+        self.x = torch.randn(BATCH, 4, 84, 84, generator=torch.Generator().manual_seed(seed))
 
     def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
         return self.flat.gradient_at(parameters, lambda: self.flat.module(self.x).square().mean())
