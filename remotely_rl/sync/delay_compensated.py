@@ -32,17 +32,19 @@ class DelayCompensated(Asynchronous):
     decay: Annotated[float, "of that mean", FRACTION] = 0.95
 
     def begin(self) -> None:
-        self.sent = [self.parameters] * self.clients
+        self.sent = [self.snapshot()] * self.clients
         self.square = torch.zeros_like(self.vector.detach())
+        self._moved, self._way = torch.empty_like(self.square), torch.empty_like(self.square)
 
     def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
-        strength: float | Tensor = self.compensation
-        square = contribution * contribution
+        moved = torch.mul(contribution, contribution, out=self._moved)
         if self.adaptive:
-            self.square.mul_(self.decay).add_(square, alpha=1 - self.decay)
-            strength = self.compensation / (self.square + EPSILON).sqrt()
-        way = self.vector.detach() - self.sent[client]
-        return contribution + strength * square * way
+            self.square.mul_(self.decay).add_(moved, alpha=1 - self.decay)
+            moved.mul_(self.compensation / (self.square + EPSILON).sqrt())
+        else:
+            moved.mul_(self.compensation)
+        way = torch.sub(self.vector.detach(), self.sent[client], out=self._way)
+        return moved.mul_(way).add_(contribution)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "square": self.square}
@@ -52,4 +54,4 @@ class DelayCompensated(Asynchronous):
         self.square.copy_(state["square"])
 
     def delivered(self, client: int, parameters: Tensor) -> None:
-        self.sent[client] = parameters
+        self.sent[client] = self.snapshot()

@@ -53,24 +53,27 @@ class Fasgd(Asynchronous):
         like = self.vector.detach()
         self.n, self.b = torch.zeros_like(like), torch.zeros_like(like)
         self.v = torch.full_like(like, self.deviation_start)
+        self._spread, self._divided = torch.empty_like(like), torch.empty_like(like)
         self.deviation = self.deviation_start
 
     def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
         g = contribution
         if self.mode == "fred":
-            self.v.mul_(self.beta).add_(g.abs(), alpha=1 - self.beta)
-            divided = g / (self.v + FRED_EPSILON)
+            spread = torch.abs(g, out=self._spread)
+            self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)
+            divisors = torch.add(self.v, FRED_EPSILON, out=spread)
         else:
             self.n.mul_(self.gamma).addcmul_(g, g, value=1 - self.gamma)
             self.b.mul_(self.gamma).add_(g, alpha=1 - self.gamma)
-            spread = torch.addcmul(self.n, self.b, self.b, value=-1).clamp_(min=0)
-            spread.add_(self.epsilon).sqrt_()
+            spread = torch.addcmul(self.n, self.b, self.b, value=-1, out=self._spread)
+            spread.clamp_(min=0).add_(self.epsilon).sqrt_()
             if self.mode == "literal":
                 spread.reciprocal_()
             self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)
-            divided = g / self.v
+            divisors = self.v
         self.deviation = float(self.v.mean())
-        return divided.div_(divisor(staleness, self.at_zero))
+        # Room that is asked for anew each time costs more than what is computed in it.
+        return torch.div(g, divisors, out=self._divided).div_(divisor(staleness, self.at_zero))
 
     def state(self) -> dict[str, object]:
         return {**super().state(), "n": self.n, "b": self.b, "v": self.v}

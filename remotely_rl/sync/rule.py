@@ -135,6 +135,7 @@ class Rule(ABC):
         self.counters = Counters()
         self.deviation = 1.0  # what gates go by
         self.has_own_rate = False  # which a schedule leaves alone
+        self.lends = False  # whoever is handed parameters copies them before the next push
         self._newest: Tensor | None = None
         self.begin()
 
@@ -198,6 +199,10 @@ class Rule(ABC):
 
     @property
     def parameters(self) -> Tensor:
+        """The newest parameters [P]; no later step changes them, unless the rule `lends`."""
+        return self.vector.detach() if self.lends else self.snapshot()
+
+    def snapshot(self) -> Tensor:
         """The newest parameters [P], which no later step changes."""
         if self._newest is None:
             self._newest = self.vector.detach().clone()

@@ -18,6 +18,7 @@ named and starts from the newest parameters; it is no arrival, so such a run doe
 Vectors move as flat arrays: on one machine a push is one copy, and so is its reply.
 """
 
+import os
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -69,7 +70,10 @@ class Contribution(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """What came of a push: who pushed, what the rule said, what the worker told besides."""
+    """What came of a push: who pushed, what the rule said, what the worker told besides.
+
+    Parameters in the reply are the rule's own: the next push changes them.
+    """
 
     client: int
     reply: Reply
@@ -120,6 +124,8 @@ class ParameterServer:
         `record` keeps the order of pushes; it takes memory for each.
         """
         self.rule = rule
+        # A call's arguments are copied as it is made, but in REMOTELY_LOCAL, where nothing is.
+        rule.lends = os.environ.get("REMOTELY_LOCAL") != "1"
         self.arrivals: list[Event] = []
         self._record = record
         self._accumulate = accumulate

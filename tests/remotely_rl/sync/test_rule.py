@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from remotely_rl import sync
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.dispatch import Drawn
+from remotely_rl.sync.rule import Release
 from remotely_rl.sync.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
@@ -56,6 +57,33 @@ def test_a_client_s_parameters_are_not_changed_by_later_steps() -> None:
 
     assert float(first) == 1.0
     assert rule.push(1, start(), 0).parameters is rule.parameters
+
+
+@pytest.mark.parametrize("word", ALL)
+def test_a_rule_that_lends_its_parameters_does_as_one_that_copies_them(word: str) -> None:
+    def played(lends: bool) -> list[float]:
+        rule = sync.make(word, start(3), 3, sync.sgd(0.05))
+        rule.lends = lends
+        order = Drawn(seed=1)
+        order.begin(3)
+        clients = [rule.client(one) for one in range(3)]
+        for one in clients:  # as travelling does
+            one.parameters = one.parameters.clone()
+        for _ in range(60):
+            event = order.next()
+            assert event is not None
+            client = clients[event.client]
+            reply = rule.push(client.number, client.work(lambda w: w.clone()), client.version)
+            answers = [*reply.released]
+            if not reply.waits:
+                answers.append(Release(client.number, reply.parameters))
+            for answered, parameters in answers:
+                newest = None if parameters is None else parameters.clone()
+                clients[answered].hear(newest, rule.version, reply.deviation)
+                order.go_on(answered, 0)
+        return rule.parameters.tolist()
+
+    assert played(lends=True) == played(lends=False)
 
 
 def test_any_optimizer_of_torch_takes_the_steps() -> None:
