@@ -14,7 +14,7 @@ PART = 1 << 15  # elements: what several operations go over stays in a core's ca
 
 def in_parts(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same part of each vector [P], one after the other; they are views."""
-    return zip(*(vector.split(PART) for vector in vectors), strict=True)
+    return zip(*(torch.split(vector, PART) for vector in vectors), strict=True)
 
 
 class Flat:

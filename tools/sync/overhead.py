@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl import sync
 from remotely_rl.sync.flat import Flat
+from remotely_rl.sync.rule import Reply
 from remotely_rl.sync.server import ParameterServer, Worker
 
 WORKERS = 8
@@ -70,6 +71,7 @@ class Cost(NamedTuple):
 
     rate: float  # gradients a second, of all workers
     server_s: float  # of the server's process for a push
+    rule_s: float  # of these, what the rule computed
 
 
 def measure(seconds: float, rounds: int = ROUNDS) -> dict[str, list[Cost]]:
@@ -80,7 +82,7 @@ def measure(seconds: float, rounds: int = ROUNDS) -> dict[str, list[Cost]]:
     costs: dict[str, list[Cost]] = {}
     for _ in range(rounds):
         counts = alone.compute(seconds)
-        costs.setdefault("alone", []).append(Cost(sum(counts) / seconds, 0.0))
+        costs.setdefault("alone", []).append(Cost(sum(counts) / seconds, 0.0, 0.0))
         for word in WORDS:
             costs.setdefault(word, []).append(_under(word, seconds))
     return costs
@@ -88,30 +90,27 @@ def measure(seconds: float, rounds: int = ROUNDS) -> dict[str, list[Cost]]:
 
 def _under(word: str, seconds: float) -> Cost:
     rule = sync.make(word, Network(0).flat.vector, WORKERS, sync.sgd(1e-4))
+    push, computed = rule.push, 0.0
+
+    def timed(client: int, contribution: Tensor | None, version: int) -> Reply:
+        nonlocal computed
+        began = time.thread_time()
+        reply = push(client, contribution, version)
+        computed += time.thread_time() - began
+        return reply
+
+    rule.push = timed  # type: ignore[method-assign]
     server = ParameterServer(rule, lambda number: Worker(Network, number), lambda text: None)
     try:
         for _ in range(4 * WORKERS):  # until all compute
             server.take(5.0)
-        pushes, began, spent = 0, time.monotonic(), time.process_time()
+        computed, pushes, began, spent = 0.0, 0, time.monotonic(), time.process_time()
         while time.monotonic() - began < seconds:
             pushes += server.take(1.0) is not None
         took, spent = time.monotonic() - began, time.process_time() - spent
     finally:
         server.close()
-    return Cost(pushes / took, spent / pushes)
-
-
-def rule_s(word: str) -> float:
-    """Seconds of the rule itself for a push: what it computes, without a server."""
-    rule = sync.make(word, Network(0).flat.vector, WORKERS, sync.sgd(1e-4))
-    rule.lends = True
-    pushes = [torch.randn_like(rule.vector) for _ in range(WORKERS)]
-    times = []
-    for number in range(10 * WORKERS):
-        began = time.process_time()
-        rule.push(number % WORKERS, pushes[number % WORKERS], rule.version)
-        times.append(time.process_time() - began)
-    return statistics.mean(times[2 * WORKERS :])
+    return Cost(pushes / took, spent / pushes, computed / pushes)
 
 
 def copy_s() -> float:
@@ -150,7 +149,8 @@ def table(costs: dict[str, list[Cost]]) -> str:
         if word == "alone":
             lines.append(f"{line} | | |")
             continue
-        server, own = statistics.median(cost.server_s for cost in rounds), rule_s(word)
+        server = statistics.median(cost.server_s for cost in rounds)
+        own = statistics.median(cost.rule_s for cost in rounds)
         lines.append(
             f"{line} {server * 1e3:.2f} ms | {own * 1e3:.2f} ms | {(server - own) / copy:.1f} |"
         )
