@@ -19,7 +19,6 @@ from torch import Tensor
 
 from remotely_rl.settings import FRACTION, NOT_NEGATIVE
 from remotely_rl.sync.asynchronous import Asynchronous
-from remotely_rl.sync.flat import PART, in_parts
 
 EPSILON = 1e-7
 
@@ -35,19 +34,17 @@ class DelayCompensated(Asynchronous):
     def begin(self) -> None:
         self.sent = [self.snapshot()] * self.clients
         self.square = torch.zeros_like(self.vector.detach())
-        self._moved, self._way = torch.empty_like(self.square), torch.empty_like(self.square[:PART])
+        self._moved, self._way = torch.empty_like(self.square), torch.empty_like(self.square)
 
     def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
-        vectors = contribution, self._moved, self.square, self.vector.detach(), self.sent[client]
-        for g, moved, square, newest, sent in in_parts(*vectors):
-            torch.mul(g, g, out=moved)
-            if self.adaptive:
-                square.mul_(self.decay).add_(moved, alpha=1 - self.decay)
-                moved.mul_(self.compensation / (square + EPSILON).sqrt())
-            else:
-                moved.mul_(self.compensation)
-            moved.mul_(torch.sub(newest, sent, out=self._way[: len(g)])).add_(g)
-        return self._moved
+        moved = torch.mul(contribution, contribution, out=self._moved)
+        if self.adaptive:
+            self.square.mul_(self.decay).add_(moved, alpha=1 - self.decay)
+            moved.mul_(self.compensation / (self.square + EPSILON).sqrt())
+        else:
+            moved.mul_(self.compensation)
+        way = torch.sub(self.vector.detach(), self.sent[client], out=self._way)
+        return moved.mul_(way).add_(contribution)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "square": self.square}

@@ -29,7 +29,6 @@ from torch import Tensor
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import FRACTION, NOT_NEGATIVE
 from remotely_rl.sync.asynchronous import Asynchronous
-from remotely_rl.sync.flat import PART, in_parts
 from remotely_rl.sync.staleness_scaled import check_reading, divisor
 
 MODES = ("std", "literal", "fred")
@@ -54,29 +53,27 @@ class Fasgd(Asynchronous):
         like = self.vector.detach()
         self.n, self.b = torch.zeros_like(like), torch.zeros_like(like)
         self.v = torch.full_like(like, self.deviation_start)
-        self._divided = torch.empty_like(like)
-        self._spread = torch.empty_like(like[:PART])
+        self._spread, self._divided = torch.empty_like(like), torch.empty_like(like)
         self.deviation = self.deviation_start
 
     def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
-        by = divisor(staleness, self.at_zero)
-        for g, n, b, v, divided in in_parts(contribution, self.n, self.b, self.v, self._divided):
-            spread = self._spread[: len(g)]
-            if self.mode == "fred":
-                v.mul_(self.beta).add_(torch.abs(g, out=spread), alpha=1 - self.beta)
-                torch.div(g, torch.add(v, FRED_EPSILON, out=spread), out=divided)
-            else:
-                n.mul_(self.gamma).addcmul_(g, g, value=1 - self.gamma)
-                b.mul_(self.gamma).add_(g, alpha=1 - self.gamma)
-                torch.addcmul(n, b, b, value=-1, out=spread).clamp_(min=0)
-                spread.add_(self.epsilon).sqrt_()
-                if self.mode == "literal":
-                    spread.reciprocal_()
-                v.mul_(self.beta).add_(spread, alpha=1 - self.beta)
-                torch.div(g, v, out=divided)
-            divided.div_(by)
+        g = contribution
+        if self.mode == "fred":
+            spread = torch.abs(g, out=self._spread)
+            self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)
+            divisors = torch.add(self.v, FRED_EPSILON, out=spread)
+        else:
+            self.n.mul_(self.gamma).addcmul_(g, g, value=1 - self.gamma)
+            self.b.mul_(self.gamma).add_(g, alpha=1 - self.gamma)
+            spread = torch.addcmul(self.n, self.b, self.b, value=-1, out=self._spread)
+            spread.clamp_(min=0).add_(self.epsilon).sqrt_()
+            if self.mode == "literal":
+                spread.reciprocal_()
+            self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)
+            divisors = self.v
         self.deviation = float(self.v.mean())
-        return self._divided
+        # Room that is asked for anew each time costs more than what is computed in it.
+        return torch.div(g, divisors, out=self._divided).div_(divisor(staleness, self.at_zero))
 
     def state(self) -> dict[str, object]:
         return {**super().state(), "n": self.n, "b": self.b, "v": self.v}

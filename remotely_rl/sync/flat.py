@@ -4,17 +4,10 @@ A vector comes and goes whole, in one copy; torch's modules never know of it.  W
 convolutions that are kept channels last, which CPUs compute faster with, lie so in it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-
-PART = 1 << 15  # elements: what several operations go over stays in a core's cache
-
-
-def in_parts(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same part of each vector [P], one after the other; they are views."""
-    return zip(*(torch.split(vector, PART) for vector in vectors), strict=True)
 
 
 class Flat:
