@@ -32,6 +32,8 @@ class Relay:
         self._loop = asyncio.new_event_loop()
         self._local: dict[str, str] = {}
         self._servers: list[asyncio.Server] = []
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._thread.start()
 
@@ -57,6 +59,8 @@ class Relay:
             for task in tasks:
                 task.cancel()
             self._loop.run_until_complete(_ended(tasks))
+        for writer in list(self._open):
+            self._reset(writer)
         self._let_settle()  # what was closed is gone a turn later
         self._loop.close()
 
@@ -73,8 +77,10 @@ class Relay:
         split = urlsplit(address)
         target = (str(split.hostname), int(split.port or 0))
 
-        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._relay(reader, writer, target)
+        def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._open.add(writer)  # a task that is cancelled before it begins closes nothing
+            self._tasks.add(task := self._loop.create_task(self._relay(reader, writer, target)))
+            task.add_done_callback(self._tasks.discard)
 
         server = await asyncio.start_server(relay, "127.0.0.1", 0)
         self._servers.append(server)
@@ -83,22 +89,31 @@ class Relay:
     async def _relay(
         self, up: asyncio.StreamReader, to_caller: asyncio.StreamWriter, target: tuple[str, int]
     ) -> None:
-        while self._weather().split("=")[0] in ("full", "up", "stall"):
-            await asyncio.sleep(LOOK_S)
+        writers, tasks = [to_caller], []
         try:
+            while self._weather().split("=")[0] in ("full", "up", "stall"):
+                await asyncio.sleep(LOOK_S)
             down, to_target = await asyncio.open_connection(*target)
-        except OSError:
-            _reset(to_caller)
-            return
-        ways = (("up", up, to_target), ("down", down, to_caller))
-        tasks = [asyncio.create_task(self._carry(*way)) for way in ways]
-        try:
+            writers.append(to_target)
+            self._open.add(to_target)
+            ways = (("up", up, to_target), ("down", down, to_caller))
+            tasks = [asyncio.create_task(self._carry(*way)) for way in ways]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
+        except OSError:
+            return
+        finally:  # cancelled, it may be anywhere above
             for task in tasks:
                 task.cancel()
-            for writer in (to_caller, to_target):
-                _reset(writer)
+            for writer in writers:
+                self._reset(writer)
+
+    def _reset(self, writer: asyncio.StreamWriter) -> None:
+        """Close with RST, as a cut line does, not with FIN."""
+        self._open.discard(writer)
+        with contextlib.suppress(OSError):
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()  # what is not sent yet is not waited for
 
     async def _carry(
         self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -134,11 +149,3 @@ class Relay:
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with RST, as a cut line does, not with FIN."""
-    with contextlib.suppress(OSError):
-        sock = writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.close()
