@@ -55,13 +55,14 @@ class Relay:
         for server in self._servers:
             server.close()
         self._let_settle()  # one accepted just now has no task yet that could close it
-        while tasks := asyncio.all_tasks(self._loop):  # one that ends may have begun another
+        while (tasks := asyncio.all_tasks(self._loop)) or self._open:  # one may begin another
             for task in tasks:
                 task.cancel()
             self._loop.run_until_complete(_ended(tasks))
-        for writer in list(self._open):
-            self._reset(writer)
-        self._let_settle()  # what was closed is gone a turn later
+            for writer in list(self._open):
+                self._reset(writer)
+            self._let_settle()  # what was closed is gone a turn later
+        self._let_settle()
         self._loop.close()
 
     def _let_settle(self) -> None:
