@@ -16,7 +16,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,15 +25,19 @@ PIECE = 1 << 16
 
 
 class Relay:
-    """Runs in a thread of its own, until the process ends or `close`."""
+    """Runs in a thread of its own, until the process ends or `close`.
+
+    Its sockets are plain ones, known from the call that made them: a stream of asyncio's is
+    nobody's for a turn or two after it was accepted, and then cannot be closed.
+    """
 
     def __init__(self, weather: Callable[[], str] = lambda: "pass") -> None:
         self._weather = weather
         self._loop = asyncio.new_event_loop()
         self._local: dict[str, str] = {}
-        self._servers: list[asyncio.Server] = []
-        self._open: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[socket.socket] = []
+        self._open: set[socket.socket] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._thread.start()
 
@@ -42,8 +46,14 @@ class Relay:
         if not address.startswith("tcp://"):
             return address
         if address not in self._local:
-            listening = asyncio.run_coroutine_threadsafe(self._listen(address), self._loop)
-            self._local[address] = listening.result()
+            server = socket.create_server(("127.0.0.1", 0))
+            server.setblocking(False)
+            self._servers.append(server)
+            self._local[address] = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+            split = urlsplit(address)
+            target = (str(split.hostname), int(split.port or 0))
+            accept = (server, self._accept, server, target)
+            self._loop.call_soon_threadsafe(self._loop.add_reader, *accept)
         return self._local[address]
 
     def close(self) -> None:
@@ -53,100 +63,95 @@ class Relay:
     def _run(self) -> None:
         self._loop.run_forever()
         for server in self._servers:
+            self._loop.remove_reader(server)
             server.close()
-        self._let_settle()  # one accepted just now has no task yet that could close it
-        while (tasks := asyncio.all_tasks(self._loop)) or self._open:  # one may begin another
-            for task in tasks:
+        while self._tasks:  # what is cancelled may wait for a task of its own
+            for task in self._tasks:
                 task.cancel()
-            self._loop.run_until_complete(_ended(tasks))
-            for writer in list(self._open):
-                self._reset(writer)
-            self._let_settle()  # what was closed is gone a turn later
-        self._let_settle()
+            self._loop.run_until_complete(asyncio.wait(self._tasks))
+        for sock in list(self._open):  # whose task was cancelled before it began
+            self._reset(sock)
         self._loop.close()
 
-    def _let_settle(self) -> None:
-        self._loop.run_until_complete(asyncio.sleep(LOOK_S))
+    def _accept(self, server: socket.socket, target: tuple[str, int]) -> None:
+        with contextlib.suppress(OSError):  # gone again before it was accepted
+            caller, _ = server.accept()
+            self._keep(caller)
+            _ = self._begin(self._relay(caller, target))
 
-    def _read(self, reader: asyncio.StreamReader) -> "asyncio.Task[bytes]":
-        reading = self._loop.create_task(reader.read(PIECE))
-        # Who reads may be gone by the time that the connection breaks.
-        reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return reading
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        self._tasks.add(task := self._loop.create_task(work))
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _listen(self, address: str) -> str:
-        split = urlsplit(address)
-        target = (str(split.hostname), int(split.port or 0))
+    def _keep(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._open.add(sock)
 
-        def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._open.add(writer)  # a task that is cancelled before it begins closes nothing
-            self._tasks.add(task := self._loop.create_task(self._relay(reader, writer, target)))
-            task.add_done_callback(self._tasks.discard)
+    def _reset(self, sock: socket.socket) -> None:
+        """Close with RST, as a cut line does, not with FIN."""
+        self._open.discard(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
 
-        server = await asyncio.start_server(relay, "127.0.0.1", 0)
-        self._servers.append(server)
-        return f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-    async def _relay(
-        self, up: asyncio.StreamReader, to_caller: asyncio.StreamWriter, target: tuple[str, int]
-    ) -> None:
-        writers, tasks = [to_caller], []
+    async def _relay(self, caller: socket.socket, target: tuple[str, int]) -> None:
+        self._keep(called := socket.socket())
+        ways: list[asyncio.Task[None]] = []
         try:
             while self._weather().split("=")[0] in ("full", "up", "stall"):
                 await asyncio.sleep(LOOK_S)
-            down, to_target = await asyncio.open_connection(*target)
-            writers.append(to_target)
-            self._open.add(to_target)
-            ways = (("up", up, to_target), ("down", down, to_caller))
-            tasks = [asyncio.create_task(self._carry(*way)) for way in ways]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await self._loop.sock_connect(called, target)
+            ways.append(self._begin(self._carry("up", caller, called)))
+            ways.append(self._begin(self._carry("down", called, caller)))
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
             return
         finally:  # cancelled, it may be anywhere above
-            for task in tasks:
-                task.cancel()
-            for writer in writers:
-                self._reset(writer)
+            for way in ways:
+                way.cancel()
+            if ways:
+                await asyncio.wait(ways)
+            self._reset(caller)
+            self._reset(called)
 
-    def _reset(self, writer: asyncio.StreamWriter) -> None:
-        """Close with RST, as a cut line does, not with FIN."""
-        self._open.discard(writer)
-        with contextlib.suppress(OSError):
-            sock = writer.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()  # what is not sent yet is not waited for
-
-    async def _carry(
-        self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _carry(self, way: str, here: socket.socket, there: socket.socket) -> None:
         """Carry bytes one way until either end is gone, or the weather cuts."""
         left: int | None = None
         piece: asyncio.Task[bytes] | None = None
-        while True:
-            piece = piece or self._read(reader)
-            done, _ = await asyncio.wait([piece], timeout=LOOK_S)
-            name, _, value = self._weather().partition("=")
-            if name == "reset":
-                return
-            left = (int(value) if left is None else left) if name == "cut" else None
-            if not done or name == "stall":
-                await asyncio.sleep(0 if not done else LOOK_S)
-                continue
-            data = piece.result()
-            piece = None
-            if not data:
-                return
-            if name in (way, "full"):
-                continue
-            if name == "delay":
-                await asyncio.sleep(float(value) / 1000)
-            if left is not None:
-                data, left = data[:left], left - len(data)
-            writer.write(data)
-            await writer.drain()
-            if left is not None and left <= 0:
-                return
+        try:
+            while True:
+                piece = piece or self._begin(self._read(here))
+                done, _ = await asyncio.wait([piece], timeout=LOOK_S)
+                name, _, value = self._weather().partition("=")
+                if name == "reset":
+                    return
+                left = (int(value) if left is None else left) if name == "cut" else None
+                if not done or name == "stall":
+                    await asyncio.sleep(0 if not done else LOOK_S)
+                    continue
+                data, piece = piece.result(), None
+                if not data:
+                    return
+                if name in (way, "full"):
+                    continue
+                if name == "delay":
+                    await asyncio.sleep(float(value) / 1000)
+                if left is not None:
+                    data, left = data[:left], left - len(data)
+                await self._loop.sock_sendall(there, data)
+                if left is not None and left <= 0:
+                    return
+        except OSError:
+            return  # the far end is gone
+        finally:
+            if piece:  # the loop lets go of a socket before it is closed
+                piece.cancel()
+                await asyncio.wait([piece])
 
-
-async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async def _read(self, sock: socket.socket) -> bytes:
+        """Return what came; nothing where the connection is gone."""
+        try:
+            return await self._loop.sock_recv(sock, PIECE)
+        except OSError:
+            return b""
