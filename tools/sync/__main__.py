@@ -30,8 +30,8 @@ def simulate(run: Run) -> tuple[Run, list[Row], float]:
     return run, rows, time.monotonic() - began
 
 
-def simulated(simulations: list[Run], processes: int, images: Path) -> str:
-    """Runs all; writes a CSV and a PNG, and returns the last rows as a table."""
+def simulated(simulations: list[Run], processes: int, file: Path) -> None:
+    """Runs all, and writes a CSV."""
     done: list[tuple[Run, list[Row]]] = []
     with ProcessPoolExecutor(processes) as pool:
         for run, rows, seconds in pool.map(simulate, simulations):
@@ -42,8 +42,7 @@ def simulated(simulations: list[Run], processes: int, images: Path) -> str:
                 f" {last.seen['accuracy']:.4f} ({seconds:.0f} s)",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
-    page.write(done, images)
-    return page.table(done)
+    page.write(file, done)
 
 
 def raced(quick: bool, seeds: int) -> str:
@@ -71,17 +70,26 @@ def main() -> None:
     parser.add_argument("what", choices=[*FIGURES, "race", "overhead"])
     parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
     parser.add_argument("--write", action="store_true", help="fill docs/sync.md")
+    parser.add_argument(
+        "--drawn",
+        action="store_true",
+        help="from the CSV in docs/img: draw it anew, simulate nothing",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="of simulations")
     parser.add_argument("--seeds", type=int, default=5, help="of a race")
     asked = parser.parse_args()
     if asked.quick and asked.write:
         parser.error("--quick proves nothing that could be written")
     if asked.what in FIGURES:
-        simulations = FIGURES[asked.what]()
         images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
-        if asked.quick:
-            simulations = paper.quick(simulations)
-        table = simulated(simulations, asked.processes, images)
+        file = (page.IMAGES if asked.drawn else images) / f"sync-{asked.what}.csv"
+        if not asked.drawn:
+            simulations = FIGURES[asked.what]()
+            simulations = paper.quick(simulations) if asked.quick else simulations
+            simulated(simulations, asked.processes, file)
+        curves = page.read(file)
+        page.draw(curves, images / f"sync-{asked.what}.png")
+        table = page.table(curves)
         print(f"CSV and PNG are in {images}", file=sys.stderr)
     elif asked.what == "race":
         table = raced(asked.quick, asked.seeds)
@@ -89,7 +97,7 @@ def main() -> None:
         table = overhead.table(overhead.measure(*((1.0, 1) if asked.quick else (10.0, 3))))
     print(table)
     if asked.write:
-        page.fill(asked.what, table)
+        page.fill(asked.what, table, measured=not asked.drawn)
 
 
 if __name__ == "__main__":

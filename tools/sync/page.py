@@ -1,15 +1,18 @@
-"""Simulations as CSV, PNG and Markdown, and the page that tells of them."""
+"""Simulations as CSV, and from that PNG, Markdown, and the page that tells of them."""
 
 import csv
 import os
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from remotely_rl.sync.simulator import Row
 from remotely_rl.sync.study import record
+from tools import tables
 from tools.bench.benchmark import ROOT
 from tools.bench.page import commit, replaced
 from tools.sync.paper import Run
@@ -17,72 +20,108 @@ from tools.sync.paper import Run
 PAGE = ROOT / "docs" / "sync.md"
 IMAGES = ROOT / "docs" / "img"
 CODE = ("remotely", "remotely_rl", "tools/sync")
+LAST = 10  # looks at the test set, of which the table has the mean: one alone may be 4 % off
 
-Done = Sequence[tuple[Run, list[Row]]]
+
+class Curve(NamedTuple):
+    """What became of one rule: its looks at the test set, each with the columns of the CSV."""
+
+    panel: str
+    word: str
+    looks: list[dict[str, float]]
 
 
-def fill(name: str, table: str) -> None:
-    """Puts a table between its marks, with what it was measured by."""
+def fill(name: str, table: str, measured: bool = True) -> None:
+    """Puts a table between its marks, with what it was measured by: now, or as the page says."""
+    begins, ends = f"<!-- {name} begins -->", f"<!-- {name} ends -->"
+    text = PAGE.read_text()
     how = f"`python -m tools.sync {name}` at {commit(CODE)}, on {os.cpu_count()} cores."
-    text = replaced(
-        PAGE.read_text(), f"<!-- {name} begins -->", f"<!-- {name} ends -->", f"{how}\n\n{table}"
-    )
-    PAGE.write_text(text)
+    if not measured:
+        how = text.partition(begins)[2].strip().partition("\n")[0]
+    PAGE.write_text(replaced(text, begins, ends, f"{how}\n\n{table}"))
 
 
-def write(done: Done, folder: Path) -> None:
-    """A CSV and a PNG for each figure."""
-    for figure in dict.fromkeys(run.figure for run, _ in done):
-        of_it = [(run, rows) for run, rows in done if run.figure == figure]
-        with (folder / f"sync-{figure}.csv").open("w", newline="") as file:
-            records = [
-                {"panel": run.panel, **record(run.word, row)} for run, rows in of_it for row in rows
-            ]
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows(records)
-        draw(of_it, folder / f"sync-{figure}.png")
+def write(path: Path, done: Sequence[tuple[Run, list[Row]]]) -> None:
+    """A CSV of a figure's simulations."""
+    records = [{"panel": run.panel, **record(run.word, row)} for run, rows in done for row in rows]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
 
 
-def draw(done: Done, png: Path) -> None:
+def read(path: Path) -> list[Curve]:
+    """What `write` wrote."""
+    curves: dict[tuple[str, str], Curve] = {}
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            key = line.pop("panel"), line.pop("rule")
+            looks = curves.setdefault(key, Curve(*key, [])).looks
+            looks.append({name: float(value) for name, value in line.items()})
+    return list(curves.values())
+
+
+def draw(curves: Sequence[Curve], png: Path) -> None:
     """The test loss, a panel beside the other; by the simulated clock where there is one."""
-    panels = sorted({run.panel for run, _ in done}, key=[run.panel for run, _ in done].index)
-    figure = Figure(figsize=(4 * len(panels), 3.5), layout="constrained")
+    panels = list(dict.fromkeys(curve.panel for curve in curves))
+    across = min(4, len(panels))
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(4 * across, 3.5 * down), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    for axis, panel in zip(axes, panels, strict=True):
-        over, label = _axis([rows for run, rows in done if run.panel == panel])
-        for run, rows in done:
-            if run.panel == panel:
-                y = [row.seen["loss"] for row in rows]
-                axis.plot([over(row) for row in rows], y, label=run.word.replace(",rate", "\nrate"))
+    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    short = labels([curve.word for curve in curves])
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        shown = [curve for curve in curves if curve.panel == panel]
+        over, label = _axis(shown)
+        for curve in shown:
+            loss = [look["loss"] for look in curve.looks]
+            axis.plot([over(look) for look in curve.looks], loss, label=short[curve.word])
         axis.set_title(panel, fontsize=10)
         axis.set_xlabel(label)
         axis.set_yscale("log")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=6)
-    axes[0].set_ylabel("test loss")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("test loss")
     figure.savefig(png, dpi=110)
 
 
-def table(done: Done) -> str:
+def labels(words: Sequence[str]) -> dict[str, str]:
+    """Each word without the settings that all words of its rule have."""
+    split = {word: (word.partition(":")[0], word.partition(":")[2].split(",")) for word in words}
+
+    def differing(word: str) -> Iterator[str]:
+        rule, settings = split[word]
+        for setting in settings:
+            if not all(setting in others for other, others in split.values() if other == rule):
+                yield setting
+
+    return {word: " ".join((split[word][0], *differing(word))) for word in words}
+
+
+def table(curves: Sequence[Curve]) -> str:
     """Where each ended, in Markdown."""
-    lines = [
-        "| figure | rule | test loss | accuracy | pushes | fetches | staleness | clock |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for run, rows in done:
-        last = rows[-1]
-        clock = f"{last.time_s:,.0f} s" if last.time_s else ""
-        lines.append(
-            f"| {run.panel} | `{run.word}` | {last.seen['loss']:.4f} |"
-            f" {last.seen['accuracy']:.4f} | {last.pushes:,} | {last.fetches:,} |"
-            f" {last.staleness:.1f} | {clock} |"
-        )
-    return "\n".join(lines)
+    rows = []
+    for curve in curves:
+        end, last = curve.looks[-1], curve.looks[-LAST:]
+        accuracy = [look["accuracy"] for look in last]
+        rows.append([
+            curve.panel,
+            f"`{curve.word}`",
+            f"{statistics.mean(look['loss'] for look in last):.3f}",
+            f"{statistics.mean(accuracy):.1%} ± {statistics.pstdev(accuracy):.1%}",
+            f"{end['pushes']:,.0f}",
+            f"{end['fetches']:,.0f}",
+            f"{end['staleness']:.1f}",
+            *([f"{end['time_s']:,.0f} s"] if end["time_s"] else []),
+        ])  # fmt: skip
+    clock = ["clock"] if curves[0].looks[-1]["time_s"] else []
+    head = ["", "rule", "test loss", "accuracy", "pushes", "fetches", "staleness", *clock]
+    told = f"Test loss and accuracy are means of the last {LAST} looks, ± their deviation."
+    return f"{told}\n\n{tables.table(head, rows)}"
 
 
-def _axis(curves: Sequence[list[Row]]) -> tuple[Callable[[Row], float], str]:
-    if any(rows[-1].time_s for rows in curves):
-        return (lambda row: row.time_s), "simulated seconds"
-    return (lambda row: row.iteration / 1000), "thousand pushes"
+def _axis(curves: Sequence[Curve]) -> tuple[Callable[[dict[str, float]], float], str]:
+    if any(curve.looks[-1]["time_s"] for curve in curves):
+        return (lambda look: look["time_s"]), "simulated seconds"
+    return (lambda look: look["iteration"] / 1000), "thousand pushes"

@@ -28,8 +28,8 @@ TARGET, MINUTES = 475.0, 2.0
 CONFIG: dict[str, Any] = {
     "env": "CartPole-v1", "envs_per_actor": 4, "trajectory_steps": 16, "random_start": 0,
     "reward_clip": 0.0, "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98,
-    "optimizer": "adam", "learning_rate": 2e-3, "learning_rate_end": 5e-4,
-    "decay_steps": 400_000, "value_weight": 0.1,
+    "optimizer": "adam", "learning_rate": 1e-3, "learning_rate_end": 5e-4,
+    "decay_steps": 200_000,
 }  # fmt: skip
 
 
