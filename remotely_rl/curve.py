@@ -3,18 +3,19 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from remotely_rl import metrics, run_folder
 from remotely_rl.errors import TrainingError
 from remotely_rl.metrics import Row
 from remotely_rl.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Line = NDArray[np.float64]
 
@@ -145,8 +146,12 @@ def _returns(rows: list[Row]) -> Line:
     return np.array([row["return_mean"] for row in rows])
 
 
-def _figure(chosen: list[str]) -> tuple[Figure, list[Axes]]:
+def _figure(chosen: list[str]) -> "tuple[Figure, list[Axes]]":
     """A panel for each of `OVER` that is chosen."""
+    # Late: it takes a second, and every actor imports the module that imports this one.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     # No pyplot: it would keep global state and ask for a display.
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)

@@ -11,6 +11,7 @@ from pinned memory, and stay; networks compute in bfloat16, losses and targets i
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -164,13 +165,17 @@ class Learner:
         self.rate = config.learning_rate
         self.entropy_weight = config.entropy
         self.scale = Scale()
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=config.learning_rate, eps=1e-5, fused=True
-        )
         self.network: Callable[..., Any] = self.model
         if config.compile:
             graphs = self.device.type == "cuda" and not models.is_recurrent(model)
             self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
+
+    @functools.cached_property
+    def optimizer(self) -> torch.optim.Adam:
+        """Made by the first step, since the first of a process takes a second of imports: who
+        computes gradients for others takes no step."""
+        rate = self.config.learning_rate
+        return torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
 
     def take(self, trajectory: Trajectory) -> Batch:
         """Brings a trajectory to the device.  Its observations are counted into the model's
@@ -197,8 +202,6 @@ class Learner:
         self.entropy_weight = config.entropy + done * (config.entropy_end - config.entropy)
         if not config.kl_target:
             self.rate = config.learning_rate * (1 - done) + config.learning_rate_end * done
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
 
     def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Asks the newest parameters about a batch: policy [T + 1, B, outputs], and value
@@ -344,6 +347,8 @@ class Learner:
     def _step(self) -> Tensor:
         bound = self.config.max_grad_norm or math.inf
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), bound)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
         self.optimizer.step()
         return norm
 

@@ -16,11 +16,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
 
 from remotely_rl.environments import Episode
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 RETURN_WINDOW = 100
 # A target is reached, and a checkpoint the best, by the mean over so many: over fewer games it
@@ -160,7 +163,7 @@ class Writer:
         self._file.flush()
         purge = int(kept[-1]["env_steps"]) + 1 if kept else None
         self._folder = str(folder / "tensorboard")
-        self._board = SummaryWriter(self._folder, purge_step=purge)
+        self._board = _board(self._folder, purge)
 
     def write(self, row: Row) -> None:
         """Appends one row to both."""
@@ -174,13 +177,20 @@ class Writer:
             self._board.flush()
         except OSError:
             # TensorBoard's thread does not outlive a disk that is full; another file may.
-            self._board = SummaryWriter(self._folder)
+            self._board = _board(self._folder)
             raise
 
     def close(self) -> None:
         """Ends both."""
         self._file.close()
         self._board.close()
+
+
+def _board(folder: str, purge_step: int | None = None) -> "SummaryWriter":
+    # Late: it takes a fifth of a second, and actors, which import this too, have no use for it.
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+    return SummaryWriter(folder, purge_step=purge_step)
 
 
 def read(path: Path) -> list[Row]:

@@ -385,7 +385,7 @@ def test_rate_and_entropy_go_to_their_ends_and_stay_there() -> None:
     rates, weights = [], []
     for steps in (0, 500, 1000, 9000):
         learns.follow(steps)
-        rates.append(learns.optimizer.param_groups[0]["lr"])
+        rates.append(learns.rate)
         weights.append(learns.entropy_weight)
     low, high = CONFIG.learning_rate_end, CONFIG.learning_rate
     assert rates == pytest.approx([high, (low + high) / 2, low, low])

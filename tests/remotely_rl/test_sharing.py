@@ -1,6 +1,8 @@
 """Workers that share parameters: their gradients, and what is kept of the shared ones."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +23,19 @@ CONFIG = a3c.Config(
 
 def work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
     return a3c.make_work(config, toys.network(2), seed)
+
+
+def test_a_worker_computes_without_the_slow_imports_of_drawing_and_stepping() -> None:
+    code = """
+import sys
+from tests.remotely_rl import test_sharing
+works = test_sharing.work()
+works.gradient(works.flat.vector, 0)
+slow = {"matplotlib", "torch.utils.tensorboard", "torch._dynamo"}
+sys.exit(", ".join(slow & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
