@@ -73,13 +73,15 @@ def main() -> None:
     parser.add_argument(
         "--drawn",
         action="store_true",
-        help="from the CSV in docs/img: draw it anew, simulate nothing",
+        help="tell anew of the runs in docs, make none",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="of simulations")
     parser.add_argument("--seeds", type=int, default=5, help="of a race")
     asked = parser.parse_args()
     if asked.quick and asked.write:
         parser.error("--quick proves nothing that could be written")
+    if asked.drawn and asked.what == "overhead":
+        parser.error("of overhead the table alone is kept")
     if asked.what in FIGURES:
         images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
         file = (page.IMAGES if asked.drawn else images) / f"sync-{asked.what}.csv"
@@ -92,7 +94,7 @@ def main() -> None:
         table = page.table(curves)
         print(f"CSV and PNG are in {images}", file=sys.stderr)
     elif asked.what == "race":
-        table = raced(asked.quick, asked.seeds)
+        table = raced(asked.quick, 0 if asked.drawn else asked.seeds)
     else:
         table = overhead.table(overhead.measure(*((1.0, 1) if asked.quick else (10.0, 3))))
     print(table)

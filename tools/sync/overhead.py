@@ -4,6 +4,9 @@ A worker's work here is a gradient of the Nature network (84x84 frames) at a fix
 all workers compute at once, without a word to anybody; then under each rule.  The rate that is
 left, and the time that a push takes the server's process: what the rule computes, and the rest,
 beside the time of copying the parameters once.  Interleaved; the median of the rounds.
+
+What of the rest is calls, and what is copies, tell workers that compute the same and push next to
+nothing of it.
 """
 
 import statistics
@@ -18,14 +21,17 @@ from remotely_rl import sync
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Reply
 from remotely_rl.sync.server import ParameterServer, Worker
+from tools import tables
 
 WORKERS = 8
 ROUNDS = 3
 BATCH = 32
+LITTLE = 1000  # numbers that are pushed where nearly nothing is
 WORDS = (
     "asynchronous", "synchronous", "semi_async:n=2,counted=8,weak=12", "stale_synchronous",
     "sasgd", "fasgd", "delay_compensated",
 )  # fmt: skip
+NEARLY_NOTHING = f"`{WORDS[0]}`, {LITTLE:,} numbers pushed"
 
 
 class Network:
@@ -47,6 +53,13 @@ class Network:
 
     def report(self) -> None:
         return None
+
+
+class Little(Network):
+    """Computes the same, by parameters of its own, and gives a little of it."""
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        return super().gradient(self.flat.vector)[:LITTLE].clone()
 
 
 @remotely.remote_class
@@ -84,12 +97,15 @@ def measure(seconds: float, rounds: int = ROUNDS) -> dict[str, list[Cost]]:
         counts = alone.compute(seconds)
         costs.setdefault("alone", []).append(Cost(sum(counts) / seconds, 0.0, 0.0))
         for word in WORDS:
-            costs.setdefault(word, []).append(_under(word, seconds))
+            costs.setdefault(f"`{word}`", []).append(_under(word, seconds))
+        costs.setdefault(NEARLY_NOTHING, []).append(_under(WORDS[0], seconds, Little, LITTLE))
     return costs
 
 
-def _under(word: str, seconds: float) -> Cost:
-    rule = sync.make(word, Network(0).flat.vector, WORKERS, sync.sgd(1e-4))
+def _under(
+    word: str, seconds: float, work: type[Network] = Network, size: int | None = None
+) -> Cost:
+    rule = sync.make(word, Network(0).flat.vector[:size], WORKERS, sync.sgd(1e-4))
     push, computed = rule.push, 0.0
 
     def timed(client: int, contribution: Tensor | None, version: int) -> Reply:
@@ -100,7 +116,7 @@ def _under(word: str, seconds: float) -> Cost:
         return reply
 
     rule.push = timed  # type: ignore[method-assign]
-    server = ParameterServer(rule, lambda number: Worker(Network, number), lambda text: None)
+    server = ParameterServer(rule, lambda number: Worker(work, number), lambda text: None)
     try:
         for _ in range(4 * WORKERS):  # until all compute
             server.take(5.0)
@@ -131,27 +147,24 @@ def table(costs: dict[str, list[Cost]]) -> str:
     """In Markdown: medians, and the range of the rate."""
     copy = copy_s()
     alone = statistics.median(cost.rate for cost in costs["alone"])
-    size = Network(0).flat.vector.numel()
-    told = (
-        f"{size:,} parameters, {WORKERS} workers; one copy of them takes {copy * 1e3:.2f} ms."
-        " The rest is what the server takes beyond the rule, in copies."
-    )
-    lines = [
-        told,
-        "",
-        "| rule | gradients a second | of those alone | server, a push | of it the rule | rest |",
-        "|---|---|---|---|---|---|",
-    ]
-    for word, rounds in costs.items():
+    calls = statistics.median(cost.server_s - cost.rule_s for cost in costs[NEARLY_NOTHING])
+    rows = []
+    for name, rounds in costs.items():
         rates = [cost.rate for cost in rounds]
         rate = statistics.median(rates)
-        line = f"| {word} | {rate:.1f} ({min(rates):.1f}-{max(rates):.1f}) | {rate / alone:.0%} |"
-        if word == "alone":
-            lines.append(f"{line} | | |")
+        row = [name, f"{rate:.1f} ({min(rates):.1f}-{max(rates):.1f})", f"{rate / alone:.0%}"]
+        if name == "alone":
+            rows.append([*row, "", "", ""])
             continue
         server = statistics.median(cost.server_s for cost in rounds)
-        own = statistics.median(cost.rule_s for cost in rounds)
-        lines.append(
-            f"{line} {server * 1e3:.2f} ms | {own * 1e3:.2f} ms | {(server - own) / copy:.1f} |"
-        )
-    return "\n".join(lines)
+        rule = statistics.median(cost.rule_s for cost in rounds)
+        moved = (server - rule - calls) / copy
+        rows.append([*row, f"{server * 1e3:.2f} ms", f"{rule * 1e3:.2f} ms", f"{moved:.1f}"])
+    size = Network(0).flat.vector.numel()
+    told = (
+        f"{size:,} parameters, {WORKERS} workers; one copy of them takes {copy * 1e3:.2f} ms. A"
+        f" push costs the server the rule's arithmetic; {calls * 1e3:.2f} ms for calls, which is"
+        " what is left where nearly nothing is pushed; and the rest, in copies."
+    )
+    head = ["rule", "gradients a second", "of those alone", "server, a push", "the rule", "copies"]
+    return f"{told}\n\n{tables.table(head, rows)}"

@@ -21,6 +21,7 @@ from remotely_rl import a3c, metrics, models, sampler, sharing
 from remotely_rl.acting import Actor
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
+from tools import tables
 from tools.bench.benchmark import ROOT
 
 FILE = ROOT / "docs" / "race.jsonl"
@@ -137,19 +138,19 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
 
 def table(finishes: list[Finish]) -> str:
     """Medians and ranges over the seeds, in Markdown."""
-    lines = [
-        "| course | rule | reached | seconds | steps | pushes/s | staleness | dropped |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for course, word in dict.fromkeys((one.course, one.word) for one in finishes):
         runs = [one for one in finishes if (one.course, one.word) == (course, word)]
         seconds = [run.seconds for run in runs]
-        lines.append(
-            f"| {course} | `{word}` | {sum(run.reached for run in runs)} of {len(runs)} |"
-            f" {statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f}) |"
-            f" {statistics.median(run.steps for run in runs):,.0f} |"
-            f" {statistics.median(run.pushes / run.seconds for run in runs):.0f} |"
-            f" {statistics.median(run.staleness for run in runs):.1f} |"
-            f" {statistics.median(run.dropped / max(1, run.pushes) for run in runs):.0%} |"
-        )
-    return "\n".join(lines)
+        rows.append([
+            course,
+            f"`{word}`",
+            f"{sum(run.reached for run in runs)} of {len(runs)}",
+            f"{statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f})",
+            f"{statistics.median(run.steps for run in runs):,.0f}",
+            f"{statistics.median(run.pushes / run.seconds for run in runs):.0f}",
+            f"{statistics.median(run.staleness for run in runs):.1f}",
+            f"{statistics.median(run.dropped / max(1, run.pushes) for run in runs):.0%}",
+        ])  # fmt: skip
+    head = ["course", "rule", "reached", "seconds", "steps", "pushes/s", "staleness", "dropped"]
+    return tables.table(head, rows)
