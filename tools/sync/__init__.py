@@ -9,5 +9,5 @@
 
 Each prints a table in Markdown; `--write` puts it into docs/sync.md, and CSV and PNG into docs/img.
 A race adds each run to docs/race.jsonl at once, and goes on from there.  `--quick` is a minute of
-each, to see that it works.
+each, to see that it works; `--replot` tells anew of the runs that are in docs.
 """

@@ -71,21 +71,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
     parser.add_argument("--write", action="store_true", help="fill docs/sync.md")
     parser.add_argument(
-        "--drawn",
+        "--replot",
         action="store_true",
-        help="tell anew of the runs in docs, make none",
+        help="table and picture of the runs that are in docs; run nothing",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="of simulations")
     parser.add_argument("--seeds", type=int, default=5, help="of a race")
     asked = parser.parse_args()
     if asked.quick and asked.write:
         parser.error("--quick proves nothing that could be written")
-    if asked.drawn and asked.what == "overhead":
+    if asked.replot and asked.what == "overhead":
         parser.error("of overhead the table alone is kept")
     if asked.what in FIGURES:
         images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
-        file = (page.IMAGES if asked.drawn else images) / f"sync-{asked.what}.csv"
-        if not asked.drawn:
+        file = (page.IMAGES if asked.replot else images) / f"sync-{asked.what}.csv"
+        if not asked.replot:
             simulations = FIGURES[asked.what]()
             simulations = paper.quick(simulations) if asked.quick else simulations
             simulated(simulations, asked.processes, file)
@@ -94,12 +94,12 @@ def main() -> None:
         table = page.table(curves)
         print(f"CSV and PNG are in {images}", file=sys.stderr)
     elif asked.what == "race":
-        table = raced(asked.quick, 0 if asked.drawn else asked.seeds)
+        table = raced(asked.quick, 0 if asked.replot else asked.seeds)
     else:
         table = overhead.table(overhead.measure(*((1.0, 1) if asked.quick else (10.0, 3))))
     print(table)
     if asked.write:
-        page.fill(asked.what, table, measured=not asked.drawn)
+        page.fill(asked.what, table, measured=not asked.replot)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,8 @@ QUICK = 50  # times fewer pushes
 
 
 class Run(NamedTuple):
-    """A simulation: the figure and the panel that it belongs to, its line, what is simulated."""
+    """A simulation: the panel that it belongs to, its line, what is simulated."""
 
-    figure: str
     panel: str
     word: str
     study: Study
@@ -33,7 +32,7 @@ def clients() -> list[Run]:
     """From 250 to 10,000 clients, the long ones first."""
     return [
         Run(
-            "clients", f"{many} clients", word,
+            f"{many} clients", word,
             dataclasses.replace(PAPER, clients=many, batch=128),
         )
         for many in reversed(MANY)
@@ -45,7 +44,7 @@ def combinations() -> list[Run]:
     """128 pictures at a time, from few clients or from many."""
     return [
         Run(
-            "combinations", f"batch {batch}, {some} clients", word,
+            f"batch {batch}, {some} clients", word,
             dataclasses.replace(PAPER, clients=some, batch=batch),
         )
         for batch, some in COMBINATIONS
@@ -57,7 +56,7 @@ def gates() -> list[Run]:
     """Parameters, or gradients, that are not sent."""
     study = dataclasses.replace(PAPER, clients=16, batch=8)
     return [
-        Run("gates", f"gate before {what}", f"{FASGD},gate_{what}={weight}", study)
+        Run(f"gate before {what}", f"{FASGD},gate_{what}={weight}", study)
         for what in ("fetch", "push")
         for weight in GATES
     ]

@@ -27,7 +27,7 @@ def runs() -> list[Run]:
                 BASE, clients=clients, iterations=RATES[clients], stragglers=stragglers
             )
             panel = f"{clients} clients" + (f", {stragglers} five times slower" * bool(stragglers))
-            made += [Run("scale", panel, word, study) for word in words(clients)]
+            made += [Run(panel, word, study) for word in words(clients)]
     return made
 
 
