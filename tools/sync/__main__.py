@@ -4,42 +4,34 @@ import argparse
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from remotely_rl.sync import problems, study
 from remotely_rl.sync.simulator import Row
 from tools import runs, sync
 from tools.sync import overhead, page, paper, race, scale
 from tools.sync.paper import Run
 
-FIGURES: dict[str, Callable[[], list[Run]]] = {
-    "combinations": paper.combinations,
-    "clients": paper.clients,
-    "gates": paper.gates,
-    "scale": scale.runs,
+Simulate = Callable[[Run], tuple[Run, list[Row]]]
+FIGURES: dict[str, tuple[Callable[[], list[Run]], Simulate]] = {
+    "combinations": (paper.combinations, paper.simulate),
+    "clients": (paper.clients, paper.simulate),
+    "gates": (paper.gates, paper.simulate),
+    "scale": (scale.runs, scale.simulate),
 }
 
 
-def simulate(run: Run) -> tuple[Run, list[Row], float]:
-    """One simulation, in a process of its own."""
-    began = time.monotonic()
-    rows = study.run(run.word, run.study, problems.load())
-    return run, rows, time.monotonic() - began
-
-
-def simulated(simulations: list[Run], processes: int, file: Path) -> None:
-    """Runs all, and writes a CSV."""
+def simulated(simulations: list[Run], simulate: Simulate, processes: int, file: Path) -> None:
+    """Runs all, each in a process of its own, and writes a CSV."""
     done: list[tuple[Run, list[Row]]] = []
     with ProcessPoolExecutor(processes) as pool:
-        for run, rows, seconds in pool.map(simulate, simulations):
+        for run, rows in pool.map(simulate, simulations):
             done.append((run, rows))
             last = rows[-1]
             print(
                 f"{run.panel}, {run.word}: loss {last.seen['loss']:.4f}, accuracy"
-                f" {last.seen['accuracy']:.4f} ({seconds:.0f} s)",
+                f" {last.seen['accuracy']:.4f}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
     page.write(file, done)
@@ -86,9 +78,9 @@ def main() -> None:
         images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
         file = (page.IMAGES if asked.replot else images) / f"sync-{asked.what}.csv"
         if not asked.replot:
-            simulations = FIGURES[asked.what]()
-            simulations = paper.quick(simulations) if asked.quick else simulations
-            simulated(simulations, asked.processes, file)
+            make, simulate = FIGURES[asked.what]
+            simulations = paper.quick(make()) if asked.quick else make()
+            simulated(simulations, simulate, asked.processes, file)
         curves = page.read(file)
         page.draw(curves, images / f"sync-{asked.what}.png")
         table = page.table(curves)

@@ -9,6 +9,8 @@ its code has it.
 import dataclasses
 from typing import NamedTuple
 
+from remotely_rl.sync import problems, study
+from remotely_rl.sync.simulator import Row
 from remotely_rl.sync.study import Study
 
 FASGD = "fasgd:mode=fred,deviation_start=0,at_zero=plus1,rate=0.005"
@@ -18,6 +20,7 @@ COMBINATIONS = ((1, 128), (4, 32), (8, 16), (32, 4))
 MANY = (250, 500, 1000, 10_000)
 GATES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 QUICK = 50  # times fewer pushes
+LAST = 10  # looks at the test set, whose mean is told: one alone may be 4 % off
 
 
 class Run(NamedTuple):
@@ -26,6 +29,11 @@ class Run(NamedTuple):
     panel: str
     word: str
     study: Study
+
+
+def simulate(run: Run) -> tuple[Run, list[Row]]:
+    """What was run, and what became of it."""
+    return run, study.run(run.word, run.study, problems.load())
 
 
 def clients() -> list[Run]:
@@ -54,9 +62,9 @@ def combinations() -> list[Run]:
 
 def gates() -> list[Run]:
     """Parameters, or gradients, that are not sent."""
-    study = dataclasses.replace(PAPER, clients=16, batch=8)
+    few = dataclasses.replace(PAPER, clients=16, batch=8)
     return [
-        Run(f"gate before {what}", f"{FASGD},gate_{what}={weight}", study)
+        Run(f"gate before {what}", f"{FASGD},gate_{what}={weight}", few)
         for what in ("fetch", "push")
         for weight in GATES
     ]
@@ -67,6 +75,6 @@ def quick(runs: list[Run]) -> list[Run]:
     made = []
     for run in runs[:2]:
         iterations = run.study.iterations // QUICK
-        study = dataclasses.replace(run.study, iterations=iterations, every=iterations // 2)
-        made.append(run._replace(study=study))
+        short = dataclasses.replace(run.study, iterations=iterations, every=iterations // 2)
+        made.append(run._replace(study=short))
     return made
