@@ -5,11 +5,11 @@ same as a slow machine on a busy one with two cores, where sleeping leaves the c
 with stragglers there is less work done in all, but the same by each of the others or more.
 
 A mean of k gradients is less noisy than one, and may take a larger step: the learning rate is
-that of one gradient by the square root of k, as A2C's grows with the environments.
+that of one gradient by the fourth root of k.  By the square root, the means of sixteen fell
+back before they were there, and stayed; without a root they took two to three times as long.
 """
 
 import functools
-import math
 import statistics
 import time
 from typing import Any, NamedTuple
@@ -27,10 +27,13 @@ from tools.bench.benchmark import ROOT
 FILE = ROOT / "docs" / "race.jsonl"
 TARGET, MINUTES = 475.0, 2.0
 CONFIG: dict[str, Any] = {
-    "env": "CartPole-v1", "envs_per_actor": 4, "trajectory_steps": 16, "random_start": 0,
-    "reward_clip": 0.0, "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98,
+    "env": "CartPole-v1", "envs_per_actor": 2, "trajectory_steps": 8, "random_start": 0,
+    "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98, "standardise": True,
     "optimizer": "adam", "learning_rate": 1e-3, "learning_rate_end": 5e-4,
     "decay_steps": 200_000,
+    # Rewards of 1 make values of 50, beside whose error the policy's gradient is lost in the
+    # bound of both: one run in five then fell back and stayed.
+    "reward_clip": 0.05,
 }  # fmt: skip
 
 
@@ -94,18 +97,15 @@ def words(workers: int) -> dict[str, int]:
     half, quarter = workers // 2, workers // 4
     return {
         "synchronous": workers,
-        f"backup_workers:backups={quarter}": workers - quarter,
         f"semi_async:n={half},counted=3,weak=5": half,
         f"semi_async:n={quarter},counted=6,weak=9": quarter,
-        "stale_synchronous:slack=3": 1,
         "asynchronous": 1,
-        "sasgd": 1,
     }
 
 
 def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
     """Trains until the mean of 30 returns is reached."""
-    by = math.sqrt(words(course.workers)[word])
+    by = words(course.workers)[word] ** 0.25
     rates = {name: CONFIG[name] * by for name in ("learning_rate", "learning_rate_end")}
     fields = {**CONFIG, **rates, "actors": course.workers, "sync": word, "seed": seed}
     config = a3c.Config(**fields)
