@@ -92,7 +92,8 @@ LONG_PIECES: dict[str, Any] = {
     "decay_steps": 2_000_000,
 }  # fmt: skip
 APART: dict[str, Any] = {
-    **LONG_PIECES, "random_start": 200, "entropy": 0.02, "decay_steps": 1_000_000,
+    **LONG_PIECES, "learning_rate_end": 5e-4, "decay_steps": 1_000_000, "random_start": 200,
+    "entropy": 0.02, "entropy_end": 0.02,
 }  # fmt: skip
 LATE = {"LunarLander-v3": LONG_PIECES, "Pendulum-v1": APART}
 BOTH = {
