@@ -95,11 +95,15 @@ APART: dict[str, Any] = {
     **LONG_PIECES, "learning_rate_end": 5e-4, "decay_steps": 1_000_000, "random_start": 200,
     "entropy": 0.02, "entropy_end": 0.02,
 }  # fmt: skip
+# Without values in units of their own the gradient's bound is filled by the value's error.
+OWN_VALUES: dict[str, Any] = {
+    "learning_rate": 2e-3, "learning_rate_end": 7e-4, "standardise": True, "value_weight": 0.005,
+}  # fmt: skip
 LATE = {"LunarLander-v3": LONG_PIECES, "Pendulum-v1": APART}
 BOTH = {
     (algorithm, env): {**differing, **more}
     for env, differing in LATE.items()
-    for algorithm, more in {"a2c": {}, "ga3c": {"train_rows": 1024}}.items()
+    for algorithm, more in {"a2c": {}, "ga3c": {"train_rows": 1024}, "a3c": OWN_VALUES}.items()
 }
 UNFIT = {("n_step_q", "Pendulum-v1")}  # its actions are numbered
 
