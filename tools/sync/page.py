@@ -64,8 +64,8 @@ def read(path: Path) -> list[Curve]:
 def draw(curves: Sequence[Curve], png: Path) -> None:
     """The test loss, a panel beside the other; by the simulated clock where there is one."""
     panels = list(dict.fromkeys(curve.panel for curve in curves))
-    across = min(4, len(panels))
-    down = -(-len(panels) // across)
+    across = next(many for many in (4, 3, 2, 1) if len(panels) % many == 0)
+    down = len(panels) // across
     figure = Figure(figsize=(4 * across, 3.5 * down), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
