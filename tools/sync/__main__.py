@@ -44,9 +44,9 @@ def raced(quick: bool, seeds: int) -> str:
         known = runs.read(file, race.Finish)
         for seed in range(1, (1 if quick else seeds) + 1):
             for course in race.COURSES[:1] if quick else race.COURSES:
-                for word in race.words(course.workers):
+                for word in race.words(course.workers) if seed <= course.task.seeds else ():
                     if not any(one.is_of(course, word, seed) for one in known):
-                        finish = race.run(word, course, seed, 0.2 if quick else race.MINUTES)
+                        finish = race.run(word, course, seed, 0.2 if quick else course.task.minutes)
                         runs.add(file, finish)
                         print(finish, file=sys.stderr, flush=True)
         return race.table(runs.read(file, race.Finish))

@@ -1,4 +1,4 @@
-"""Rules on a live cluster: the way to CartPole's 475, with workers of even and uneven speed.
+"""Rules on a live cluster: the way to CartPole's 475 and Pong's 15, with workers of uneven speed.
 
 A straggler sleeps after each gradient for so many times as long as it took.  That is not the
 same as a slow machine on a busy one with two cores, where sleeping leaves the cores to others:
@@ -9,6 +9,7 @@ that of one gradient by the fourth root of k.  By the square root, the means of 
 back before they were there, and stayed; without a root they took two to three times as long.
 """
 
+import dataclasses
 import functools
 import statistics
 import time
@@ -25,9 +26,19 @@ from tools import tables
 from tools.bench.benchmark import ROOT
 
 FILE = ROOT / "docs" / "race.jsonl"
-TARGET, MINUTES = 475.0, 2.0
-CONFIG: dict[str, Any] = {
-    "env": "CartPole-v1", "envs_per_actor": 2, "trajectory_steps": 8, "random_start": 0,
+
+
+class Task(NamedTuple):
+    """What is to be reached, for how many minutes it is tried, from how many seeds, and how."""
+
+    target: float
+    minutes: float
+    seeds: int
+    config: dict[str, Any]
+
+
+CARTPOLE: dict[str, Any] = {
+    "envs_per_actor": 2, "trajectory_steps": 8, "random_start": 0,
     "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98, "standardise": True,
     "optimizer": "adam", "learning_rate": 1e-3, "learning_rate_end": 5e-4,
     "decay_steps": 200_000,
@@ -35,6 +46,11 @@ CONFIG: dict[str, Any] = {
     # bound of both: one run in five then fell back and stayed.
     "reward_clip": 0.05,
 }  # fmt: skip
+PONG: dict[str, Any] = {"envs_per_actor": 4, "optimizer": "adam", "learning_rate": 5e-4}
+TASKS = {
+    "CartPole-v1": Task(475.0, 2.0, 5, CARTPOLE),
+    "ALE/Pong-v5": Task(15.0, 20.0, 1, PONG),
+}
 
 
 class SlowWork(sharing.SegmentWork):
@@ -63,11 +79,16 @@ class Course(NamedTuple):
     workers: int
     slow: int = 0
     by: float = 1.0
+    env: str = "CartPole-v1"
 
     @property
     def name(self) -> str:
         stragglers = f", {self.slow} of them {self.by:g} times slower" if self.slow else ""
-        return f"{self.workers} workers{stragglers}"
+        return f"{self.env}: {self.workers} workers{stragglers}"
+
+    @property
+    def task(self) -> Task:
+        return TASKS[self.env]
 
 
 class Finish(NamedTuple):
@@ -89,7 +110,7 @@ class Finish(NamedTuple):
 
 COURSES = [
     Course(workers, slow, by) for workers in (8, 16) for slow, by in ((0, 1.0), (2, 2.0), (2, 5.0))
-]
+] + [Course(8, 2, 2.0, "ALE/Pong-v5")]
 
 
 def words(workers: int) -> dict[str, int]:
@@ -104,11 +125,14 @@ def words(workers: int) -> dict[str, int]:
 
 
 def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
-    """Trains until the mean of 30 returns is reached."""
+    """Trains until the mean of 30 returns is what is to be reached, or time is over."""
     by = words(course.workers)[word] ** 0.25
-    rates = {name: CONFIG[name] * by for name in ("learning_rate", "learning_rate_end")}
-    fields = {**CONFIG, **rates, "actors": course.workers, "sync": word, "seed": seed}
-    config = a3c.Config(**fields)
+    at_one = a3c.Config(course.env, course.workers, sync=word, seed=seed, **course.task.config)
+    config = dataclasses.replace(
+        at_one,
+        learning_rate=at_one.learning_rate * by,
+        learning_rate_end=at_one.learning_rate_end * by,
+    )
     sampler.connect(max(one.workers for one in COURSES))
     shared = sharing.SharedLearner(config, make_learner(config).model)
     model = models.on_cpu(shared.model)
@@ -120,7 +144,7 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
         while server.take(timeout_s=1.0) is None:
             pass  # the clock starts when the first worker is there
         began = time.monotonic()
-        while time.monotonic() - began < 60 * minutes and not tally.judged() >= TARGET:
+        while time.monotonic() - began < 60 * minutes and not tally.judged() >= course.task.target:
             shared.follow(steps)
             pushed = server.take(timeout_s=1.0, told=steps)
             if pushed is not None:
@@ -131,8 +155,8 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
         server.close()
     counters = shared.rule.counters
     return Finish(
-        course.name, word, seed, tally.judged() >= TARGET, seconds, steps, counters.pushes,
-        counters.staleness_mean, counters.dropped,
+        course.name, word, seed, tally.judged() >= course.task.target, seconds, steps,
+        counters.pushes, counters.staleness_mean, counters.dropped,
     )  # fmt: skip
 
 
