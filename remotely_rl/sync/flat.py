@@ -1,7 +1,8 @@
 """A module whose parameters are views of one flat vector, and so are their gradients.
 
-A vector comes and goes whole, in one copy; torch's modules never know of it.  Weights of
-convolutions that are kept channels last, which CPUs compute faster with, lie so in it.
+A vector comes and goes whole, in one copy; torch's modules never know of it.  Parameters lie in
+it row by row, whatever their memory format was: a model that is sent arrives contiguous, and
+a vector has to mean the same where it is made and where it is used.
 """
 
 from collections.abc import Callable
@@ -16,13 +17,13 @@ class Flat:
     def __init__(self, module: nn.Module):
         parameters = list(module.parameters())
         self.module = module
-        self.vector = torch.cat([_in_order(parameter.detach()) for parameter in parameters])
+        self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.gradient = torch.zeros_like(self.vector)
         begin = 0
         for parameter in parameters:
             end = begin + parameter.numel()
-            parameter.grad = _shaped(self.gradient[begin:end], parameter)
-            parameter.data = _shaped(self.vector[begin:end], parameter)
+            parameter.grad = self.gradient[begin:end].view(parameter.shape)
+            parameter.data = self.vector[begin:end].view(parameter.shape)
             begin = end
 
     def load(self, parameters: Tensor) -> None:
@@ -41,20 +42,3 @@ class Flat:
         """The gradient [P] of what `loss` computes, at `parameters` [P]; the caller's own."""
         self.load(parameters)
         return self.gradient_of(loss())
-
-
-def _last(parameter: Tensor) -> bool:
-    return not parameter.is_contiguous() and parameter.is_contiguous(
-        memory_format=torch.channels_last
-    )
-
-
-def _in_order(parameter: Tensor) -> Tensor:
-    return (parameter.permute(0, 2, 3, 1) if _last(parameter) else parameter).reshape(-1)
-
-
-def _shaped(part: Tensor, like: Tensor) -> Tensor:
-    if not _last(like):
-        return part.view(like.shape)
-    count, channels, height, width = like.shape
-    return part.view(count, height, width, channels).permute(0, 3, 1, 2)

@@ -39,15 +39,18 @@ def test_its_gradient_is_that_of_the_parts_in_the_order_of_the_vector() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_weights_that_lie_channels_last_stay_so() -> None:
+def test_a_vector_means_the_same_to_a_model_that_lies_otherwise_in_memory() -> None:
     model = models.SmallCNN((4, 42, 42), 6)
-    Flat(model)
+    sent = copy.deepcopy(model).to(memory_format=torch.contiguous_format)
+    obs = torch.randint(0, 255, (3, 4, 42, 42), dtype=torch.uint8)
+    assert not model.body[0][0].weight.is_contiguous(), "it is channels last"
+    here, there = Flat(model), Flat(sent)
 
-    assert all(
-        part.weight.is_contiguous(memory_format=torch.channels_last)
-        for part in model.modules()
-        if isinstance(part, nn.Conv2d)
-    )
+    there.load(here.vector * 2)
+    here.load(here.vector * 2)
+
+    for ours, theirs in zip(model(obs), sent(obs), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_gradient_is_the_caller_s_own_and_its_norm_is_bounded() -> None:

@@ -1,6 +1,8 @@
 """The parameter server, on a cluster of processes: it is the simulator, but for who comes when."""
 
 import contextlib
+import copy
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import sync
+from remotely_rl import models, sync
 from remotely_rl.errors import TrainingError
 from remotely_rl.sync.dispatch import Kind, Scripted
 from remotely_rl.sync.flat import Flat
@@ -54,6 +56,21 @@ class Poisoned(Regression):
         self.count += 1
         spoilt = self.bad and (self.always or self.count == 2)
         return super().gradient(parameters) * (float("nan") if spoilt else 1.0)
+
+
+class Looking:
+    """The gradient of what a network, that it was sent, says of pictures."""
+
+    def __init__(self, network: nn.Module, number: int):
+        self.flat = Flat(network)
+        self.random = torch.Generator().manual_seed(number)
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        obs = torch.randint(0, 255, (4, 4, 42, 42), generator=self.random, dtype=torch.uint8)
+        return self.flat.gradient_at(parameters, lambda: self.flat.module(obs)[1].sum())
+
+    def report(self) -> None:
+        """Nothing."""
 
 
 def rule_of(word: str) -> sync.Rule:
@@ -177,3 +194,17 @@ def test_workers_are_told_what_the_server_tells() -> None:
             server.take(1.0, told)
 
     assert Listening.heard == [None, None, None, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("embedded")
+def test_a_worker_s_network_is_the_one_whose_parameters_it_is_given() -> None:
+    network = models.SmallCNN((4, 42, 42), 6)  # its weights lie channels last; sent, they do not
+    twin = Looking(copy.deepcopy(network), 0)
+    rule = sync.make("synchronous", twin.flat.vector.clone(), 1, sync.sgd(0.05))
+    before = rule.parameters.clone()
+
+    with serving(rule, functools.partial(Looking, network)) as server:
+        serve(server, 1)
+
+    expected = before - 0.05 * twin.gradient(before)
+    torch.testing.assert_close(rule.parameters, expected)
