@@ -3,7 +3,7 @@
     python examples/a3c_pong.py
     python examples/a3c_pong.py semi_async:n=2
 
-Four workers play 8 games each, in processes of their own, and compute gradients of what they
+Two workers play 16 games each, in processes of their own, and compute gradients of what they
 saw.  They push these to the shared parameters when they are done; the rule says what follows.
 `remotely-rl train a3c --sync RULE` is the same with metrics, checkpoints and a plot, and
 `remotely-rl rules` lists the rules.
@@ -22,7 +22,7 @@ from remotely_rl import a3c, models, sharing
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
 
-CONFIG = a3c.Config(env="ALE/Pong-v5", actors=4, envs_per_actor=8)
+CONFIG = a3c.Config(env="ALE/Pong-v5", actors=2, envs_per_actor=16, optimizer="adam")
 MINUTES = 20
 
 

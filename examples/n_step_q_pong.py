@@ -2,7 +2,7 @@
 
     python examples/n_step_q_pong.py
 
-Four workers play 8 games each, epsilon-greedily, each game with an epsilon of its own, and push
+Two workers play 16 games each, epsilon-greedily, each game with an epsilon of its own, and push
 one gradient for every 8 steps.  `remotely-rl train n_step_q` is the same with metrics,
 checkpoints and a plot; `--trace-decay 0` makes it one-step Q, `--on-policy` besides SARSA.
 """
@@ -18,7 +18,10 @@ from remotely_rl import models, n_step_q, sharing
 from remotely_rl.sync.server import ParameterServer, Worker
 from remotely_rl.training import make_learner
 
-CONFIG = n_step_q.Config(env="ALE/Pong-v5", actors=4, envs_per_actor=8)
+CONFIG = n_step_q.Config(
+    env="ALE/Pong-v5", actors=2, envs_per_actor=16, optimizer="adam", learning_rate=5e-4,
+    explore_steps=400_000, max_grad_norm=5.0,
+)  # fmt: skip
 MINUTES = 40
 
 
