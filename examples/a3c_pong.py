@@ -1,7 +1,7 @@
 """A3C on Pong, under a sync rule of choice: the loop in full.  Copy it and change what you like.
 
     python examples/a3c_pong.py
-    python examples/a3c_pong.py semi_async:n=2
+    python examples/a3c_pong.py synchronous
 
 Two workers play 16 games each, in processes of their own, and compute gradients of what they
 saw.  They push these to the shared parameters when they are done; the rule says what follows.
