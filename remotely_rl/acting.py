@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 import remotely
-from remotely_rl import environments, models
+from remotely_rl import environments, models, precision
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.trajectory import Trajectory
+
+CPU = torch.device("cpu")
 
 
 class Parameters(NamedTuple):
@@ -119,6 +121,7 @@ class Actor:
         torch.set_num_threads(1)
         self.version = 0
         self.model = copy.deepcopy(model).eval()  # in REMOTELY_LOCAL it is the learner's own
+        self.computes_in = precision.of(config.precision, self.model, CPU)
         self.random = torch.Generator().manual_seed(seed)
         self.player = Player(config, seed)
         self.memory = models.initial_state(self.model, config.envs_per_actor)
@@ -131,7 +134,9 @@ class Actor:
     def sample(self) -> Rollout:
         """Takes T steps in each environment."""
         state = self.memory.numpy().copy()
-        trajectory, seconds = self.player.play(self.look, state, self.version, "inference")
+        # Around all steps, for parameters are converted once.
+        with precision.computing(self.computes_in, CPU):
+            trajectory, seconds = self.player.play(self.look, state, self.version, "inference")
         return Rollout(trajectory, self.episodes(), seconds)
 
     def episodes(self) -> list[Episode]:
@@ -147,9 +152,10 @@ class Actor:
             policy, value, memory = self.model(obs[None], self.memory, begins[None])
             policy, value = policy[0], value[0]
             if not last:  # the next call looks at this one again
-                self.memory = memory
+                self.memory = memory.float()
         else:
             policy, value = self.model(obs)
+        policy, value = policy.float(), value.float()
         if last:
             return Look(np.empty(0), np.empty(0, np.float32), value.numpy())
         action = actions.sample(policy, self.random)

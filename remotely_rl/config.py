@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from remotely_rl import settings
+from remotely_rl import precision, settings
 from remotely_rl.actions import Actions
 from remotely_rl.environments import Atari, Source
 from remotely_rl.errors import TrainingError, nearest
@@ -73,6 +73,9 @@ class Common:
     life_loss_is_terminal: Annotated[bool, "Atari: a lost life ends the episode"] = False
 
     device: Annotated[str, "where the learner computes: auto, cpu, cuda or cuda:N"] = "auto"
+    precision: Annotated[
+        str, "what networks compute in: float32, bfloat16, or auto, the faster of them here"
+    ] = "auto"
     compile: Annotated[bool, "torch.compile the learner's network; a GPU gets CUDA graphs"] = False
     learner_threads: Annotated[
         int, "torch threads of a learner on the CPU; 0: as fits the template", NOT_NEGATIVE
@@ -86,6 +89,7 @@ class Common:
 
     def __post_init__(self) -> None:
         settings.check(self)
+        precision.check(self.precision)
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """How a trained agent draws an action when it is not to take the likeliest."""

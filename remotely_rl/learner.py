@@ -7,7 +7,8 @@ action, and has the learner go over it:
     numbers = learner.learn(lesson, compute_losses, passes=3, minibatches=4)
 
 The same code runs on a CPU and on a GPU.  There, the observations cross once, as bytes and
-from pinned memory, and stay; networks compute in bfloat16, losses and targets in float32.
+from pinned memory, and stay.  Networks may compute in bfloat16 (`precision.py`); losses and
+targets are in float32.
 """
 
 import copy
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import models, returns
+from remotely_rl import models, precision, returns
 from remotely_rl.acting import Parameters
 from remotely_rl.actions import Actions
 from remotely_rl.config import Common, device_of
@@ -161,6 +162,7 @@ class Learner:
         self.actions = actions
         self.device = device_of(config.device)
         self.model = model.to(self.device).train()
+        self.computes_in = precision.of(config.precision, model, self.device)
         self.version = 0
         self.rate = config.learning_rate
         self.entropy_weight = config.entropy
@@ -409,9 +411,8 @@ class Learner:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Within it, networks compute as they are to on this device."""
-        on = self.device.type == "cuda"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=on)
+        """Within it, networks compute in the numbers that the config asks for."""
+        return precision.computing(self.computes_in, self.device)
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -136,7 +136,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(self.normaliser(obs))
-        return self.policy(features), self.value(features).squeeze(-1)
+        return _head(self.policy, features), _head(self.value, features).squeeze(-1)
 
 
 class NatureCNN(ActorCritic):
@@ -233,8 +233,8 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         normal = self.normaliser(obs).flatten(1)
-        policy = self.policy(self.policy_body(normal))
-        return policy, self.value(self.value_body(normal)).squeeze(-1)
+        policy = _head(self.policy, self.policy_body(normal))
+        return policy, _head(self.value, self.value_body(normal)).squeeze(-1)
 
 
 class Recurrent(nn.Module):
@@ -272,7 +272,7 @@ class Recurrent(nn.Module):
             state = torch.cat((hidden, cell), -1)[0]
             seen.append(out)
         memory = torch.cat(seen)
-        return self.policy(memory), self.value(memory).squeeze(-1), state
+        return _head(self.policy, memory), _head(self.value, memory).squeeze(-1), state.float()
 
 
 def with_memory(observation_shape: tuple[int, ...], outputs: int, units: int) -> Recurrent:
@@ -311,6 +311,12 @@ def unroll(
     pieces = [model(piece) for piece in torch.split(flat, size)]
     policy, value = (torch.cat(part) for part in zip(*pieces, strict=True))
     return policy.view(*obs.shape[:2], -1), value.view(obs.shape[:2]), state
+
+
+def _head(layer: nn.Linear, features: Tensor) -> Tensor:
+    """In float32, whatever the body computes in: actions may differ by less than bfloat16 tells."""
+    with torch.autocast(features.device.type, enabled=False):
+        return cast(Tensor, layer(features.float()))
 
 
 def _hidden(inputs: int) -> nn.Sequential:

@@ -69,6 +69,7 @@ def q_values(policy: Tensor, value: Tensor, dueling: bool) -> Tensor:
 
     Dueling: V + A - mean A (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9).
     """
+    policy, value = policy.float(), value.float()
     if not dueling:
         return policy
     return value.unsqueeze(-1) + policy - policy.mean(-1, keepdim=True)

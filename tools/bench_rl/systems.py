@@ -16,7 +16,9 @@ SYSTEMS = {
         note="the library's own loop, with the defaults of each algorithm but for these: an actor"
         " a core (GA3C: two agents a core); A2C trajectory_steps=16, PPO passes=1 minibatches=4,"
         " IMPALA passes=1 minibatches=1, APPO passes=1 and v_trace=False, as Sample Factory's. All"
-        " its networks begin with a normaliser, by running statistics of each pixel",
+        " its networks begin with a normaliser, by running statistics of each pixel; they compute"
+        " in bfloat16 if the CPU has instructions for it (precision=auto), the others in float32,"
+        " as they come",
     ),
     "limit": System(
         "the composed limit",
@@ -25,7 +27,7 @@ SYSTEMS = {
         is_limit=True,
         note="1 / (1/environments + 1/inference + 1/training), each alone on all cores:"
         " environments and inference by a process a core, 16 games each; training one pass over"
-        " 2,048 rows by A2C's loss, in minibatches of 512",
+        " 2,048 rows by A2C's loss, in minibatches of 512; in the numbers that ours compute in",
     ),
     "sb3": System(
         "Stable-Baselines3",

@@ -27,7 +27,7 @@ from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 
 GAME = "ALE/Pong-v5"
-GAMES = 16  # of an actor
+GAMES, STEPS = 16, 16  # of an actor; parameters are converted once in so many steps
 ROWS, MINIBATCHES = 2048, 4
 START_S = 60.0  # in which all processes have begun
 
@@ -42,7 +42,7 @@ def main() -> None:
     window = Window(turn.window.warm_up_s / 2, turn.window.for_s / 2)
     found = {
         "environment": GAMES * together(environment, turn.size, window),
-        "inference": GAMES * together(inference, turn.size, window),
+        "inference": GAMES * STEPS * together(inference, turn.size, window),
         "training": ROWS * rate(training(turn.size), window),
     }
     found["limit"] = 1 / sum(1 / per_s for per_s in found.values())
@@ -58,11 +58,18 @@ def environment(size: int) -> Step:
 
 
 def inference(size: int) -> Step:
-    """An actor's question to its model: what to do in each of its games."""
+    """An actor's questions to its model: what to do in each of its games, for some steps."""
     torch.set_num_threads(1)
-    model = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu")).model.eval()
-    obs = images(GAMES, size)
-    return torch.inference_mode()(lambda: model(obs))
+    learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
+    model, obs = learner.model.eval(), images(GAMES, size)
+
+    @torch.inference_mode()
+    def ask() -> None:
+        with learner.precision():
+            for _ in range(STEPS):
+                model(obs)
+
+    return ask
 
 
 def training(size: int) -> Step:
