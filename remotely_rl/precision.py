@@ -15,8 +15,8 @@ from remotely_rl.errors import TrainingError, nearest
 
 CHOICES = ("auto", "float32", "bfloat16")
 
-# A CPU that has one of these multiplies bfloat16 twice as fast as float32, or faster; one that
-# has none is slower by it.  As torch.cpu.get_capabilities() calls them.
+# What a CPU multiplies bfloat16 with, as torch.cpu.get_capabilities() calls it; without, each
+# product would be converted to float32 and back.
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
