@@ -92,6 +92,11 @@ class Lesson(NamedTuple):
                 Memory(state[which], begins[:, which], valid[:, which]),
             )
 
+    def over(self, passes: int, minibatches: int) -> Iterator["Lesson"]:
+        """What each step is of that goes over it several times, in parts of their own each time."""
+        for _ in range(passes):
+            yield from self.parts(minibatches) if minibatches > 1 else [self]
+
     @property
     def flat_obs(self) -> Tensor:
         """The observations in one row."""
@@ -315,25 +320,27 @@ class Learner:
             gradients = torch.autograd.grad(losses.total, parameters, allow_unused=True)
         return Losses(*(part.detach() for part in losses)), gradients
 
-    def apply(
-        self, losses: Losses, gradients: Sequence[Tensor | None], lesson: Lesson
-    ) -> dict[str, float]:
-        """Takes a step by gradients from elsewhere; returns the numbers of a metrics row.
-
-        Raises LearnerLost if the losses are no numbers any more, or the GPU is gone.
-        """
+    def apply(self, losses: Losses, gradients: Sequence[Tensor | None]) -> Done:
+        """Takes a step by gradients from elsewhere."""
         for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
             parameter.grad = gradient
         with self._gpu():
-            return self._finish([Done(losses, self._step())], lesson, 1)
+            return Done(losses, self._step())
+
+    def finish(self, done: Sequence[Done], lesson: Lesson, minibatches: int) -> dict[str, float]:
+        """Ends an update of these steps, in so many parts; returns the numbers of a metrics row.
+
+        Raises LearnerLost if the losses are no numbers any more, or the GPU is gone.
+        """
+        with self._gpu():
+            return self._finish(done, lesson, minibatches)
 
     def _go_over(
         self, lesson: Lesson, compute_losses: ComputeLosses, passes: int, minibatches: int
     ) -> list[Done]:
         return [
             self._descend(self.losses(part, compute_losses))
-            for _ in range(passes)
-            for part in (lesson.parts(minibatches) if minibatches > 1 else [lesson])
+            for part in lesson.over(passes, minibatches)
         ]
 
     def _losses(
@@ -354,7 +361,7 @@ class Learner:
         self.optimizer.step()
         return norm
 
-    def _finish(self, done: list[Done], lesson: Lesson, minibatches: int) -> dict[str, float]:
+    def _finish(self, done: Sequence[Done], lesson: Lesson, minibatches: int) -> dict[str, float]:
         seen = [one.losses for one in done]
         means = torch.stack([torch.stack(part).mean() for part in zip(*seen, strict=True)])
         _, policy, value, entropy, _ = means.tolist()

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 import remotely
-from remotely_rl import a2c, metrics
+from remotely_rl import a2c, metrics, ppo
 from remotely_rl.actions import Discrete
 from remotely_rl.algorithms import ga3c
 from remotely_rl.errors import LearnerLost, TrainingError
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 CONFIG = ga3c.Config(
     env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, train_rows=1, random_start=0,
     learning_rate=0.01, learning_rate_end=0.01, interval_s=1e6, checkpoint_s=1e6,
+    passes=1, minibatches=1, clip=0.0, standardise=False, kl_target=0.0, trace_decay=1.0,
 )  # fmt: skip
 COIN = Discrete(2)
 
@@ -85,13 +86,24 @@ def updates(brain: Any, count: int) -> list[tuple[dict[str, float], list[int]]]:
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def test_above_the_floor_its_losses_are_those_of_a2c() -> None:
+def some_rows() -> tuple[torch.Tensor, torch.Tensor, Rows]:
     torch.manual_seed(0)
     policy, value = torch.randn(9, 2), torch.randn(9)
     rows = Rows(torch.randint(0, 2, (9,)), torch.randn(9), torch.randn(9), torch.randn(9))
-    ours = ga3c.compute_losses(policy, value, rows, CONFIG, 0.01, COIN)
-    torch.testing.assert_close(ours, a2c.compute_losses(policy, value, rows, a2c.Config(), 0.01,
-                                                        COIN))  # fmt: skip
+    return policy, value, rows
+
+
+def test_above_the_floor_its_losses_without_a_clip_are_those_of_a2c() -> None:
+    some = some_rows()
+    ours = ga3c.compute_losses(*some, CONFIG, 0.01, COIN)
+    torch.testing.assert_close(ours, a2c.compute_losses(*some, a2c.Config(), 0.01, COIN))
+
+
+def test_with_a_clip_its_losses_are_those_of_ppo() -> None:
+    some = some_rows()
+    config = dataclasses.replace(CONFIG, clip=0.3)
+    ours = ga3c.compute_losses(*some, config, 0.01, COIN)
+    torch.testing.assert_close(ours, ppo.compute_losses(*some, ppo.Config(clip=0.3), 0.01, COIN))
 
 
 def one_in_a_hundred() -> tuple[torch.Tensor, Rows]:
@@ -124,14 +136,26 @@ def test_an_action_that_was_given_up_meanwhile_counts_as_no_rarer_than_the_floor
 # --- the brain ------------------------------------------------------------------------------------
 
 
-def test_learning_one_by_one_its_updates_are_those_of_a2c(brains: Brains) -> None:
-    brain = brains()
-    fields = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(a2c.Config)
-              if hasattr(CONFIG, field.name)}  # fmt: skip
-    synchronous = Learner(a2c.Config(**fields), toys.network(), COIN)
+def synchronous_config(kind: type[Any], config: ga3c.Config) -> Any:
+    """Another algorithm's config with the fields that both have."""
+    names = [field.name for field in dataclasses.fields(kind) if hasattr(config, field.name)]
+    return kind(**{name: getattr(config, name) for name in names})
+
+
+SEVERAL = dataclasses.replace(
+    CONFIG, passes=3, clip=0.2, standardise=True, kl_target=0.01, trace_decay=0.9
+)
+
+
+@pytest.mark.parametrize(("like", "config"), [(a2c, CONFIG), (ppo, SEVERAL)], ids=["a2c", "ppo"])
+def test_learning_one_by_one_its_updates_are_those_of_a2c_or_with_several_passes_of_ppo(
+    brains: Brains, like: Any, config: ga3c.Config
+) -> None:
+    brain = brains(config)
+    synchronous = Learner(synchronous_config(like.Config, config), toys.network(), COIN)
     for number in range(3):
         trajectory = played(synchronous.model, seed=number)
-        want = a2c.update(synchronous, trajectory, 0)
+        want = like.update(synchronous, trajectory, 0)
         brain.learn_from(trajectory)
         ((numbers, staleness),) = updates(brain, 1)
         assert numbers == pytest.approx(want)
@@ -139,6 +163,14 @@ def test_learning_one_by_one_its_updates_are_those_of_a2c(brains: Brains) -> Non
         torch.testing.assert_close(
             toys.weights(brain.learner.model), toys.weights(synchronous.model)
         )
+
+
+def test_each_part_of_each_pass_is_a_step_and_all_of_them_are_one_update(brains: Brains) -> None:
+    brain = brains(dataclasses.replace(SEVERAL, minibatches=2))
+    brain.learn_from(played())
+    updates(brain, 1)
+    (kept, *_) = brain.learner.optimizer.state.values()
+    assert (int(kept["step"]), brain.learner.version) == (6, 1)
 
 
 def test_the_reward_of_an_episodes_last_step_counts(brains: Brains) -> None:
@@ -368,14 +400,13 @@ def test_an_agent_asks_once_for_each_observation_and_says_how_old_the_oldest_ans
     assert [told.version.tolist() for told in brain.told] == [[1] * 4, [9] * 4, [17] * 4]
 
 
-def test_an_agent_whose_brain_refuses_what_it_tells_says_so_when_it_is_called_next() -> None:
+def test_an_agent_whose_brain_refuses_what_it_tells_says_so() -> None:
     class Refusing(Told):
         def learn_from(self, trajectory: Trajectory) -> None:
             raise RuntimeError("the queue is gone")
 
     brain: Any = Refusing(toys.network())
     agent = remotely.local(ga3c.Agent, CONFIG, brain, 5)
-    agent.sample()  # nobody has waited for the answer yet
     with pytest.raises(RuntimeError, match="the queue is gone"):
         agent.sample()
 

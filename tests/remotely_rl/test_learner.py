@@ -316,7 +316,7 @@ def test_a_step_by_gradients_from_elsewhere_is_the_same_step() -> None:
         lesson = lesson_of(there, trajectory)
         elsewhere = copy.deepcopy(there.model)
         found, gradients = there.gradient(lesson, a2c.compute_losses, elsewhere)
-        assert there.apply(found, gradients, lesson) == numbers
+        assert there.finish([there.apply(found, gradients)], lesson, 1) == numbers
         assert torch.equal(toys.weights(here.model), toys.weights(there.model))
     assert here.version == there.version == 3
 
