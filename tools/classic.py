@@ -71,7 +71,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": SEVERAL_PASSES,
     "impala": SEVERAL_PASSES,
     "appo": SEVERAL_PASSES,
-    "ga3c": {**ONE_PASS, "train_rows": 128},
+    "ga3c": SEVERAL_PASSES,
     "a3c": {**ONE_PASS, **SHARED, "learning_rate": 2e-3, "standardise": False},
     "n_step_q": {
         **SHARED,
@@ -103,7 +103,7 @@ LATE = {"LunarLander-v3": LONG_PIECES, "Pendulum-v1": APART}
 BOTH = {
     (algorithm, env): {**differing, **more}
     for env, differing in LATE.items()
-    for algorithm, more in {"a2c": {}, "ga3c": {"train_rows": 1024}, "a3c": OWN_VALUES}.items()
+    for algorithm, more in {"a2c": {}, "a3c": OWN_VALUES}.items()
 }
 UNFIT = {("n_step_q", "Pendulum-v1")}  # its actions are numbered
 

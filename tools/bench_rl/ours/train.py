@@ -16,7 +16,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"actors": cores(), "passes": 1, "minibatches": 4},
     "impala": {"actors": cores(), "passes": 1, "minibatches": 1},
     "appo": {"actors": cores(), "passes": 1, "v_trace": False},
-    "ga3c": {"actors": 2 * cores()},
+    "ga3c": {"actors": 2 * cores(), "passes": 1, "minibatches": 1},
 }
 
 
