@@ -13,11 +13,12 @@ while the one or two before it were computed.
 
 The paper learns from everything once, by the plain policy gradient, in which an action that
 the policy has meanwhile given up would dominate; so no logarithm of a probability is let below
-that of `probability_floor` (the paper adds a constant to it).  On Pong that took 1.3 million
+that of `probability_floor` (the paper adds a constant to it).  On Pong that took 1.2 million
 steps to win half of the points.  Here an update goes over its batch several times (`passes`,
 `minibatches`), and PPO's clipped ratio to the policy that acted bounds both, the passes and
 the lag.  `--passes 1 --minibatches 1 --clip 0 --no-standardise --kl-target 0 --trace-decay 1
---trajectory-steps 8 --train-rows 256 --entropy 0.004` is the paper's way.
+--trajectory-steps 8 --train-rows 256 --entropy 0.004` is nearest to the paper's way, by Adam
+and with means in place of sums.
 
 Unlike the authors' code, the reward of an episode's last step counts.
 

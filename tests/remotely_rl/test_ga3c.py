@@ -101,8 +101,7 @@ def test_above_the_floor_its_losses_without_a_clip_are_those_of_a2c() -> None:
 
 def test_with_a_clip_its_losses_are_those_of_ppo() -> None:
     some = some_rows()
-    config = dataclasses.replace(CONFIG, clip=0.3)
-    ours = ga3c.compute_losses(*some, config, 0.01, COIN)
+    ours = ga3c.compute_losses(*some, dataclasses.replace(CONFIG, clip=0.3), 0.01, COIN)
     torch.testing.assert_close(ours, ppo.compute_losses(*some, ppo.Config(clip=0.3), 0.01, COIN))
 
 
