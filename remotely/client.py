@@ -126,7 +126,7 @@ class Client:
         self._inside = inside
         self._key = key
         self._shipment = shipment
-        self._patience_s = patience_s
+        self._patience_s = min(max(0.0, patience_s), control.LONGEST_S)
         self._on_shutdown = on_shutdown
         self._on_forget = on_forget
         self._host = host.identity()

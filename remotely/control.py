@@ -6,7 +6,7 @@ anyone looks at it.  There is no pickle here, on purpose: a pickle is code, and 
 runs any.
 """
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -22,6 +22,22 @@ class _Struct(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The tag, the class's name, tells the members of a union apart."""
 
 
+# --- numbers --------------------------------------------------------------------------------------
+# What msgpack can carry and no honest peer says (a NaN, an infinity, fewer than none, more than any
+# machine has) is refused here, and so never counted with.
+
+LONGEST_S = 1e9  # 30 years; who would wait for ever asks for this
+Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]  # bytes, calls, tickets, lives
+Cores = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Gpus = Annotated[int, msgspec.Meta(ge=0, le=4096)]  # how many a machine has, or which
+Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of some clock
+Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Offset = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]  # in a file; -1: near its end
+Balance = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # below zero where too much went
+
+
 # --- nouns that several messages carry ------------------------------------------------------------
 
 
@@ -31,8 +47,8 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     name: str
     class_name: str
-    life: int
-    pid: int
+    life: Amount
+    pid: Pid
     host: str  # processes of the same host see the same files and pids
     machine: str  # its name, for people
     ipc: str
@@ -49,10 +65,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     class_name: str
     owner: str  # the session whose end is the actor's end; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output
-    cpus: float = 1
-    gpus: int = 0
-    memory: int = 0  # bytes; 0 is no limit
-    life: int = 0
+    cpus: Cores = 1
+    gpus: Amount = 0
+    memory: Amount = 0  # bytes; 0 is no limit
+    life: Amount = 0
     python: str
     env: dict[str, str] = {}
     modules: list[str] = []  # to be imported before the fork, if the worker has them
@@ -62,10 +78,10 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     """How an actor ended.  `lost`: nobody saw; its machine went silent."""
 
     actor: str
-    life: int
+    life: Amount
     lost: bool = False
     asked: bool = False  # it was closed, or its owner ended
-    exit: int | str | None = None
+    exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""
 
@@ -73,20 +89,20 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     location: Location
     request: Request
-    gpu_ids: list[int] = []
-    calls: int = 0
-    cpu_percent: float = 0
-    rss: int = 0
-    since: float = 0  # wall clock, for people alone
+    gpu_ids: list[Gpus] = []
+    calls: Amount = 0
+    cpu_percent: Percent = 0
+    rss: Amount = 0
+    since: Moment = 0  # wall clock, for people alone
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What changes of an actor while it lives."""
 
     actor: str
-    calls: int = 0
-    cpu_percent: float = 0
-    rss: int = 0
+    calls: Amount = 0
+    cpu_percent: Percent = 0
+    rss: Amount = 0
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +110,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     machine: str
-    pid: int
+    pid: Pid
     actor: str = ""
 
 
@@ -103,12 +119,12 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     address: str
     python: str
-    cpus: float
-    gpus: int
-    memory: int
+    cpus: Cores
+    gpus: Gpus
+    memory: Amount
     free_cpus: float
-    free_gpus: int
-    free_memory: int
+    free_gpus: Balance
+    free_memory: Balance
     actors: list[ActorStatus]
 
 
@@ -118,7 +134,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(_Struct, frozen=True):
     session: str
     python: str
-    pid: int
+    pid: Pid
     host: str
     machine: str
     actor: str = ""  # the actor in which this client lives, if it does
@@ -126,28 +142,28 @@ class Hello(_Struct, frozen=True):
 
 
 class Place(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
     request: Request
-    patience_s: float
+    patience_s: Seconds
 
 
 class End(_Struct, frozen=True):
     """End an actor: asked politely first, made to after `grace_s`."""
 
     actor: str
-    grace_s: float
+    grace_s: Seconds
 
 
 class Locate(_Struct, frozen=True):
     """Where is the actor of this id, or this name?  From then on the asker is told of its end."""
 
-    ticket: int
+    ticket: Amount
     actor: str = ""
     name: str = ""
 
 
 class AskStatus(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
 
 
 class ReadLog(_Struct, frozen=True):
@@ -156,9 +172,9 @@ class ReadLog(_Struct, frozen=True):
     `actor` is an id or a name; a name stays known when its actor has ended.
     """
 
-    ticket: int
+    ticket: Amount
     actor: str
-    offset: int = -1
+    offset: Offset = -1
 
 
 class Goodbye(_Struct, frozen=True):
@@ -170,42 +186,42 @@ class Goodbye(_Struct, frozen=True):
 
 class Welcome(_Struct, frozen=True):
     pythons: list[str]
-    cpus: float  # of all workers together
+    cpus: Cores  # of all workers together
 
 
 class Placed(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
     location: Location
 
 
 class NotPlaced(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
     error: str  # the name of a class in errors.py
     why: str
 
 
 class Waiting(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
     why: str  # empty: there is room now, and the actor is being made
 
 
 class Located(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
     location: Location | None = None
     obituary: Obituary | None = None
 
 
 class Status(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
     workers: list[WorkerStatus]
     clients: list[ClientStatus]
-    waiting: int
+    waiting: Amount
 
 
 class LogPiece(_Struct, frozen=True):
-    ticket: int
+    ticket: Amount
     text: str
-    offset: int
+    offset: Offset
     known: bool
     ended: bool
 
@@ -234,16 +250,16 @@ class Register(_Struct, frozen=True):
     host: str
     machine: str
     address: str
-    pid: int
-    cpus: float
-    gpus: int
-    memory: int
+    pid: Pid
+    cpus: Cores
+    gpus: Gpus
+    memory: Amount
     actors: list[ActorStatus]
 
 
 class Spawned(_Struct, frozen=True):
     location: Location
-    since: float = 0  # wall clock, for people alone
+    since: Moment = 0  # wall clock, for people alone
 
 
 class Died(_Struct, frozen=True):
@@ -267,7 +283,7 @@ class Registered(_Struct, frozen=True):
 
 class Spawn(_Struct, frozen=True):
     request: Request
-    gpu_ids: list[int]
+    gpu_ids: list[Gpus]
 
 
 class Preload(_Struct, frozen=True):
@@ -284,13 +300,13 @@ class Leave(_Struct, frozen=True):
 class Beat(_Struct, frozen=True):
     """`asked`: when, on the sender's monotonic clock; not zero if an answer is wanted."""
 
-    asked: float = 0.0
+    asked: Moment = 0.0
 
 
 class Tick(_Struct, frozen=True):
     """Proves a route; see lease.py.  `asked`: of the beat that it answers, if it answers one."""
 
-    asked: float = 0.0
+    asked: Moment = 0.0
 
 
 class WhoAreYou(_Struct, frozen=True):
@@ -316,7 +332,7 @@ class Birth(_Struct, frozen=True):
     ipc: str
     tcp_host: str
     folder: str  # of the worker, for shipped files
-    gpu_ids: list[int]
+    gpu_ids: list[Gpus]
     public_key: bytes
     secret_key: bytes
     client_keys: list[bytes]
@@ -331,7 +347,7 @@ class Prepare(_Struct, frozen=True):
     host: str
     path: list[str]  # the client's sys.path, of use where both see the same files
     files: dict[str, str]  # relative path: sha256
-    concurrency: int
+    concurrency: Amount
 
 
 class Admit(_Struct, frozen=True):
@@ -345,7 +361,7 @@ class Bound(_Struct, frozen=True):
 
 
 class Count(_Struct, frozen=True):
-    calls: int
+    calls: Amount
 
 
 class Ending(_Struct, frozen=True):
@@ -358,7 +374,7 @@ class Fork(_Struct, frozen=True):
 
 class Forked(_Struct, frozen=True):
     actor: str
-    pid: int
+    pid: Pid
 
 
 class NotForked(_Struct, frozen=True):
@@ -369,8 +385,8 @@ class NotForked(_Struct, frozen=True):
 
 
 class Exited(_Struct, frozen=True):
-    pid: int
-    status: int
+    pid: Pid
+    status: Balance
 
 
 ToMaster = {

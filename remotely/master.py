@@ -151,11 +151,17 @@ class Master:
             os.close(pidfd)
 
     def _watch(self, who: str, pid: int, on_end: Callable[[], None]) -> None:
-        """See a process of this host end at once, however it ends."""
+        """See a process of this host end at once, however it ends.
+
+        Without a descriptor to see it by, or a number that can be looked up, its lease will tell.
+        """
         try:
             self._pidfds[who] = pidfd = os.pidfd_open(pid)
-        except OSError:
+        except ProcessLookupError:
             self._loop.call(on_end)
+        except OSError as error:
+            sentence = f"cannot watch a process of this machine: {error.strerror}"
+            self._complaints.add(sentence, sentence, time.monotonic())
         else:
             self._loop.watch(pidfd, on_end)
 

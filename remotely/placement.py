@@ -40,17 +40,20 @@ _UNITS = {
     "tb": 1000**4,
     "tib": 1 << 40,
 }
+_MOST_BYTES = 1 << 62  # as many as a message carries
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_memory(memory: int | str) -> int:
     """Return bytes, given 512, "512MB" (decimal) or "2GiB" (binary); else raise ValueError."""
-    if isinstance(memory, int) and not isinstance(memory, bool) and memory >= 0:
+    if isinstance(memory, int) and not isinstance(memory, bool) and 0 <= memory <= _MOST_BYTES:
         return memory
     if isinstance(memory, str):
         match = _MEMORY.fullmatch(memory)
         if match and (unit := _UNITS.get(match[2].lower())):
-            return round(float(match[1]) * unit)
+            found = float(match[1]) * unit
+            if found <= _MOST_BYTES:
+                return round(found)
     raise ValueError(f'memory={memory!r} is no amount; write bytes as an int, or "512MB" or "2GiB"')
 
 

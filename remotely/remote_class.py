@@ -113,7 +113,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     for name, (least, what) in _LEAST.items():
         value = changes.get(name, least)
         is_number = isinstance(value, what) and not isinstance(value, bool)
-        if not is_number or not least <= value < float("inf"):
+        if not is_number or not least <= value <= _MOST:
             kind = "a whole number" if what is int else "a number"
             raise ValueError(f"{name}={value!r}: it is to be {kind} from {least} up")
     for name, what in {"wait": bool, "detached": bool, "name": str}.items():
@@ -130,6 +130,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     return msgspec.structs.replace(base, **changes)
 
 
+_MOST = 10**12  # as much as the master's messages carry of anything but bytes
 _LEAST: dict[str, tuple[int, Any]] = {
     "cpus": (0, (int, float)),
     "gpus": (0, int),

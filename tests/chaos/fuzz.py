@@ -68,6 +68,8 @@ def _filled(struct_type: type[msgspec.Struct]) -> Any:
 
 
 def _plausible(kind: Any) -> Any:
+    if hasattr(kind, "__metadata__"):  # a number within bounds
+        kind = kind.__origin__
     origin = getattr(kind, "__origin__", None)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _filled(kind)

@@ -1,8 +1,9 @@
 """Every control message survives its way, and is taken from the role that may say it alone."""
 
 import typing
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -39,12 +40,16 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     float: st.floats(allow_nan=False),  # one is not equal to itself
     type(None): st.none(),
 }
+NUMBERS: dict[Any, Callable[[Any, Any], st.SearchStrategy[Any]]] = {
+    int: st.integers,
+    float: st.floats,
+}
 
 
 @cache
 def made(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
     """Return messages of this kind with values of all their fields, defaults or not."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return st.fixed_dictionaries({name: values(hint) for name, hint in hints.items()}).map(
         lambda fields: kind(**fields)
     )
@@ -52,6 +57,9 @@ def made(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        kind, bounds = arguments
+        return NUMBERS[kind](bounds.ge, bounds.le)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=2)
     if origin is dict:
@@ -117,6 +125,34 @@ def test_what_moves_a_worker_to_start_or_end_something_comes_from_the_master_alo
 
 
 # --- what must be refused -------------------------------------------------------------------------
+
+
+def numbers(kind: type[msgspec.Struct]) -> list[str]:
+    """Return the names of the fields that are numbers, bounded or not."""
+    hints = typing.get_type_hints(kind)
+    return [name for name, hint in hints.items() if hint in (int, float)]
+
+
+TO_MASTER: list[type[msgspec.Struct]] = sorted(
+    {kind for role in control.ToMaster for kind in members(f"to the master from a {role}")}
+    | {control.Request, control.Location, control.ActorStatus, control.Figures, control.Obituary},
+    key=lambda kind: kind.__name__,
+)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TO_MASTER if numbers(kind)])
+@settings(max_examples=1)
+@given(data=st.data())
+def test_a_number_that_nobody_has_is_refused_in_every_field(
+    kind: type[msgspec.Struct], data: st.DataObject
+) -> None:
+    """An infinity among the CPUs once left the master unable to answer any status."""
+    good = msgspec.to_builtins(data.draw(made(kind)))
+    for name in numbers(kind):
+        for wrong in (float("inf"), float("nan"), -2, 1 << 63):
+            bad = msgspec.msgpack.encode({**good, name: wrong})
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.msgpack.decode(bad, type=kind)
 
 
 @pytest.mark.parametrize("way", UNIONS)

@@ -6,7 +6,9 @@ peers are the test: so every order of events can be had, and what the master say
 Over 500 lines: all of it is said to one master, by the same few players.
 """
 
+import errno
 import itertools
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -319,6 +321,30 @@ def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
         "refused what a client",
         "refused what a worker",
     ]
+
+
+@pytest.mark.parametrize("cpus", [float("inf"), float("nan"), -1.0])
+def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status_answered(
+    world: World, client: Client, cpus: float
+) -> None:
+    bad = msgspec.structs.replace(register(), cpus=cpus)
+    answer = answer_to(world, world.worker_key, control.write(bad))
+    assert isinstance(answer, control.Refused)
+    assert client.status().workers == []
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])
+def test_a_peer_whose_process_cannot_be_watched_lives_on(
+    world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(pid: int, flags: int = 0) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(master_module.os, "pidfd_open", fails)
+    client = Client(world, host=host.identity(), pid=os.getpid())
+    client.has(worker)
+    assert [found.session for found in client.status().clients] == [client.session]
+    assert not any(isinstance(said, control.End) for said in worker.heard)
 
 
 def test_an_unknown_connection_is_asked_who_it_is(world: World) -> None:
