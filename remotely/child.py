@@ -1,0 +1,52 @@
+"""One actor's process, as its worker sees it, and how it is made to end."""
+
+import contextlib
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+
+import psutil
+
+from remotely import control
+from remotely.loop import Timer
+from remotely.output import Output
+
+
+@dataclass
+class Child:
+    """One actor's process, as its parent sees it."""
+
+    request: control.Request
+    gpu_ids: list[int]
+    location: control.Location
+    socket: socket.socket
+    output: Output
+    pipes: dict[int, bool]
+    since: float
+    pid: int = 0
+    pidfd: int = -1
+    announced: bool = False
+    status: int | None = None
+    calls: int = 0
+    asked: bool = False
+    why: str = ""
+    cpu: psutil.Process | None = None
+    timers: list[Timer] = field(default_factory=list)
+
+
+def exit_of(status: int | None) -> int | str | None:
+    if status is None:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return signal.Signals(-code).name if code < 0 else code
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number)
+
+
+def kill_group(pid: int) -> None:
+    signal_group(pid, signal.SIGKILL)

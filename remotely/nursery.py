@@ -1,0 +1,266 @@
+"""Where a worker makes the processes of its actors: forks of its zygote, or new interpreters.
+
+    no variables of its own    forked from the zygote (zygote.py), which the nursery holds, and
+                               starts again when it ends
+    variables of its own       a new interpreter: they hold from its first import on (birth.py)
+
+Either way the child is told who it is to be by the first message on a socket of its own.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from remotely import control, host
+from remotely.child import Child
+from remotely.complaints import Complaints
+from remotely.control import MAX_MESSAGE
+from remotely.keys import fresh_pair
+from remotely.loop import Loop
+from remotely.output import Output
+
+AGAIN_S = 1.0  # after which that is tried again for which the machine had no room
+
+
+@dataclass(frozen=True)
+class Home:
+    """What all actors of a worker are told alike."""
+
+    worker: str
+    folder: Path
+    master: str
+    master_public: bytes
+    tcp_host: str
+    host: str
+    machine: str
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+
+class Parent(Protocol):
+    """Whose children they are: it is told what becomes of them."""
+
+    def conceived(self, child: Child) -> None:
+        """There is something to be listened to, though no process yet."""
+
+    def born(self, child: Child) -> None:
+        """It has a process."""
+
+    def not_born(self, request: control.Request, why: str) -> None:
+        """There will be no process."""
+
+    def exited(self, pid: int, status: int) -> None:
+        """The zygote has reaped a process."""
+
+    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+        """An actor has printed something."""
+
+
+class Nursery:
+    """Starts what it is asked for, and its zygote."""
+
+    def __init__(self, loop: Loop, home: Home, parent: Parent, complaints: Complaints) -> None:
+        self.client_keys: list[bytes] = []  # that the next child admits
+        self._loop = loop
+        self._home = home
+        self._parent = parent
+        self._complaints = complaints
+        self._expected: dict[str, Child] = {}  # of whose birth the zygote is to tell
+        self._preloaded: set[str] = set()
+        self._closing = False
+        home.logs.mkdir(parents=True, exist_ok=True)
+        (home.folder / "s").mkdir(exist_ok=True)
+        self._start_zygote()
+
+    def spawn(self, request: control.Request, gpu_ids: list[int]) -> None:
+        """Begin a birth.  Raises OSError where the machine has no room for one."""
+        child, descriptors = self._conceive(request, gpu_ids)
+        self._parent.conceived(child)
+        try:
+            if request.env:
+                self._execute(child, descriptors)
+            else:
+                self._fork(child, descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def preload(self, modules: list[str]) -> None:
+        """Have modules imported before the next fork."""
+        if (new := set(modules) - self._preloaded) and self._zygote.fileno() >= 0:
+            self._preloaded |= new
+            self._zygote.send(control.write(control.Preload(modules=sorted(new))))
+
+    def stop(self) -> None:
+        """Start no other zygote when this one ends."""
+        self._closing = True
+
+    def close(self) -> None:
+        """End the zygote.
+
+        Not asked to end: it may be in the middle of an import of many seconds.  What it was about
+        to tell of is a child of the worker's now, and is killed like the rest.
+        """
+        self._zygote_process.kill()
+        self._zygote_process.wait()
+        self._zygote.close()
+
+    def _conceive(self, request: control.Request, gpu_ids: list[int]) -> tuple[Child, list[int]]:
+        """Return a child without a process, and the descriptors that its process is to have."""
+        home, pair = self._home, fresh_pair()
+        with contextlib.ExitStack() as undo:
+            ours, theirs = (
+                undo.enter_context(end)
+                for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            )
+            out_read, out_write = _pipe(undo)
+            error_read, error_write = _pipe(undo)
+            undo.pop_all()
+        for fd in (out_read, error_read):
+            os.set_blocking(fd, False)
+        ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{request.life}"
+        env = {**request.env, host.TAG: f"{home.worker}:{request.actor}"}
+        birth = control.Birth(
+            request=msgspec.structs.replace(request, env=env),
+            master=home.master,
+            master_public=home.master_public,
+            host=home.host,
+            machine=home.machine,
+            ipc=ipc,
+            tcp_host=home.tcp_host,
+            folder=str(home.folder),
+            gpu_ids=gpu_ids,
+            public_key=pair.public,
+            secret_key=pair.secret,
+            client_keys=self.client_keys,
+        )
+        ours.send(control.write(birth))
+        file = home.logs / f"{request.name}-{request.actor[:8]}.log"
+        child = Child(
+            request=request,
+            gpu_ids=gpu_ids,
+            location=control.Location(
+                actor=request.actor,
+                name=request.name,
+                class_name=request.class_name,
+                life=request.life,
+                pid=0,
+                host=home.host,
+                machine=home.machine,
+                ipc=ipc,
+                tcp="",
+                public_key=pair.public,
+            ),
+            socket=ours,
+            output=Output(file, self._teller(request)),
+            pipes={out_read: False, error_read: True},
+            since=time.time(),
+        )
+        return child, [theirs.detach(), out_write, error_write]
+
+    def _teller(self, request: control.Request) -> Callable[[bool, str], None]:
+        return lambda is_error, text: self._parent.said(request, is_error, text)
+
+    def _execute(self, child: Child, descriptors: list[int]) -> None:
+        """Start a new interpreter: the actor's variables hold from its first import on."""
+        control_fd, out, error = descriptors
+        process = subprocess.Popen(
+            host.module_command("remotely.birth", str(control_fd)),
+            pass_fds=[control_fd],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=error,
+            env={**os.environ, **child.request.env},
+            start_new_session=True,
+        )
+        process.returncode = 0  # the worker reaps it itself
+        self._born(child, process.pid, os.pidfd_open(process.pid))
+
+    def _born(self, child: Child, pid: int, pidfd: int) -> None:
+        child.pid, child.pidfd = pid, pidfd
+        child.location = msgspec.structs.replace(child.location, pid=pid)
+        self._parent.born(child)
+
+    # --- the zygote -------------------------------------------------------------------------------
+
+    def _fork(self, child: Child, descriptors: list[int]) -> None:
+        if self._zygote.fileno() < 0:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.preload(child.request.modules)
+        message = control.write(control.Fork(actor=child.request.actor))
+        socket.send_fds(self._zygote, [message], descriptors)
+        self._expected[child.request.actor] = child
+
+    def _start_zygote(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
+            command = host.module_command("remotely.zygote", str(theirs.fileno()))
+            # The zygote removes the folder if we cannot; it is a child of ours, so that actors
+            # that lose it fall to us.
+            self._zygote_process = subprocess.Popen(
+                [*command, str(self._home.folder), self._home.worker],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # ours goes to whoever started us
+                start_new_session=True,
+            )
+            undo.pop_all()
+        self._zygote = ours
+        self._reader = control.Reader(control.FromZygote)
+        self._loop.watch(ours.fileno(), self._hear_zygote)
+        self._preloaded.clear()  # asked for again by who needs them: one may be what ended the last
+
+    def _hear_zygote(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self._zygote, MAX_MESSAGE, 1)
+        if not data:
+            self._zygote_is_gone()
+            return
+        match self._reader.read(data):
+            case control.Forked(actor=actor, pid=pid):
+                if child := self._expected.pop(actor, None):
+                    self._born(child, pid, descriptors[0])
+                else:
+                    os.close(descriptors[0])
+            case control.NotForked(actor=actor, why=why):
+                if child := self._expected.pop(actor, None):
+                    self._parent.not_born(child.request, why)
+            case control.Exited(pid=pid, status=status):
+                self._parent.exited(pid, status)
+
+    def _zygote_is_gone(self) -> None:
+        self._loop.unwatch(self._zygote.fileno())
+        self._zygote.close()
+        if self._closing:
+            return
+        self._complaints.add("zygote", "the zygote ended; starting another", time.monotonic())
+        expected, self._expected = self._expected, {}
+        for child in expected.values():
+            self._parent.not_born(child.request, "the zygote that was to fork it ended")
+        self._restart_zygote()
+
+    def _restart_zygote(self) -> None:
+        try:
+            self._start_zygote()
+        except OSError as error:
+            sentence = f"no zygote could be started: {error.strerror}"
+            self._complaints.add(sentence, sentence, time.monotonic())
+            self._loop.after(AGAIN_S, self._restart_zygote)
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe2(os.O_CLOEXEC)
+    for fd in ends:
+        undo.callback(os.close, fd)
+    return ends
