@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import remotely
+from remotely import control
 from tests.clusters import Started, Traces, wait_until
 
 
@@ -22,6 +23,17 @@ def temporary_folder_of_its_own() -> Iterator[None]:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
         yield
+
+
+@pytest.fixture(autouse=True)
+def light_zygote(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the zygotes of tests of `remotely` from importing torch.
+
+    A few tests import it, so every test process has it loaded, and its clusters would each spend
+    two seconds on importing what hardly any actor of theirs uses.
+    """
+    if request.path.parent.name == "remotely":
+        monkeypatch.setattr(control, "HEAVY", ("numpy",))
 
 
 @pytest.fixture
