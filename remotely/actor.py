@@ -61,6 +61,8 @@ LOOK_S = 0.002
 LOOKS_IN_VAIN = 10  # after which the door thread stops looking
 REVOKED = "the key with which this call came was revoked"
 FENCED_S = 0.05
+# Who found the actor by its name, or borrowed it, may call while its maker is still sending files.
+NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 
 
@@ -75,6 +77,7 @@ class Actor:
         self._reader = control.Reader(control.ToActor)
         self._stop_asked = False
         self._ender: tuple[bytes, Message] | None = None  # who asked for its end in a call
+        self._early: list[tuple[bytes, Message]] = []  # came before there was an object
         self._done: deque[Reply] = deque()
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
@@ -111,11 +114,15 @@ class Actor:
         if birth.tcp_host:
             sockets.bind(self._socket, f"tcp://{birth.tcp_host}:*")
             tcp = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        worker.send(control.write(control.Bound(tcp=tcp)))
+        self._bound = control.Bound(tcp=tcp)
+        self._again = birth.again
 
     def run(self) -> int:
         """Serve until the end, in good order."""
         try:
+            if self._again:
+                self._servant.make_again()
+            self._tell(self._bound)
             self._serve()
             if self._servant.is_async and not self._over():
                 asyncio.run(self._serve_async())
@@ -207,6 +214,9 @@ class Actor:
         if faults.ON and message.kind is Kind.CALL:
             faults.at("actor.call")
         servant = self._servant
+        if not servant.is_made and message.kind in NEED_OBJECT:
+            self._early.append((route, message))
+            return
         if message.kind is Kind.CALL and message.name in servant.batched:
             self._gather(route, message)
             return
@@ -222,6 +232,10 @@ class Actor:
             self._send(servant.answer(route, message))
             if self._threads is None and servant.concurrency > 1:
                 self._threads = ThreadPoolExecutor(servant.concurrency, "remotely-call")
+            if message.kind is Kind.INIT and not self._over():
+                early, self._early = self._early, []
+                for from_whom, call in early:
+                    self._handle(from_whom, call)
 
     def _wait_for_lease(self) -> None:
         while self._fence.has_passed:  # it moves, or the door thread ends us

@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -50,7 +49,7 @@ from remotely.errors import (
 from remotely.future import CallFuture, failed
 from remotely.in_flight import Budget
 from remotely.keys import MemberKey
-from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, RESTARTS_WITHIN_S, TICK_EVERY_S
+from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, TICK_EVERY_S
 from remotely.link import Link
 from remotely.loop import Loop
 from remotely.partner import Parcel
@@ -76,22 +75,15 @@ class ClusterActor(Remote):
         self.channel: Channel | None = None
         self.ended: Ended | None = None
         self.gone = threading.Event()  # its death was told
-        self.restarts: deque[float] = deque()  # when; the last ones
         self.remade_from: tuple[codec.Encoded, Options] | None = None
         self.settled = threading.Event()  # not while it is made anew
         self.settled.set()
         self.life_lock = threading.Lock()
 
-    def may_restart(self, now: float) -> bool:
-        """Tell whether it may have another life, and count it."""
-        if self.remade_from is None:
-            return False
-        while self.restarts and self.restarts[0] < now - RESTARTS_WITHIN_S:
-            self.restarts.popleft()
-        if len(self.restarts) >= self.remade_from[1].max_restarts:
-            return False
-        self.restarts.append(now)
-        return True
+    def expect_life(self, life: int) -> None:
+        """From now on, news of an earlier life is old."""
+        if life > self.request.life:
+            self.request = msgspec.structs.replace(self.request, life=life)
 
 
 class Question(Future[Any]):
@@ -337,6 +329,8 @@ class Client:
             cpus=options.cpus,
             gpus=options.gpus,
             memory=options.memory,
+            max_restarts=options.max_restarts,
+            maker=self.session,
             python=host.PYTHON,
             env=options.env,
             modules=_heavy_modules(),
@@ -419,6 +413,7 @@ class Client:
             why = f"{actor.name} died, and could not be restarted: {error}"
             if actor.request.life == life:  # else its next life is on the way
                 actor.ended = lambda may: ActorDied(why, may_have_run=may)
+                self._tell(control.End(actor=actor.actor, grace_s=0.0))  # nobody need wait for it
         finally:
             with actor.life_lock:
                 if actor.request.life == life:
@@ -486,6 +481,7 @@ class Client:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
             raise how_it_ended(actor.name, actor.location, gone)(False)
         actor.location = located.location
+        actor.expect_life(located.location.life)
 
     # --- on the loop's thread ---------------------------------------------------------------------
 
@@ -570,17 +566,17 @@ class Client:
             return
         how = how_it_ended(actor.name, actor.location, obituary)
         channel = actor.channel
-        if obituary.asked or not actor.may_restart(time.monotonic()):
+        if not obituary.restarting:
             actor.ended = how
             actor.gone.set()
-        else:
-            assert actor.remade_from is not None
+        elif actor.remade_from is not None and (actor.owned or obituary.lost):
             with actor.life_lock:
                 actor.settled.clear()
-                life = actor.request.life + 1
-                actor.request = msgspec.structs.replace(actor.request, life=life)
+                actor.expect_life(obituary.life + 1)
             remake = functools.partial(self._remake, actor, *actor.remade_from)
             threading.Thread(target=remake, name="remotely-restart", daemon=True).start()
+        else:  # the next call asks where it is, and is answered when it is there again
+            actor.expect_life(obituary.life + 1)
         if channel is not None and channel.location.life <= obituary.life:
             channel.end(how)
             self._channels.discard(channel)

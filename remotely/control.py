@@ -69,6 +69,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Amount = 0
     memory: Amount = 0  # bytes; 0 is no limit
     life: Amount = 0
+    max_restarts: Amount = 0
+    maker: str = ""  # the session that has the class and the arguments, to make its next life
     python: str
     env: dict[str, str] = {}
     modules: list[str] = []  # to be imported before the fork, if the worker has them
@@ -84,6 +86,7 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""
+    restarting: bool = False  # another life follows; `Locate` is answered when it has a place
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,8 +285,11 @@ class Registered(_Struct, frozen=True):
 
 
 class Spawn(_Struct, frozen=True):
+    """`again`: from what the life before left there (recipe.py), and not by a client."""
+
     request: Request
     gpu_ids: list[Gpus]
+    again: bool = False
 
 
 class Preload(_Struct, frozen=True):
@@ -336,6 +342,7 @@ class Birth(_Struct, frozen=True):
     public_key: bytes
     secret_key: bytes
     client_keys: list[bytes]
+    again: bool = False  # see Spawn
 
 
 class Prepare(_Struct, frozen=True):

@@ -18,7 +18,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cpus          cores to be reserved; also the threads that BLAS may use
     gpus          GPUs to be reserved; none other is visible to the actor
     memory        bytes, or "2GiB"; beyond it the actor is ended
-    max_restarts  how often in ten minutes an actor that died is made anew, with its arguments
+    max_restarts  how often in ten minutes an actor that died is restarted, with its arguments
     concurrency   how many calls run at a time, on threads
     wait          whether a plain call blocks; if not it returns its future
     env           environment variables, set before anything is imported

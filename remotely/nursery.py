@@ -83,12 +83,12 @@ class Nursery:
         (home.folder / "s").mkdir(exist_ok=True)
         self._start_zygote()
 
-    def spawn(self, request: control.Request, gpu_ids: list[int]) -> None:
+    def spawn(self, spawn: control.Spawn) -> None:
         """Begin a birth.  Raises OSError where the machine has no room for one."""
-        child, descriptors = self._conceive(request, gpu_ids)
+        child, descriptors = self._conceive(spawn)
         self._parent.conceived(child)
         try:
-            if request.env:
+            if spawn.request.env:
                 self._execute(child, descriptors)
             else:
                 self._fork(child, descriptors)
@@ -116,8 +116,9 @@ class Nursery:
         self._zygote_process.wait()
         self._zygote.close()
 
-    def _conceive(self, request: control.Request, gpu_ids: list[int]) -> tuple[Child, list[int]]:
+    def _conceive(self, spawn: control.Spawn) -> tuple[Child, list[int]]:
         """Return a child without a process, and the descriptors that its process is to have."""
+        request = spawn.request
         home, pair = self._home, fresh_pair()
         with contextlib.ExitStack() as undo:
             ours, theirs = (
@@ -140,16 +141,17 @@ class Nursery:
             ipc=ipc,
             tcp_host=home.tcp_host,
             folder=str(home.folder),
-            gpu_ids=gpu_ids,
+            gpu_ids=spawn.gpu_ids,
             public_key=pair.public,
             secret_key=pair.secret,
             client_keys=self.client_keys,
+            again=spawn.again,
         )
         ours.send(control.write(birth))
         file = home.logs / f"{request.name}-{request.actor[:8]}.log"
         child = Child(
             request=request,
-            gpu_ids=gpu_ids,
+            gpu_ids=spawn.gpu_ids,
             location=control.Location(
                 actor=request.actor,
                 name=request.name,

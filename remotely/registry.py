@@ -26,6 +26,8 @@ from remotely.index import Index
 from remotely.lease import LEASE_S, Leases
 from remotely.log_asks import LogAsks
 from remotely.placement import Ledger, Never, Placement, Resources, Wait
+from remotely.restarts import Heir, Restarts
+from remotely.sought import UNHEARD_OF, Sought
 from remotely.waiting import Waiter, Waiting
 
 OWNER_GRACE_S = 1.0  # for the actors of an owner that has ended: nobody waits for their results
@@ -58,7 +60,7 @@ class Record:
     gpu_ids: list[int]
     location: control.Location | None = None
     since: float = 0  # wall clock, for people alone
-    asker: tuple[str, int] | None = None  # session and ticket of a placement that is under way
+    asker: tuple[str, control.Place] | None = None  # of a placement that is under way: by whom
     watchers: set[str] = field(default_factory=set)
 
 
@@ -83,6 +85,8 @@ class Registry:
         self._waiting = Waiting()
         self._deaths: OrderedDict[str, control.Obituary] = OrderedDict()
         self._log_asks = LogAsks(tell)
+        self._restarts = Restarts()
+        self._sought = Sought()
         self._owned: Index[str, str] = Index()  # actors, by their owner
         self._housed: Index[str, str] = Index()  # actors, by their worker
         self._watched: Index[str, str] = Index()  # actors, by a session that is told of their end
@@ -91,9 +95,9 @@ class Registry:
         self._leases: Leases = Leases(lease_s)
         self._ledger = Ledger()
         self._closing = False
+        self._now = 0.0  # of the last event
         # A master that was started again hears of what lives as the workers come back.
         self._learns_until = learns_until
-        self._sought: list[tuple[str, control.Locate]] = []
 
     @property
     def workers(self) -> list[str]:
@@ -101,6 +105,7 @@ class Registry:
 
     def renew(self, who: str, now: float) -> None:
         """A peer has given proof of its life."""
+        self._now = now
         self._leases.renew(who, now)
 
     def extend_leases(self, seconds: float) -> None:
@@ -112,6 +117,7 @@ class Registry:
 
         Returns a sentence for each peer that was lost.
         """
+        self._now = now
         lost = []
         for who in self._leases.expired(now):
             if machine := self._workers.get(who):
@@ -127,17 +133,10 @@ class Registry:
         for waiter in self._waiting.overdue(now):
             self._waiting.remove(waiter.request.actor)
             why = f"{self._why_waiting(waiter.request)} for {waiter.place.patience_s:.0f} s"
-            self._refuse(waiter.session, waiter.place.ticket, "NoResources", why)
+            self._refuse(waiter.session, waiter.place, "NoResources", why)
         if now >= self._learns_until:
-            self._seek(now)
+            self._answer_sought(UNHEARD_OF)
         return lost
-
-    def _seek(self, now: float) -> None:
-        """Look once more for actors that nobody had heard of."""
-        sought, self._sought = self._sought, []
-        for who, ask in sought:
-            if who in self._sessions:
-                self._locate(who, ask, now)
 
     def admit(self, client_keys: list[bytes]) -> None:
         """From now on these keys alone may call: the workers tell their actors."""
@@ -164,6 +163,8 @@ class Registry:
         self.renew(who, now)
         self._preload(who, hello.modules)
         self._tell(who, control.Welcome(pythons=self._ledger.pythons, cpus=self._ledger.cpus))
+        for due in self._restarts.due_by(who):  # it may not have heard
+            self._tell(who, control.Died(obituary=due.obituary))
         return new
 
     def _preload(self, who: str, modules: list[str]) -> None:
@@ -187,7 +188,7 @@ class Registry:
             case control.End(actor=actor, grace_s=grace_s):
                 self._end_actor(actor, grace_s)
             case control.Locate():
-                self._locate(who, message, now)
+                self._locate(who, message)
             case control.AskStatus(ticket=ticket):
                 self._tell(who, self._status(ticket))
             case control.ReadLog():
@@ -215,6 +216,8 @@ class Registry:
     def _end_owned(self, who: str) -> None:
         for actor in self._owned.of(who):
             self._end_actor(actor, OWNER_GRACE_S)
+        for due in self._restarts.due_by(who):
+            self._give_up_next_life(due.request.actor)
 
     def _say_farewell(self, who: str) -> None:
         """Let a client go when its actors have ended and their last output has passed."""
@@ -286,12 +289,12 @@ class Registry:
         if record is not None and record.request.life == place.request.life:  # asked again
             self._watch(who, record)
             if record.location is None:
-                record.asker = who, place.ticket
+                record.asker = who, place
             else:
                 self._tell(who, control.Placed(ticket=place.ticket, location=record.location))
             return
         if record is not None:  # an earlier life, of whose end nobody has told
-            self._forget(_lost(record))
+            self._remove(record, _lost(record))
         self._waiting.remove(actor)
         if not self._try(who, place):
             self._waiting.add(who, place, now + place.patience_s)
@@ -306,8 +309,8 @@ class Registry:
     def _try(self, who: str, place: control.Place) -> bool:
         """Place it or refuse it; false if it has to wait."""
         request = place.request
-        holder = self._actors.get(self._names.get(request.name, ""))
-        both_named = request.named and holder is not None and holder.request.named
+        holder = self._holder_of(request.name)
+        both_named = request.named and holder is not None and holder.named
         if both_named and self._names[request.name] != request.actor:
             self._refuse_name(who, place)
             return True
@@ -316,21 +319,30 @@ class Registry:
         match self._ledger.place(_asked(request), request.python):
             case Placement(worker=worker, gpu_ids=gpu_ids):
                 gpus = list(gpu_ids)
-                self._enter(Record(request, worker, gpus, asker=(who, place.ticket)), who)
+                self._enter(Record(request, worker, gpus, asker=(who, place)), who)
                 self._tell(worker, control.Spawn(request=request, gpu_ids=gpus))
             case Never(reason=why):
                 known = request.python in self._ledger.pythons
                 error = "NoResources" if known else "VersionMismatch"
-                self._refuse(who, place.ticket, error, why)
+                self._refuse(who, place, error, why)
             case Wait():
                 return False
         return True
+
+    def _holder_of(self, name: str) -> control.Request | None:
+        """Return who has a name, alive or between two lives."""
+        actor = self._names.get(name, "")
+        if record := self._actors.get(actor):
+            return record.request
+        due = self._restarts.due(actor)
+        return due and due.request
 
     def _enter(self, record: Record, watcher: str) -> None:
         """An actor has its place, and its name."""
         request = record.request
         self._actors[request.actor] = record
         self._deaths.pop(request.actor, None)
+        self._restarts.settle(request.actor)
         self._owned.add(request.owner, request.actor)
         self._housed.add(record.worker, request.actor)
         if watcher:
@@ -346,10 +358,11 @@ class Registry:
 
     def _refuse_name(self, who: str, place: control.Place) -> None:
         why = f"an actor named {place.request.name!r} is on this cluster already"
-        self._refuse(who, place.ticket, "NameTaken", why)
+        self._refuse(who, place, "NameTaken", why)
 
-    def _refuse(self, who: str, ticket: int, error: str, why: str) -> None:
-        self._tell(who, control.NotPlaced(ticket=ticket, error=error, why=why))
+    def _refuse(self, who: str, place: control.Place, error: str, why: str) -> None:
+        self._tell(who, control.NotPlaced(ticket=place.ticket, error=error, why=why))
+        self._give_up_next_life(place.request.actor)
 
     def _why_waiting(self, request: control.Request) -> str:
         if not self._workers:
@@ -379,13 +392,17 @@ class Registry:
         if record := self._actors.get(actor):
             self._tell(record.worker, control.End(actor=actor, grace_s=grace_s))
         self._waiting.remove(actor)
+        self._give_up_next_life(actor)
 
-    def _locate(self, who: str, ask: control.Locate, now: float) -> None:
+    def _locate(self, who: str, ask: control.Locate) -> None:
         actor = ask.actor or self._names.get(ask.name, "")
         record = self._actors.get(actor)
+        if actor in self._restarts or (record is not None and record.location is None):
+            self._sought.hold(actor, who, ask)
+            return
         is_unheard_of = record is None and actor not in self._deaths
-        if ask.actor and is_unheard_of and now < self._learns_until:
-            self._sought.append((who, ask))
+        if ask.actor and is_unheard_of and self._now < self._learns_until:
+            self._sought.hold(UNHEARD_OF, who, ask)
             return
         if record is not None:
             self._watch(who, record)
@@ -397,6 +414,12 @@ class Registry:
                 obituary=self._deaths.get(actor),
             ),
         )
+
+    def _answer_sought(self, actor: str) -> None:
+        """There is news of an actor: look again where it is."""
+        for who, ask in self._sought.release(actor):
+            if who in self._sessions:
+                self._locate(who, ask)
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -418,7 +441,7 @@ class Registry:
         waiters = [waiter for actor in living if (waiter := self._waiting.remove(actor))]
         for actor in living:
             if elsewhere := self._actors.get(actor):
-                self._forget(_lost(elsewhere))
+                self._remove(elsewhere, _lost(elsewhere))
         self._workers[name] = Machine(register)
         size = Resources(register.cpus, register.gpus, register.memory)
         self._ledger.add_worker(name, size, register.python)
@@ -431,7 +454,7 @@ class Registry:
                 self.renew(request.owner, now)
         for waiter in waiters:
             self._place(waiter.session, waiter.place, now)
-        self._seek(now)
+        self._answer_sought(UNHEARD_OF)
 
     def _is_current(self, status: control.ActorStatus) -> bool:
         """Tell whether this is the newest life of an actor, and was not given up."""
@@ -491,11 +514,12 @@ class Registry:
             return
         record.location, record.since = location, since
         if record.asker:
-            session, ticket = record.asker
+            session, place = record.asker
             record.asker = None
-            self._tell(session, control.Placed(ticket=ticket, location=location))
+            self._tell(session, control.Placed(ticket=place.ticket, location=location))
             if session not in self._sessions:  # it went while we were placing
                 self._end_actor(location.actor, OWNER_GRACE_S)
+        self._answer_sought(location.actor)
 
     def remove_worker(self, name: str, why: str) -> None:
         """A worker has ended, and its actors with it."""
@@ -509,38 +533,88 @@ class Registry:
         self._log_asks.remove_worker(name)
         self._retry()  # for some, no machine may be left that is large enough
 
+    # --- the end of a life ------------------------------------------------------------------------
+
     def _forget(self, obituary: control.Obituary) -> None:
-        """An actor has ended: free what it held, tell who watched, end what it owned."""
+        """A life of an actor has ended; there may be another."""
         record = self._actors.get(obituary.actor)
         if record is None or record.request.life != obituary.life:
             return
-        actor = obituary.actor
+        heir = self._heir_of(record, obituary)
+        if heir is Heir.WORKER:
+            self._begin_again(record, obituary)
+        else:
+            restarting = heir is Heir.MAKER
+            self._remove(record, msgspec.structs.replace(obituary, restarting=restarting))
+
+    def _heir_of(self, record: Record, obituary: control.Obituary) -> Heir:
+        """Decide who makes the next life, if anybody, and count it."""
+        request = record.request
+        has_lived = record.location is not None
+        if not request.max_restarts or obituary.asked or self._closing or not has_lived:
+            return Heir.NOBODY
+        maker = self._sessions.get(request.maker)
+        heir = Heir.NOBODY
+        if not request.owner and not obituary.lost:
+            heir = Heir.WORKER
+        elif request.maker in self._leases and not (maker and maker.leaving):
+            heir = Heir.MAKER
+        if heir is not Heir.NOBODY and not self._restarts.count(request, self._now):
+            heir = Heir.NOBODY
+        return heir
+
+    def _begin_again(self, record: Record, obituary: control.Obituary) -> None:
+        """The worker makes the next life, in the same place."""
+        self._tell_of_death(record, msgspec.structs.replace(obituary, restarting=True))
+        record.request = msgspec.structs.replace(record.request, life=obituary.life + 1)
+        record.location = None
+        again = control.Spawn(request=record.request, gpu_ids=record.gpu_ids, again=True)
+        self._tell(record.worker, again)
+
+    def _remove(self, record: Record, obituary: control.Obituary) -> None:
+        """Free what an actor held, tell who watched, end what it owned."""
+        request, actor = record.request, obituary.actor
         del self._actors[actor]
-        self._owned.discard(record.request.owner, actor)
+        self._owned.discard(request.owner, actor)
         self._housed.discard(record.worker, actor)
         for session in record.watchers:
             self._watched.discard(session, actor)
-        if self._names.get(record.request.name) == actor:
-            del self._names[record.request.name]
-        self._ledger.release(record.worker, _asked(record.request), tuple(record.gpu_ids))
+        self._ledger.release(record.worker, _asked(request), tuple(record.gpu_ids))
         self._deaths[actor] = obituary
         while len(self._deaths) > REMEMBERED_DEATHS:
             self._deaths.popitem(last=False)
         if record.asker:
-            session, ticket = record.asker
-            error, why = "WorkerLost", obituary.why
-            if not obituary.lost:
-                error = "ActorDied"
-                how = "" if obituary.exit is None else f" ({obituary.exit})"
-                why = f"its process ended at birth{how}: {why} {obituary.stderr}"
-            self._refuse(session, ticket, error, why)
+            session, place = record.asker
+            self._refuse(session, place, *_why_not_born(obituary))
+        self._tell_of_death(record, obituary)
+        if obituary.restarting:
+            self._restarts.expect(request, obituary)
+        else:
+            self._end_for_good(request)
+        self._say_farewell(request.owner)
+        if record.worker in self._workers:
+            if request.max_restarts and not request.owner:  # it may have left a recipe
+                self._tell(record.worker, control.End(actor=actor, grace_s=0.0))
+            self._retry(record.worker)
+
+    def _tell_of_death(self, record: Record, obituary: control.Obituary) -> None:
         for session in record.watchers:
             self._tell(session, control.Died(obituary=obituary))
-        for session in self._inside.of(actor):
+        for session in self._inside.of(obituary.actor):
             self.end_session(session)
-        self._say_farewell(record.request.owner)
-        if record.worker in self._workers:
-            self._retry(record.worker)
+
+    def _give_up_next_life(self, actor: str) -> None:
+        """If an actor's next life was due, there is none after all."""
+        if due := self._restarts.settle(actor):
+            if actor in self._deaths:
+                self._deaths[actor] = msgspec.structs.replace(due.obituary, restarting=False)
+            self._end_for_good(due.request)
+
+    def _end_for_good(self, request: control.Request) -> None:
+        if self._names.get(request.name) == request.actor:
+            del self._names[request.name]
+        self._restarts.forget(request.actor)
+        self._answer_sought(request.actor)
 
 
 def _asked(request: control.Request) -> Resources:
@@ -551,3 +625,12 @@ def _lost(record: Record, why: str = "") -> control.Obituary:
     return control.Obituary(
         actor=record.request.actor, life=record.request.life, lost=True, why=why
     )
+
+
+def _why_not_born(obituary: control.Obituary) -> tuple[str, str]:
+    """Return the error, and the words, for who asked for an actor that ended at its birth."""
+    if obituary.lost:
+        return "WorkerLost", obituary.why
+    how = "" if obituary.exit is None else f" ({obituary.exit})"
+    why = f"its process ended at birth{how}: {obituary.why} {obituary.stderr}"
+    return "ActorDied", why

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, NamedTuple
 
-from remotely import arena, codec, connection, control, shipping, wire
+from remotely import arena, codec, connection, control, recipe, shipping, wire
 from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
@@ -44,7 +44,7 @@ class Servant:
         self.object: Any = None
         self.calls = 0
         self.failed = False  # its constructor raised
-        self._is_made = False
+        self.is_made = False  # or is being made
         self.concurrency = 1
         self.is_async = False
         self.batched: dict[str, Batching] = {}
@@ -64,7 +64,7 @@ class Servant:
         which sees it end, tells the caller in our place.
         """
         try:
-            if self._is_made and message.kind in _MAKING:
+            if self.is_made and message.kind in _MAKING:
                 raise RemotelyError("this actor has been made already")
             value = _RUN[message.kind](self, route, message)
             return self._returned(route, message, value)
@@ -72,6 +72,25 @@ class Servant:
             return raised(route, message, error)
         finally:
             self.calls += message.kind is Kind.CALL
+
+    def make_again(self) -> None:
+        """Make the object as the life before was made.  If that fails, end with the traceback."""
+        for frames in recipe.read(self._folder, self._birth.request.actor):
+            reply = self.answer(b"", wire.decode(frames, "client"))
+            if self.failed:  # nobody waits for this reply
+                told = wire.decode(reply.frames, "actor").buffers
+                print(bytes(told[0]).decode(errors="replace"), file=sys.stderr)
+                sys.exit(1)
+
+    def _keep_recipe(self, payload: bytes | memoryview, buffers: Sequence[Any]) -> None:
+        """Leave to the next life what made this one, if nobody else may be there to make it."""
+        request = self._birth.request
+        if request.owner or not request.max_restarts or self._birth.again:
+            return
+        assert self._prepared is not None
+        prepare = wire.encode(Kind.PREPARE, 0, "", [control.write(self._prepared)])
+        init = wire.encode(Kind.INIT, 0, "", [payload], buffers)
+        recipe.keep(self._folder, request.actor, [prepare, init])
 
     def is_coroutine(self, message: Message) -> bool:
         """Tell whether a message is for `answer_async`."""
@@ -147,13 +166,15 @@ class Servant:
 
     def _init(self, route: bytes, message: Message) -> None:
         assert self._prepared is not None
-        self._is_made = True
+        self.is_made = True
         if self._prepared.files:
             root = shipping.lay_out(self._folder, self._prepared.files)
             sys.path.insert(0, str(root))
             connection.set_shipped_root(root)
         try:
-            cls, args, kwargs = self._decode(route, message)
+            payload, buffers = unpack(message, self._partners.get(route))
+            self._keep_recipe(payload, buffers)
+            cls, args, kwargs = codec.decode(payload, buffers)
             self.object = construct(cls, args, kwargs)
             cls = type(self.object)
             self._async_methods = async_methods(cls)

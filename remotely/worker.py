@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from remotely import control, faults, host, pid_file, sockets
+from remotely import control, faults, host, pid_file, recipe, sockets
 from remotely.child import Child, kill_group
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
@@ -138,12 +138,14 @@ class Worker:
                 self._admit(keys)
                 self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
-            case control.Spawn(request=request, gpu_ids=gpu_ids):
+            case control.Spawn():
                 if not self._leaving:
-                    self._try_to_spawn(request, gpu_ids)
+                    self._try_to_spawn(message)
             case control.End(actor=actor, grace_s=grace_s):
                 if child := self._children.get(actor):
                     self._undertaker.end(child, grace_s)
+                else:
+                    recipe.discard(self._folder, actor)
             case control.Preload(modules=modules):
                 self._nursery.preload(modules)
             case control.ReadLog(ticket=ticket, actor=actor, offset=offset):
@@ -167,6 +169,7 @@ class Worker:
         for child in self._children.values():
             if not child.why:
                 child.why = f"its worker had no word from the master for {FENCE_S:.0f} s"
+                recipe.discard(self._folder, child.request.actor)
                 kill_group(child.pid)
                 log.warning("ended %s: no word from the master", child.request.name)
 
@@ -227,14 +230,15 @@ class Worker:
 
     # --- the actors -------------------------------------------------------------------------------
 
-    def _try_to_spawn(self, request: control.Request, gpu_ids: list[int]) -> None:
+    def _try_to_spawn(self, spawn: control.Spawn) -> None:
+        request = spawn.request
         before = self._children.get(request.actor)
         if before is not None and before.request.life == request.life:
             return  # asked again, after a connection that broke
         if faults.ON:
             faults.at("worker.spawn")
         try:
-            self._nursery.spawn(request, gpu_ids)
+            self._nursery.spawn(spawn)
         except OSError as error:  # no descriptors, no memory, no processes
             self.not_born(request, str(error.strerror))
 
@@ -296,6 +300,8 @@ class Worker:
                 child.why = child.why or why
 
     def _died(self, obituary: control.Obituary) -> None:
+        if obituary.asked:
+            recipe.discard(self._folder, obituary.actor)
         self._link.send(control.Died(obituary=obituary))
         if self._leaving and not self._children:
             self._loop.stop()

@@ -25,6 +25,8 @@ PURE = (
     "index",
     "waiting",
     "log_asks",
+    "restarts",
+    "sought",
     "complaints",
     "status",
     "errors",

@@ -18,6 +18,7 @@ import pytest
 
 from remotely import control
 from remotely.index import Index
+from remotely.lease import RESTARTS_WITHIN_S
 from remotely.placement import Resources
 from remotely.registry import Registry
 from remotely.waiting import Waiter, Waiting
@@ -130,6 +131,7 @@ def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
         "name": actor,
         "class_name": "Counter",
         "owner": who,
+        "maker": who,
         "job": who,
         "python": PYTHON,
         **wishes,
@@ -209,6 +211,7 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
                 cpus=[0.5, 1, 2, 4][a % 4],
                 gpus=int(b % 5 == 0),
                 owner=who if b % 3 else "",
+                max_restarts=[0, 2][a % 2],
                 name="store" if a % 2 else actor,
                 named=b % 2 == 0,
                 life=int(a % 6 == 0),
@@ -272,7 +275,8 @@ def check(registry: Registry) -> None:
     assert {r.worker for r in actors.values()} <= set(registry.workers)
     assert not actors.keys() & registry._deaths.keys()
     for name, actor in registry._names.items():
-        assert actors[actor].request.name == name
+        due = registry._restarts.due(actor)
+        assert (due or actors[actor]).request.name == name
     for worker, machine in registry._workers.items():
         register = machine.register
         here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
@@ -552,6 +556,140 @@ def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) 
     assert cluster.registry._ledger.free("far").cpus == 2
 
 
+# --- the next life --------------------------------------------------------------------------------
+
+
+def test_everybody_is_told_that_a_life_follows_and_is_answered_when_it_has_a_place(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    cluster.told(control.Located)
+
+    cluster.buries("a")
+
+    told = cluster.told(control.Died)
+    assert {who for who, _ in told} == {"client", "borrower"}
+    assert all(died.obituary.restarting for _, died in told)
+    cluster.says("borrower", control.Locate(ticket=2, actor="a"))
+    cluster.says("borrower", control.Locate(ticket=3, name="a"))
+    cluster.asks("client", "a", max_restarts=1, life=1)
+    assert cluster.told(control.Located) == []
+    cluster.spawns()
+    told_where = cluster.told(control.Located)
+    assert [where.ticket for _, where in told_where] == [2, 3]
+    assert all(where.location and where.location.life == 1 for _, where in told_where)
+
+    cluster.buries("a")
+    assert not any(died.obituary.restarting for _, died in cluster.told(control.Died))
+
+
+@pytest.mark.parametrize("end", ["refused", "taken back", "maker goes", "maker is lost"])
+def test_who_waits_for_a_next_life_that_does_not_come_is_told_how_the_last_one_ended(
+    cluster: Cluster, end: str
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=1, named=True)
+    cluster.buries("a")
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    assert cluster.told(control.Located) == []
+    match end:
+        case "refused":
+            cluster.asks("client", "a", max_restarts=1, life=1, named=True, cpus=64)
+        case "taken back":
+            cluster.says("client", control.End(actor="a", grace_s=0))
+        case "maker goes":
+            cluster.says("client", control.Goodbye())
+        case "maker is lost":
+            cluster.registry.end_session("client")
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is None
+    assert located.obituary is not None
+    assert not located.obituary.restarting
+    cluster.has("borrower", "b", name="a", named=True)  # the name is free
+
+
+def test_the_name_of_an_actor_between_two_lives_is_not_free(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1, named=True)
+    cluster.buries("a")
+    cluster.asks("client", "b", name="a", named=True)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert refusal.error == "NameTaken"
+    cluster.has("client", "a", max_restarts=1, named=True, life=1)
+
+
+def test_lives_are_counted_within_ten_minutes(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    for life in range(5):
+        cluster.has("client", "a", max_restarts=2, life=life)
+        cluster.buries("a")
+        told = [died.obituary.restarting for _, died in cluster.told(control.Died)]
+        assert told == [life != 4]
+        if life == 1:
+            cluster.now += RESTARTS_WITHIN_S
+            cluster.registry.renew("client", cluster.now)
+
+
+def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -> None:
+    cluster.joins("worker", gpus=2)
+    cluster.has("client", "a", max_restarts=1, owner="", gpus=2, cpus=2)
+    cluster.registry.end_session("client")
+    cluster.hello("finder")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    cluster.told(control.Located)
+
+    cluster.buries("a")
+
+    assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [True]
+    ((worker, spawn),) = cluster.to_spawn
+    assert (worker, spawn.again, spawn.request.life, spawn.gpu_ids) == ("worker", True, 1, [0, 1])
+    assert cluster.registry._ledger.free("worker").cpus == 0
+    cluster.says("finder", control.Locate(ticket=2, actor="a"))
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location == cluster.living["worker"]["a"].location
+
+    cluster.buries("a")
+    assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [False]
+    assert cluster.registry._ledger.free("worker").cpus == 2
+
+
+@pytest.mark.parametrize("maker", ["there", "gone"])
+def test_a_detached_actor_is_lost_with_its_machine_unless_its_maker_is_there(
+    cluster: Cluster, maker: str
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("finder")
+    cluster.has("client", "a", max_restarts=1, owner="")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    if maker == "gone":
+        cluster.registry.end_session("client")
+    cluster.told(control.Died)
+    cluster.registry.remove_worker("worker", "silent")
+    told = cluster.told(control.Died)
+    assert {died.obituary.restarting for _, died in told} == {maker == "there"}
+    assert {died.obituary.lost for _, died in told} == {True}
+
+
+def test_a_maker_whose_connection_was_broken_is_told_again_of_what_it_is_to_make(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.buries("a")
+    cluster.told(control.Died)
+    cluster.hello("client")
+    ((who, died),) = cluster.told(control.Died)
+    assert (who, died.obituary.restarting) == ("client", True)
+    cluster.has("client", "a", max_restarts=1, life=1)
+    cluster.hello("client")
+    assert cluster.told(control.Died) == []
+
+
 # --- what has ended is gone -----------------------------------------------------------------------
 
 
@@ -593,8 +731,12 @@ def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
         cluster.joins(f"worker-{n}", cpus=2)
         cluster.hello(f"client-{n}", ["numpy"])
     for n in range(9):
-        cluster.asks(f"client-{n % 3}", f"actor-{n}", name=f"name-{n}", named=True)
+        cluster.asks(
+            f"client-{n % 3}", f"actor-{n}", name=f"name-{n}", named=True, max_restarts=n % 2
+        )
     cluster.spawns()
+    cluster.buries("actor-1")
+    cluster.buries("actor-3")
     cluster.says("client-0", control.ReadLog(ticket=1, actor="unknown"))
     for n in range(3):
         cluster.registry.end_session(f"client-{n}")
@@ -608,5 +750,7 @@ def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
     assert (registry._actors, registry._names, registry._sessions) == ({}, {}, {})
     ledger = registry._ledger
     assert (ledger._shelves, ledger._sizes, ledger._memories) == ({}, {}, [])
+    assert (registry._sought._questions, registry._restarts._due) == ({}, {})
+    assert registry._restarts._begun == {}
     assert registry._log_asks._asks == {}
     assert held_by(registry._log_asks._unanswered) == {}

@@ -1,0 +1,81 @@
+"""What the next life of a detached actor is made from, when the client that made it may be gone.
+
+An actor that has no owner and may be restarted leaves the messages that made it in its worker's
+folder: PREPARE and INIT, as they came.  If its process dies, its worker starts another, which reads
+them before it takes calls (restarts.py).  The worker never looks into the file: a pickle is code,
+and a worker runs none.  It is closed to other users, and goes with the actor or the worker.
+
+The file holds the number of messages, then of each the number of its frames, then of each frame its
+length and its bytes.  It is mapped privately, so that a large array among the arguments is read as
+it is touched, and can be written to as if it had arrived in a message.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from remotely.errors import RemotelyError
+
+_NUMBER = struct.Struct("<Q")
+
+Frames = Sequence[bytes | memoryview]
+
+
+def keep(folder: Path, actor: str, messages: Sequence[Frames]) -> None:
+    """Leave what made this actor; whole, or not at all."""
+    file = _file(folder, actor)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = file.with_suffix(".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as writer:
+        for part in _parts(messages):
+            writer.write(part)
+    temporary.replace(file)
+
+
+def read(folder: Path, actor: str) -> list[list[bytes | memoryview]]:
+    """Return the messages that made the life before.  Raises RemotelyError if it left none."""
+    try:
+        with _file(folder, actor).open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    except OSError as error:
+        raise RemotelyError(
+            f"the life before left nothing to be made again from: {error.strerror}"
+        ) from None
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        (found,) = _NUMBER.unpack_from(content, at)
+        at += _NUMBER.size
+        return int(found)
+
+    messages = []
+    for _ in range(number()):
+        frames: list[bytes | memoryview] = []
+        for _ in range(number()):
+            size = number()
+            frames.append(content[at : at + size])
+            at += size
+        messages.append(frames)
+    return messages
+
+
+def discard(folder: Path, actor: str) -> None:
+    """The actor has no further life here."""
+    _file(folder, actor).unlink(missing_ok=True)
+
+
+def _file(folder: Path, actor: str) -> Path:
+    return folder / "recipes" / actor
+
+
+def _parts(messages: Sequence[Frames]) -> Iterable[bytes | memoryview]:
+    yield _NUMBER.pack(len(messages))
+    for frames in messages:
+        yield _NUMBER.pack(len(frames))
+        for frame in frames:
+            yield _NUMBER.pack(memoryview(frame).nbytes)
+            yield frame
