@@ -49,6 +49,7 @@ from remotely.keys import KeyPair
 from remotely.loop import Loop
 from remotely.partner import Parcel, Partner, decline, unpack
 from remotely.sockets import Reconnect, client, readable
+from remotely.stand_in import Itself
 from remotely.stream import Stream, Token
 from remotely.wire import Kind
 
@@ -66,6 +67,8 @@ SPIN_S = 400e-6 if host.cores() > 1 else 0.0  # with one core, it would be the a
 SOON_S = 1e-3
 
 Reply = tuple[CallFuture[Any], wire.Message]
+
+_STAND_INS = frozenset((Token, Itself))
 
 
 class Channel:
@@ -354,13 +357,17 @@ class Channel:
             try:
                 if message.kind is Kind.RESULT:
                     value = codec.decode(*unpack(message, self._partner))
-                    if type(value) is Token:
-                        value = self._stream(value.name, future.keep)
+                    if type(value) in _STAND_INS:
+                        value = self._here(value, future.keep)
                     future.set_result(value)
                 else:
                     future.set_exception(_error_of(message))
             except Exception as error:  # a value that does not unpickle here
                 future.set_exception(error)
+
+    def _here(self, value: Token | Itself, actor: Any) -> object:
+        """Return what the caller gets where the actor answered with a stand-in."""
+        return actor.face(actor) if isinstance(value, Itself) else self._stream(value.name, actor)
 
     def _stream(self, name: str, keep: object) -> Stream[Any]:
         def ask() -> CallFuture[Any]:

@@ -4,7 +4,7 @@ Handles know an Engine and nothing of ZeroMQ; `client.Client` is the engine of a
 `local.Local` the one of REMOTELY_LOCAL=1.  A further engine has these ten verbs to provide.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -38,7 +38,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remote:
-    """One actor as an engine knows it; all handles of an actor in a process share one."""
+    """One actor as an engine knows it; all handles of an actor in a process share one.
+
+    `face`, called with this, makes one more of these handles.
+    """
+
+    face: Callable[["Remote"], Any]  # no handle itself: the last one's end is to be seen
 
     def __init__(self, engine: "Engine", actor: str, name: str, owned: bool) -> None:
         self.engine = engine

@@ -2,8 +2,13 @@
 
 All names on a handle are the user's: methods of the class, and attributes of the object over there.
 So a handle has no name of its own but Python's, and the toolkit's verbs are functions.
+
+Functions and methods run over there, wherever they come from, and all other attributes arrive as
+copies: stand_in.py.  Special methods: special.py.
 """
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -14,14 +19,16 @@ from remotely.engine import Options, Remote
 from remotely.future import CallFuture, completed, failed
 from remotely.idempotent import retried, retries_of
 from remotely.lease import DRAIN_S
+from remotely.special import defines, leave, special_methods
+from remotely.stand_in import Routine
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# What a class may define and its handle passes on; Python looks these up on the type alone.
-FORWARDED = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__")
-# Notebooks and the like ask any object for these.
-_NOT_OURS = ("_ipython_", "_repr_")
+# Notebooks and the like ask any object for these; the last two are rich's, who believes no object
+# that has everything.
+_NOT_OURS = ("_ipython_", "_repr_", "awehflow", "aihwerij")
+DIR_S = 1.0  # a busy actor is not to hold up who presses the tab key
 
 
 class Method:
@@ -67,6 +74,8 @@ class Method:
 
     @property
     def __signature__(self) -> inspect.Signature:
+        if not callable(self.__wrapped__) and not hasattr(self.__wrapped__, "__get__"):
+            return inspect.signature(lambda *args, **kwargs: None)  # only the actor knows
         bind = getattr(self.__wrapped__, "__get__", None)
         return inspect.signature(bind(self) if bind else self.__wrapped__)
 
@@ -103,21 +112,30 @@ class Handle:
     def __getattr__(self, name: str) -> Any:
         """Read an attribute over there; the methods are on the type of the handle."""
         _member(self._remotely_class, name)
-        return _get((self,), name)[0].result()
+        value = _get((self,), name)[0].result()
+        return Method((self,), name, value) if type(value) is Routine else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # by Actor[int](...), which does without where it must
             raise AttributeError(name)
+        _check_slots(self._remotely_class, name)
         _set((self,), name, value)[0].result()
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{name!r}: attributes of an actor can be read and written only")
 
-    def __enter__(self) -> "Handle":
+    def __dir__(self) -> Iterable[str]:
+        with contextlib.suppress(Exception):  # it is busy, or has ended
+            names: list[str] = _call((self,), "__dir__", (), {}, True)[0].result(DIR_S)
+            return names
+        return dir(self._remotely_class)
+
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> bool | None:
         close(self)
+        return None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and _remote(other).actor == _remote(self).actor
@@ -153,9 +171,17 @@ class Group(Generic[T]):
         member = _member(handles[0]._remotely_class, name)
         if member is not _MISSING and _is_method(member):
             return GroupMethod(handles, name, member)
-        return _results(_get(handles, name))
+        values = _results(_get(handles, name))
+        if all(type(value) is Routine for value in values):
+            return GroupMethod(handles, name, values[0])
+        return [
+            Method((handle,), name, value) if type(value) is Routine else value
+            for handle, value in zip(handles, values, strict=True)
+        ]
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if self._remotely_handles:
+            _check_slots(self._remotely_handles[0]._remotely_class, name)
         _results(_set(self._remotely_handles, name, value))
 
     @overload
@@ -174,16 +200,27 @@ class Group(Generic[T]):
         return iter(self._remotely_handles)
 
     def __enter__(self) -> "Group[T]":
+        """Enter each member, if its class defines that; the group is given, whatever they give."""
+        if _defines(self._remotely_handles, "__enter__"):
+            _results(_call(self._remotely_handles, "__enter__", (), {}, True))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        close(self)
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
+        try:
+            handles = self._remotely_handles
+            return _defines(handles, "__exit__") and leave(_send, handles, error)
+        finally:
+            close(self)
 
     def __repr__(self) -> str:
         return f"<group of {len(self)}: {', '.join(map(repr, self._remotely_handles[:3]))}...>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Group, (self._remotely_handles,)
+
+
+def _defines(handles: Sequence[Handle], name: str) -> bool:
+    return bool(handles) and defines(handles[0]._remotely_class, name)
 
 
 def make(
@@ -258,6 +295,7 @@ def _handle(cls: type, remote: Remote, wait: bool) -> Any:
     handle = object.__new__(_type_of_handle(cls))
     for name, value in (("class", cls), ("remote", remote), ("wait", wait)):
         object.__setattr__(handle, f"_remotely_{name}", value)
+    remote.face = functools.partial(_handle, cls, wait=wait)
     return handle
 
 
@@ -265,11 +303,9 @@ def _type_of_handle(cls: type) -> type[Handle]:
     """Return the kind of handle for a class: with its special methods, and passing for it."""
     found = _TYPES.get(cls)
     if found is None:
-        names: dict[str, Any] = {
-            name: _forward(name)
-            for name in FORWARDED
-            if any(name in vars(base) for base in cls.__mro__[:-1])
-        }
+        names: dict[str, Any] = special_methods(cls, _send, close)
+        if defines(cls, "__call__"):
+            names["__call__"] = _call_itself
         for name in dir(cls):
             member = inspect.getattr_static(cls, name)
             if not name.startswith("__") and _is_method(member):
@@ -281,11 +317,14 @@ def _type_of_handle(cls: type) -> type[Handle]:
     return found
 
 
-def _forward(name: str) -> Callable[..., Any]:
-    def forward(self: Handle, *args: Any, **kwargs: Any) -> Any:
-        return Method((self,), name, None)(*args, **kwargs)
+def _call_itself(self: Handle, *args: Any, **kwargs: Any) -> Any:
+    return Method((self,), "__call__", None)(*args, **kwargs)
 
-    return forward
+
+def _send(
+    handle: Handle, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], background: bool
+) -> CallFuture[Any]:
+    return _call((handle,), name, args, kwargs, background)[0]
 
 
 def _arrive(cls: type, actor: str, name: str, wait: bool) -> Any:
@@ -301,10 +340,20 @@ def _member(cls: type, name: str) -> Any:
     return member
 
 
+_WRAPPED = (staticmethod, classmethod, functools.partialmethod, functools.singledispatchmethod)
+
+
 def _is_method(member: Any) -> bool:
-    if isinstance(member, staticmethod | classmethod):
+    if isinstance(member, _WRAPPED):
         return True
     return callable(member) and not isinstance(member, type)
+
+
+def _check_slots(cls: type, name: str) -> None:
+    """Refuse what the class refuses; one that travelled by value has lost its slots over there."""
+    has_only_slots = cls.__dictoffset__ == 0 and not defines(cls, "__setattr__")
+    if has_only_slots and inspect.getattr_static(cls, name, _MISSING) is _MISSING:
+        raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
 
 def _remote(handle: Any) -> Remote:

@@ -39,6 +39,12 @@ def retries_of(method: object) -> int:
     return getattr(method, _MARK, 0)
 
 
+def copy_mark(method: object, stand_in: object) -> None:
+    """Have `stand_in` count as marked if `method` is."""
+    if retries := retries_of(method):
+        setattr(stand_in, _MARK, retries)
+
+
 def retried(
     first: CallFuture[Any], call: Callable[[], CallFuture[Any]], retries: int
 ) -> CallFuture[Any]:

@@ -4,6 +4,7 @@ For debuggers, for tests, and for machines where there is no cluster.  Arguments
 """
 
 import asyncio
+import functools
 import inspect
 import itertools
 import traceback
@@ -17,6 +18,7 @@ from remotely.construct import construct
 from remotely.engine import Options, Remote
 from remotely.errors import ActorDied, NameTaken
 from remotely.future import CallFuture, completed, failed
+from remotely.stand_in import Routine, stays
 
 
 class InProcess:
@@ -46,13 +48,18 @@ class InProcess:
         kwargs: dict[str, Any],
         background: bool,
     ) -> list[CallFuture[Any]]:
-        def run(target: Any) -> Any:
-            return _finish(getattr(target, method)(*args, **kwargs))
+        def run(remote: Remote, target: Any) -> Any:
+            value = _finish(getattr(target, method)(*args, **kwargs))
+            return remote.face(remote) if value is target else value
 
-        return [self._outcome(remote, run) for remote in remotes]
+        return [self._outcome(remote, functools.partial(run, remote)) for remote in remotes]
 
     def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
-        return [self._outcome(remote, lambda target: getattr(target, name)) for remote in remotes]
+        def read(target: Any) -> Any:
+            value = getattr(target, name)
+            return Routine(value) if stays(value) else value
+
+        return [self._outcome(remote, read) for remote in remotes]
 
     def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
         return [self._outcome(r, lambda target: setattr(target, name, value)) for r in remotes]

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import AsyncGeneratorType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple
 
 from remotely import arena, codec, connection, control, recipe, shipping, wire
@@ -21,6 +21,7 @@ from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
 from remotely.errors import RemotelyError
 from remotely.partner import Parcel, Partner, unpack
+from remotely.stand_in import Itself, Routine, function_of, stays
 from remotely.stream import Token
 from remotely.wire import Kind, Message
 
@@ -51,6 +52,7 @@ class Servant:
         self._birth = birth
         self._folder = Path(birth.folder)
         self._prepared: control.Prepare | None = None
+        self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
         self._partners: dict[bytes, Partner] = {}
         self._streams: dict[str, Any] = {}
@@ -95,7 +97,11 @@ class Servant:
     def is_coroutine(self, message: Message) -> bool:
         """Tell whether a message is for `answer_async`."""
         if message.kind is Kind.CALL:
-            return message.name in self._async_methods
+            name = message.name
+            return name in self._async_methods or (
+                name not in self._names
+                and inspect.iscoroutinefunction(getattr(self.object, name, None))
+            )
         return message.kind in (Kind.NEXT, Kind.CLOSE) and isinstance(
             self._streams.get(message.name), AsyncGeneratorType
         )
@@ -107,7 +113,7 @@ class Servant:
                 self.calls += 1
                 args, kwargs = self.arguments(route, message)
                 value = await getattr(self.object, message.name)(*args, **kwargs)
-                return self._returned(route, message, self._streamed(value))
+                return self._returned(route, message, self._kept(value))
             async with self._turns.setdefault(message.name, asyncio.Lock()):
                 return self._returned(route, message, await self._next_async(message))
         except StopAsyncIteration:
@@ -177,6 +183,7 @@ class Servant:
             cls, args, kwargs = codec.decode(payload, buffers)
             self.object = construct(cls, args, kwargs)
             cls = type(self.object)
+            self._names = frozenset(dir(cls))
             self._async_methods = async_methods(cls)
             self.is_async = bool(self._async_methods) or has_async_streams(cls)
             self.batched = batched_methods(cls)
@@ -187,10 +194,14 @@ class Servant:
 
     def _call(self, route: bytes, message: Message) -> object:
         args, kwargs = self._decode(route, message)
-        return self._streamed(self._attribute(message.name)(*args, **kwargs))
+        value = self._attribute(message.name)(*args, **kwargs)
+        if message.name in _MAKE_ITERATORS and value is not self.object:
+            value = (item for item in value)  # one by one, as the caller asks for them
+        return self._kept(value)
 
     def _get(self, route: bytes, message: Message) -> object:
-        return self._attribute(message.name)
+        value = self._attribute(message.name)
+        return Routine(value) if stays(value) else value
 
     def _set(self, route: bytes, message: Message) -> None:
         setattr(self.object, message.name, self._decode(route, message))
@@ -206,12 +217,20 @@ class Servant:
                 raise  # a property of the user's failed
             raise AttributeError(unknown_name(type(self.object), name, dir(self.object))) from None
 
+    def _kept(self, value: Any) -> Any:
+        """Return a result, or what travels in its place."""
+        if value is self.object:
+            return Itself()
+        if not isinstance(value, _STAY_HERE):
+            return value
+        if isinstance(value, CoroutineType):  # of a class that has no async methods itself
+            return self._kept(asyncio.run(value))
+        return self._streamed(value)
+
     # --- streams ----------------------------------------------------------------------------------
 
-    def _streamed(self, value: Any) -> Any:
+    def _streamed(self, value: Any) -> Token:
         """Keep a generator here, and let its token travel."""
-        if not isinstance(value, _GENERATORS):
-            return value
         name = f"{next(self._stream_names)}"
         self._streams[name] = value
         return Token(name)
@@ -291,7 +310,8 @@ class Servant:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
-_GENERATORS = (GeneratorType, AsyncGeneratorType)
+_STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
+_MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
 _MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)
 _RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
     Kind.PREPARE: Servant._prepare,
@@ -342,12 +362,13 @@ def async_methods(cls: type) -> frozenset[str]:
     return frozenset(
         name
         for name in dir(cls)
-        if inspect.iscoroutinefunction(inspect.getattr_static(cls, name, None))
+        if inspect.iscoroutinefunction(function_of(inspect.getattr_static(cls, name, None)))
     )
 
 
 def has_async_streams(cls: type) -> bool:
     """Tell whether a class has an `async def` method that yields."""
     return any(
-        inspect.isasyncgenfunction(inspect.getattr_static(cls, name, None)) for name in dir(cls)
+        inspect.isasyncgenfunction(function_of(inspect.getattr_static(cls, name, None)))
+        for name in dir(cls)
     )
