@@ -24,15 +24,21 @@ class Child:
     output: Output
     pipes: dict[int, bool]
     since: float
+    client_keys: list[bytes]  # that it was told to admit
     pid: int = 0
     pidfd: int = -1
     announced: bool = False
-    status: int | None = None
     calls: int = 0
     asked: bool = False
     why: str = ""
     cpu: psutil.Process | None = None
     timers: list[Timer] = field(default_factory=list)
+    is_killed: bool = False
+
+    def kill(self) -> None:
+        """Kill it with all of its group; one that is not born yet, as soon as it is."""
+        self.is_killed = True
+        kill_group(self.pid)
 
 
 def exit_of(status: int | None) -> int | str | None:

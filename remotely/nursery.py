@@ -5,6 +5,10 @@
     variables of its own       a new interpreter: they hold from its first import on (birth.py)
 
 Either way the child is told who it is to be by the first message on a socket of its own.
+
+A zygote may be busy for a long time: it imports torch.  So it is asked for FORKS_AT_ONCE forks at a
+time, and the other births wait here, where they cost nothing: the socket to the zygote never fills,
+and neither of the two ever waits for the other to read.
 """
 
 import contextlib
@@ -21,13 +25,14 @@ from typing import Protocol
 import msgspec
 
 from remotely import control, host
-from remotely.child import Child
+from remotely.child import Child, kill_group
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.keys import fresh_pair
 from remotely.loop import Loop
 from remotely.output import Output
 
+FORKS_AT_ONCE = 32  # a socket holds some 278 messages, and a process's limit of descriptors less
 AGAIN_S = 1.0  # after which that is tried again for which the machine had no room
 
 
@@ -76,18 +81,55 @@ class Nursery:
         self._home = home
         self._parent = parent
         self._complaints = complaints
+        self._waiting: dict[str, control.Spawn] = {}  # the first to come first
         self._expected: dict[str, Child] = {}  # of whose birth the zygote is to tell
+        self._is_due = False  # `_serve` will be called
         self._preloaded: set[str] = set()
         self._closing = False
         home.logs.mkdir(parents=True, exist_ok=True)
         (home.folder / "s").mkdir(exist_ok=True)
         self._start_zygote()
 
-    def spawn(self, spawn: control.Spawn) -> None:
-        """Begin a birth.  Raises OSError where the machine has no room for one."""
-        child, descriptors = self._conceive(spawn)
-        self._parent.conceived(child)
+    def ask(self, spawn: control.Spawn) -> None:
+        """Have an actor born when its turn comes."""
+        self._waiting[spawn.request.actor] = spawn
+        self._serve_soon()
+
+    def withdraw(self, actor: str) -> control.Request | None:
+        """Return the request of an actor that waits to be born, and now will not be."""
+        spawn = self._waiting.pop(actor, None)
+        return spawn.request if spawn else None
+
+    @property
+    def waiting(self) -> list[control.Request]:
+        """Those whose turn has not come; of the others the parent was told."""
+        return [spawn.request for spawn in self._waiting.values()]
+
+    def _serve_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call(self._serve)
+
+    def _serve(self) -> None:
+        """Begin one birth, so that a thousand do not keep the loop from its other work."""
+        self._is_due = False
+        forks = len(self._expected) < FORKS_AT_ONCE
+        may_begin = (spawn for spawn in self._waiting.values() if forks or spawn.request.env)
+        if (spawn := next(may_begin, None)) is None:
+            return
+        del self._waiting[spawn.request.actor]
         try:
+            self._begin(spawn)
+        except Exception as error:  # whatever it is, somebody waits for an answer
+            why = error.strerror if isinstance(error, OSError) else None
+            self._parent.not_born(spawn.request, why or f"{type(error).__name__}: {error}")
+        if self._waiting:
+            self._serve_soon()
+
+    def _begin(self, spawn: control.Spawn) -> None:
+        child, descriptors = self._conceive(spawn)
+        try:
+            self._parent.conceived(child)
             if spawn.request.env:
                 self._execute(child, descriptors)
             else:
@@ -100,7 +142,8 @@ class Nursery:
         """Have modules imported before the next fork."""
         if (new := set(modules) - self._preloaded) and self._zygote.fileno() >= 0:
             self._preloaded |= new
-            self._zygote.send(control.write(control.Preload(modules=sorted(new))))
+            with contextlib.suppress(OSError):  # its end is seen by `_hear_zygote`
+                self._zygote.send(control.write(control.Preload(modules=sorted(new))))
 
     def stop(self) -> None:
         """Start no other zygote when this one ends."""
@@ -118,8 +161,6 @@ class Nursery:
 
     def _conceive(self, spawn: control.Spawn) -> tuple[Child, list[int]]:
         """Return a child without a process, and the descriptors that its process is to have."""
-        request = spawn.request
-        home, pair = self._home, fresh_pair()
         with contextlib.ExitStack() as undo:
             ours, theirs = (
                 undo.enter_context(end)
@@ -127,9 +168,15 @@ class Nursery:
             )
             out_read, out_write = _pipe(undo)
             error_read, error_write = _pipe(undo)
+            for fd in (ours.fileno(), out_read, error_read):
+                os.set_blocking(fd, False)
+            child = self._child(spawn, ours, {out_read: False, error_read: True})
             undo.pop_all()
-        for fd in (out_read, error_read):
-            os.set_blocking(fd, False)
+            return child, [theirs.detach(), out_write, error_write]
+
+    def _child(self, spawn: control.Spawn, ours: socket.socket, pipes: dict[int, bool]) -> Child:
+        """Say to the process that is to come who it is, and return it as we see it."""
+        home, pair, request = self._home, fresh_pair(), spawn.request
         ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{request.life}"
         env = {**request.env, host.TAG: f"{home.worker}:{request.actor}"}
         birth = control.Birth(
@@ -149,7 +196,7 @@ class Nursery:
         )
         ours.send(control.write(birth))
         file = home.logs / f"{request.name}-{request.actor[:8]}.log"
-        child = Child(
+        return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,
             location=control.Location(
@@ -166,10 +213,10 @@ class Nursery:
             ),
             socket=ours,
             output=Output(file, self._teller(request)),
-            pipes={out_read: False, error_read: True},
+            pipes=pipes,
             since=time.time(),
+            client_keys=self.client_keys,
         )
-        return child, [theirs.detach(), out_write, error_write]
 
     def _teller(self, request: control.Request) -> Callable[[bool, str], None]:
         return lambda is_error, text: self._parent.said(request, is_error, text)
@@ -187,11 +234,13 @@ class Nursery:
             start_new_session=True,
         )
         process.returncode = 0  # the worker reaps it itself
-        self._born(child, process.pid, os.pidfd_open(process.pid))
+        self._born(child, process.pid, _pidfd(process.pid))
 
     def _born(self, child: Child, pid: int, pidfd: int) -> None:
         child.pid, child.pidfd = pid, pidfd
         child.location = msgspec.structs.replace(child.location, pid=pid)
+        if child.is_killed:  # before there was whom to kill
+            child.kill()
         self._parent.born(child)
 
     # --- the zygote -------------------------------------------------------------------------------
@@ -219,6 +268,7 @@ class Nursery:
                 start_new_session=True,
             )
             undo.pop_all()
+        ours.setblocking(False)  # it has room by the rule above; if not, we had rather be told
         self._zygote = ours
         self._reader = control.Reader(control.FromZygote)
         self._loop.watch(ours.fileno(), self._hear_zygote)
@@ -231,15 +281,22 @@ class Nursery:
             return
         match self._reader.read(data):
             case control.Forked(actor=actor, pid=pid):
-                if child := self._expected.pop(actor, None):
-                    self._born(child, pid, descriptors[0])
-                else:
-                    os.close(descriptors[0])
+                self._forked(self._expected.pop(actor), pid, descriptors)
             case control.NotForked(actor=actor, why=why):
-                if child := self._expected.pop(actor, None):
-                    self._parent.not_born(child.request, why)
+                self._parent.not_born(self._expected.pop(actor).request, why)
             case control.Exited(pid=pid, status=status):
                 self._parent.exited(pid, status)
+        if self._waiting:
+            self._serve_soon()
+
+    def _forked(self, child: Child, pid: int, descriptors: list[int]) -> None:
+        try:
+            # None came with the message if we have no room for one; its end would not be seen.
+            pidfd = descriptors[0] if descriptors else _pidfd(pid)
+        except OSError as error:
+            self._parent.not_born(child.request, str(error.strerror))
+        else:
+            self._born(child, pid, pidfd)
 
     def _zygote_is_gone(self) -> None:
         self._loop.unwatch(self._zygote.fileno())
@@ -251,6 +308,8 @@ class Nursery:
         for child in expected.values():
             self._parent.not_born(child.request, "the zygote that was to fork it ended")
         self._restart_zygote()
+        if self._waiting:
+            self._serve_soon()
 
     def _restart_zygote(self) -> None:
         try:
@@ -266,3 +325,12 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     for fd in ends:
         undo.callback(os.close, fd)
     return ends
+
+
+def _pidfd(pid: int) -> int:
+    """Return what tells of a process's end; end a process that could not be watched."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        kill_group(pid)
+        raise

@@ -102,7 +102,7 @@ class Undertaker:
     def kill_all(self) -> None:
         """Leave nothing behind: the worker ends."""
         for child in self._children.values():
-            kill_group(child.pid)
+            child.kill()
         host.kill_tagged(self._worker)
         host.kill_descendants()
 
@@ -150,4 +150,4 @@ class Undertaker:
                         f"out of memory: it used {used / 2**20:.0f} MiB, "
                         f"its limit is {limit / 2**20:.0f} MiB"
                     )
-                    kill_group(child.pid)
+                    child.kill()

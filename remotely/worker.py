@@ -25,7 +25,7 @@ import msgspec
 import psutil
 
 from remotely import control, faults, host, pid_file, recipe, sockets
-from remotely.child import Child, kill_group
+from remotely.child import Child
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
@@ -68,6 +68,7 @@ class Worker:
         self._host = host.identity()
         self._machine = host.machine_name()
         self._children: dict[str, Child] = {}
+        self._actor_reader = control.Reader(control.FromActor)
         self._log_files: dict[str, Path] = {}
         self._log_names: dict[str, str] = {}  # to the last actor of that name
         self._announced = False
@@ -97,7 +98,7 @@ class Worker:
             self._refused,
             self._fence.renew if sockets.is_remote(config.master) else None,
         )
-        self._loop.every(LOOK_EVERY_S, self._mind_fence)
+        self._loop.every(LOOK_EVERY_S, self._look)
         self._loop.every(REPORT_EVERY_S, self._report)
         if config.lifeline:
             self._loop.watch(0, self._feel_lifeline)
@@ -135,17 +136,16 @@ class Worker:
     def _hear_master(self, message: object) -> None:
         match message:
             case control.Registered(client_keys=keys):
-                self._admit(keys)
+                if keys != self._nursery.client_keys:
+                    self._nursery.client_keys = keys
+                    self._admit()
                 self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn():
                 if not self._leaving:
-                    self._try_to_spawn(message)
+                    self._spawn(message)
             case control.End(actor=actor, grace_s=grace_s):
-                if child := self._children.get(actor):
-                    self._undertaker.end(child, grace_s)
-                else:
-                    recipe.discard(self._folder, actor)
+                self._end(actor, grace_s)
             case control.Preload(modules=modules):
                 self._nursery.preload(modules)
             case control.ReadLog(ticket=ticket, actor=actor, offset=offset):
@@ -153,24 +153,30 @@ class Worker:
             case control.Leave():
                 self._leave()
 
-    def _admit(self, client_keys: list[bytes]) -> None:
-        if client_keys != self._nursery.client_keys:
-            self._nursery.client_keys = client_keys
-            for child in self._children.values():
-                with contextlib.suppress(OSError):
-                    child.socket.send(control.write(control.Admit(client_keys=client_keys)))
+    def _admit(self) -> None:
+        """Have the actors admit the newest keys, and no others."""
+        keys = self._nursery.client_keys
+        message = control.write(control.Admit(client_keys=keys))
+        for child in self._children.values():
+            if child.client_keys is not keys:
+                with contextlib.suppress(OSError):  # one that is stopped is told when it reads
+                    child.socket.send(message)
+                    child.client_keys = keys
 
-    def _mind_fence(self) -> None:
+    def _look(self) -> None:
+        self._admit()
         if self._fence.look():
             self._give_up_actors()
 
     def _give_up_actors(self) -> None:
         """Our lease is over: the master may place them elsewhere, and there must be one of each."""
+        why = f"its worker had no word from the master for {FENCE_S:.0f} s"
+        self._withdraw_all(why)
         for child in self._children.values():
             if not child.why:
-                child.why = f"its worker had no word from the master for {FENCE_S:.0f} s"
+                child.why = why
                 recipe.discard(self._folder, child.request.actor)
-                kill_group(child.pid)
+                child.kill()
                 log.warning("ended %s: no word from the master", child.request.name)
 
     def _refused(self, error: RemotelyError) -> None:
@@ -230,17 +236,27 @@ class Worker:
 
     # --- the actors -------------------------------------------------------------------------------
 
-    def _try_to_spawn(self, spawn: control.Spawn) -> None:
+    def _spawn(self, spawn: control.Spawn) -> None:
         request = spawn.request
         before = self._children.get(request.actor)
         if before is not None and before.request.life == request.life:
             return  # asked again, after a connection that broke
         if faults.ON:
             faults.at("worker.spawn")
-        try:
-            self._nursery.spawn(spawn)
-        except OSError as error:  # no descriptors, no memory, no processes
-            self.not_born(request, str(error.strerror))
+        self._nursery.ask(spawn)
+
+    def _end(self, actor: str, grace_s: float) -> None:
+        if child := self._children.get(actor):
+            self._undertaker.end(child, grace_s)
+        elif request := self._nursery.withdraw(actor):
+            self._died(_unborn(request, "closed", asked=True))
+        else:
+            recipe.discard(self._folder, actor)
+
+    def _withdraw_all(self, why: str, asked: bool = False) -> None:
+        for request in self._nursery.waiting:
+            self._nursery.withdraw(request.actor)
+            self._died(_unborn(request, why, asked))
 
     def conceived(self, child: Child) -> None:
         request = child.request
@@ -261,7 +277,7 @@ class Worker:
             child.why = why
             self._undertaker.bury(child)
         else:
-            self._died(control.Obituary(actor=request.actor, life=request.life, why=why))
+            self._died(_unborn(request, why))
 
     def exited(self, pid: int, status: int) -> None:
         self._undertaker.exited(pid, status)
@@ -286,7 +302,7 @@ class Worker:
         if not data:
             self._loop.unwatch(child.socket.fileno())
             return
-        match control.Reader(control.FromActor).read(data):
+        match self._actor_reader.read(data):
             case control.Bound(tcp=tcp):
                 child.location = msgspec.structs.replace(child.location, tcp=tcp)
                 child.announced = True
@@ -316,10 +332,15 @@ class Worker:
     def _leave(self) -> None:
         self._leaving = True
         self._nursery.stop()
+        self._withdraw_all("closed", asked=True)
         for child in list(self._children.values()):
             self._undertaker.end(child, END_GRACE_S)
         if not self._children:
             self._loop.stop()
+
+
+def _unborn(request: control.Request, why: str, asked: bool = False) -> control.Obituary:
+    return control.Obituary(actor=request.actor, life=request.life, why=why, asked=asked)
 
 
 def main() -> None:

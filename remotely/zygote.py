@@ -13,6 +13,7 @@ started as a new interpreter (`python -m remotely.birth`), at the price of its i
 """
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -60,7 +61,15 @@ class Zygote:
         self._children: set[int] = set()
 
     def serve(self) -> None:
-        """Fork and report until the worker is gone."""
+        """Fork and report until the worker is gone, and then leave nothing behind.
+
+        An error of another kind ends this process alone: its actors live on as the worker's.
+        """
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._serve()
+        self._end()
+
+    def _serve(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -73,7 +82,6 @@ class Zygote:
                 os.read(wake_read, 4096)
                 self._reap()
             if self._worker.fileno() in ready and not self._read():
-                self._end()
                 return
 
     def _read(self) -> bool:
@@ -92,6 +100,11 @@ class Zygote:
     def _fork(self, actor: str, descriptors: list[int]) -> None:
         if faults.ON:
             faults.at("zygote.fork")
+        if len(descriptors) < DESCRIPTORS_OF_AN_ACTOR:  # we have no room for them
+            for fd in descriptors:
+                os.close(fd)
+            self._worker.send(write(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))
+            return
         gc.freeze()  # what is here now stays shared: a collection in the child would copy it
         try:
             pid, pidfd = self._child(descriptors)
@@ -146,8 +159,7 @@ class Zygote:
             if pid == 0:
                 return
             self._children.discard(pid)
-            with contextlib.suppress(OSError):
-                self._worker.send(write(Exited(pid=pid, status=status)))
+            self._worker.send(write(Exited(pid=pid, status=status)))
 
     def _end(self) -> None:
         for pid in self._children:

@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 import remotely
+from remotely.engine import Options
+from remotely.remote_class import Placeable
 from tests.clusters import processes, wait_until
 
 
@@ -177,6 +179,21 @@ def test_a_machine_without_descriptors_refuses_a_new_actor_and_makes_the_next(
     assert wild.fork() == 7
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
     assert Wild().fork() == 7
+
+
+def test_an_actor_that_cannot_be_started_is_refused_with_the_reason(embedded: None) -> None:
+    options = Options(env={"A=B": "1"})  # which the decorator would not take
+    with pytest.raises(remotely.ActorDied, match="not start a process: ValueError: illegal env"):
+        Placeable(Wild, options)()
+    assert Wild().fork() == 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_thousand_actors_in_one_group_start(nothing_left: None) -> None:
+    remotely.connect(cpus=1000, gpus=0, patience_s=240)
+    wilds = remotely.group(Wild, 1000)
+    assert len(set(wilds.pid())) == 1000
 
 
 def test_a_zygote_that_cannot_be_replaced_at_once_is_when_there_is_room_again(

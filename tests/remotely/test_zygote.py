@@ -1,14 +1,16 @@
-"""A fork that fails is told, and costs nothing."""
+"""A fork that fails is told, and costs nothing; a worker that is gone leaves nothing."""
 
 import errno
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from remotely import host
 from remotely.control import MAX_MESSAGE, Fork, FromZygote, NotForked, Reader, write
 from remotely.zygote import Zygote
 
@@ -39,7 +41,7 @@ def test_without_room_for_a_process_the_worker_is_told_and_nothing_is_left(
         zygote = Zygote(theirs, str(tmp_path), "a tag")
         before = set(os.listdir("/proc/self/fd"))
         ends = os.pipe()
-        socket.send_fds(worker, [write(Fork(actor="a"))], ends)
+        socket.send_fds(worker, [write(Fork(actor="a"))], [*ends, ends[1]])
         for end in ends:
             os.close(end)
         monkeypatch.setattr(os, "fork", fork)
@@ -52,3 +54,40 @@ def test_without_room_for_a_process_the_worker_is_told_and_nothing_is_left(
         assert set(os.listdir("/proc/self/fd")) == before
         for pid in zygote._children:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_without_room_for_an_actors_descriptors_the_worker_is_told(tmp_path: Path) -> None:
+    worker, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with worker, theirs:
+        zygote = Zygote(theirs, str(tmp_path), "a tag")
+        before = set(os.listdir("/proc/self/fd"))
+        with open(os.devnull) as one:
+            socket.send_fds(worker, [write(Fork(actor="a"))], [one.fileno()])
+
+        assert zygote._read()
+
+        told = Reader(FromZygote).read(worker.recv(MAX_MESSAGE))
+        assert told == NotForked(actor="a", why="Too many open files")
+        assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_worker_that_is_gone_before_it_hears_of_a_birth_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "worker"
+    folder.mkdir()
+    worker, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            host.module_command("remotely.zygote", str(theirs.fileno()), str(folder), "a tag"),
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+        )
+    ends = os.pipe()
+    socket.send_fds(worker, [write(Fork(actor="a"))], [ends[0], ends[1], ends[1]])
+    worker.close()  # while it is still importing
+    for end in ends:
+        os.close(end)
+
+    _, errors = process.communicate(timeout=20)
+
+    assert (process.returncode, errors) == (0, b"")
+    assert not folder.exists()

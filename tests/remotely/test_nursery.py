@@ -1,0 +1,159 @@
+"""Births: a burst of them keeps nobody waiting, and one that fails is told and leaves nothing."""
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from remotely import control, host
+from remotely.child import Child
+from remotely.complaints import Complaints
+from remotely.loop import Loop
+from remotely.nursery import FORKS_AT_ONCE, Home, Nursery
+from tests.clusters import wait_until
+
+
+class Family:
+    """A parent that only takes notes, and its nursery."""
+
+    def __init__(self, folder: Path) -> None:
+        self.conceptions: list[Child] = []
+        self.births: list[Child] = []
+        self.failures: dict[str, str] = {}
+        self.loop = Loop()
+        home = Home("a worker", folder, f"ipc://{folder}/master", b"", "", "host", "machine")
+        self.nursery = Nursery(self.loop, home, self, Complaints(print))
+
+    def conceived(self, child: Child) -> None:
+        self.conceptions.append(child)
+
+    def born(self, child: Child) -> None:
+        self.births.append(child)
+
+    def not_born(self, request: control.Request, why: str) -> None:
+        self.failures[request.actor] = why
+
+    def exited(self, pid: int, status: int) -> None:
+        pass
+
+    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+        pass
+
+    def asks(self, actor: str, env: dict[str, str] | None = None) -> None:
+        request = control.Request(
+            actor=actor,
+            name=actor,
+            class_name="C",
+            owner="o",
+            job="j",
+            python=host.PYTHON,
+            env=env or {},
+        )
+        self.nursery.ask(control.Spawn(request=request, gpu_ids=[]))
+
+    def turns_until(self, fact: Callable[[], object], what: str) -> None:
+        def look() -> bool:
+            self.loop.turn(0)
+            return bool(fact())
+
+        wait_until(look, what)
+
+    def close(self) -> None:
+        self.nursery.stop()
+        for child in self.births:
+            child.kill()
+            os.close(child.pidfd)
+        for child in self.conceptions:
+            child.socket.close()
+            for fd in child.pipes:
+                os.close(fd)
+        self.nursery.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[Family]:
+    made = Family(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waiting(
+    family: Family,
+) -> None:
+    os.kill(family.nursery._zygote_process.pid, signal.SIGSTOP)
+    for number in range(1000):
+        family.asks(f"{number}")
+
+    family.turns_until(lambda: not family.nursery._is_due, "all that could be asked is asked")
+
+    assert [child.request.actor for child in family.conceptions] == [
+        f"{number}" for number in range(FORKS_AT_ONCE)
+    ]
+    for request in family.nursery.waiting[10:]:
+        assert family.nursery.withdraw(request.actor) == request
+    assert family.nursery.withdraw("999") is None
+    os.kill(family.nursery._zygote_process.pid, signal.SIGCONT)
+    family.turns_until(lambda: len(family.births) == FORKS_AT_ONCE + 10, "all that stayed are born")
+    assert [child.request.actor for child in family.births] == [
+        f"{number}" for number in range(FORKS_AT_ONCE + 10)
+    ]
+
+
+def test_an_interpreter_of_its_own_need_not_wait_for_the_zygote(family: Family) -> None:
+    os.kill(family.nursery._zygote_process.pid, signal.SIGSTOP)
+    for number in range(FORKS_AT_ONCE + 1):
+        family.asks(f"{number}")
+    family.asks("own", {"A": "1"})
+    family.turns_until(lambda: family.births, "a birth")
+    assert [child.request.actor for child in family.births] == ["own"]
+    os.kill(family.nursery._zygote_process.pid, signal.SIGCONT)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [({"A": "x" * 300_000}, "Message too long"), ({"A": "\ud800"}, "UnicodeEncodeError")],
+)
+def test_a_child_that_cannot_be_told_who_it_is_leaves_no_descriptor(
+    family: Family, env: dict[str, str], why: str
+) -> None:
+    before = descriptors()
+    family.asks("a", env)
+    family.turns_until(lambda: family.failures, "the failure is told")
+    assert why in family.failures["a"]
+    assert not family.conceptions
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("env", [{"A=B": "1"}, {"A": "\0"}])
+def test_a_child_that_cannot_be_executed_is_told_of(family: Family, env: dict[str, str]) -> None:
+    before = descriptors()
+    family.asks("a", env)
+    family.asks("b")
+    family.turns_until(lambda: family.births and family.failures, "one is born")
+    assert family.failures["a"].startswith("ValueError: ")
+    ours = 3  # of each, a socket and two pipes
+    assert descriptors() - before == 2 * ours + 1
+
+
+def test_a_child_whose_end_could_not_be_seen_is_ended(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def no_room(pid: int) -> int:
+        begun.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", no_room)
+    family.asks("a", {"A": "1"})
+    family.turns_until(lambda: family.failures, "the failure is told")
+    assert family.failures["a"] == "Too many open files"
+    assert os.waitstatus_to_exitcode(os.waitpid(begun[0], 0)[1]) == -signal.SIGKILL
