@@ -183,7 +183,7 @@ class Client:
         self._check()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        actors = [self._new_actor(cls, options) for _ in range(count)]
+        actors = [self._new_actor(cls, options, count) for _ in range(count)]
         futures = [self._ask_for_place(actor) for actor in actors]
         try:
             if options.max_restarts:
@@ -315,7 +315,7 @@ class Client:
 
     # --- making an actor --------------------------------------------------------------------------
 
-    def _new_actor(self, cls: type, options: Options) -> ClusterActor:
+    def _new_actor(self, cls: type, options: Options, together: int) -> ClusterActor:
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
         prefix = f"{self.session[:4]}." if self._inside else ""
         assert isinstance(options.memory, int)
@@ -323,6 +323,7 @@ class Client:
             actor=secrets.token_hex(16),
             name=options.name or f"{prefix}{cls.__name__}-{next(number)}",
             named=bool(options.name),
+            together=together,
             class_name=cls.__name__,
             owner="" if options.detached else self.session,
             job=self.job,
@@ -534,7 +535,8 @@ class Client:
         why = self._waits.pop(ticket, "")
         if why and ticket in self._tickets:
             text = f"remotely: waiting for room: {why} (giving up after {self._patience_s:g} s)"
-            self._complaints.add(why, text, time.monotonic())  # a group of 100 waits as one
+            asked, _, _ = why.partition(". ")  # a group of 100 waits as one
+            self._complaints.add(asked, text, time.monotonic())
 
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():

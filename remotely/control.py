@@ -62,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     name: str
     named: bool = False  # by the user: then no other actor may have that name
+    together: int = 1  # how many of a group are made at once, this among them
     class_name: str
     owner: str  # the session whose end is the actor's end; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output

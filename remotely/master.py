@@ -70,6 +70,7 @@ class Master:
             sorted(self._key.client_keys),
             LEASE_S,
             learns_until=time.monotonic() + LEASE_S,
+            is_embedded=config.lifeline,
         )
         self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
         self._complaints = Complaints(log.warning)

@@ -86,7 +86,7 @@ class Resources(msgspec.Struct, frozen=True):
             parts.append(_counted(self.gpus, "GPU"))
         if self.memory:
             parts.append(_memory_text(self.memory))
-        return _listed(parts)
+        return listed(parts)
 
 
 class Placement(NamedTuple):
@@ -259,7 +259,7 @@ class Ledger:
         if not self._workers:
             return f"{asked} cannot be had: no machine has joined the cluster"
         if not alike:
-            others = _listed(sorted(self._sizes, key=_version))
+            others = listed(sorted(self._sizes, key=_version))
             return (
                 f"no worker runs Python {python}: they run {others}; code does not travel between "
                 "versions, so start the script or a worker with the other's"
@@ -286,7 +286,7 @@ class Ledger:
             if not enough
         ]
         if short:
-            why = f"it asks for {_listed(short)}"
+            why = f"it asks for {listed(short)}"
         else:
             largest = max(alike, key=lambda r: (r.cpus, r.gpus, r.memory))
             why = f"it asks for {asked}, and no worker has all of it; the largest has {largest}"
@@ -295,7 +295,7 @@ class Ledger:
             key=_version,
         )
         if bigger:
-            why += f" (a worker with Python {_listed(bigger)} has it, but this is Python {python})"
+            why += f" (a worker with Python {listed(bigger)} has it, but this is Python {python})"
         return why
 
 
@@ -314,7 +314,8 @@ def _memory_text(size: int) -> str:
     return f"{size} bytes"
 
 
-def _listed(parts: list[str]) -> str:
+def listed(parts: list[str]) -> str:
+    """Return "a", "a and b", or "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 

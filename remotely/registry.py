@@ -15,13 +15,14 @@ is still told or looked at one by one is a worker for the first client that uses
 that is asked for the log of an actor that is no more, and everything for a status.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from remotely import control
+from remotely import control, shortage
 from remotely.index import Index
 from remotely.lease import LEASE_S, Leases
 from remotely.log_asks import LogAsks
@@ -74,6 +75,7 @@ class Registry:
         client_keys: list[bytes],
         lease_s: float = LEASE_S,
         learns_until: float = 0.0,
+        is_embedded: bool = False,
     ) -> None:
         self._tell = tell
         self._let_go = let_go
@@ -95,6 +97,7 @@ class Registry:
         self._leases: Leases = Leases(lease_s)
         self._ledger = Ledger()
         self._closing = False
+        self._is_embedded = is_embedded  # a script's own: what it has is all it will ever have
         self._now = 0.0  # of the last event
         # A master that was started again hears of what lives as the workers come back.
         self._learns_until = learns_until
@@ -132,7 +135,7 @@ class Registry:
                 self._end_owned(who)
         for waiter in self._waiting.overdue(now):
             self._waiting.remove(waiter.request.actor)
-            why = f"{self._why_waiting(waiter.request)} for {waiter.place.patience_s:.0f} s"
+            why = f"no room for {waiter.place.patience_s:g} s: {self._why_waiting(waiter.request)}"
             self._refuse(waiter.session, waiter.place, "NoResources", why)
         if now >= self._learns_until:
             self._answer_sought(UNHEARD_OF)
@@ -316,6 +319,9 @@ class Registry:
             return True
         if not self._workers or self._closing:
             return False
+        if self._is_embedded and (why := self._why_never_together(request)):
+            self._refuse(who, place, "NoResources", why)
+            return True
         match self._ledger.place(_asked(request), request.python):
             case Placement(worker=worker, gpu_ids=gpu_ids):
                 gpus = list(gpu_ids)
@@ -324,6 +330,8 @@ class Registry:
             case Never(reason=why):
                 known = request.python in self._ledger.pythons
                 error = "NoResources" if known else "VersionMismatch"
+                if known and self._is_embedded:
+                    why += f". {shortage.way_out(_asked(request), self._in_all())}"
                 self._refuse(who, place, error, why)
             case Wait():
                 return False
@@ -367,12 +375,34 @@ class Registry:
     def _why_waiting(self, request: control.Request) -> str:
         if not self._workers:
             return "no machine has joined the cluster"
-        most = self._ledger.most_free()
-        return (
-            f"{request.class_name} asks for {request.cpus:g} CPUs, {request.gpus} GPUs and "
-            f"{request.memory / 2**30:.3g} GiB; the most that a machine has free is "
-            f"{most.cpus:g} CPUs, {most.gpus} GPUs and {most.memory / 2**30:.3g} GiB"
+        some = itertools.islice(self._actors.values(), shortage.SHOWN)
+        holders = [self._as_holder(record, request.job) for record in some]
+        return shortage.why_waiting(
+            request.class_name,
+            _asked(request),
+            self._ledger.most_free(),
+            holders,
+            len(self._actors) - len(holders),
+            self._in_all() if self._is_embedded else None,
         )
+
+    def _why_never_together(self, request: control.Request) -> str | None:
+        return shortage.why_never_together(
+            request.class_name, request.together, _asked(request), self._in_all()
+        )
+
+    def _in_all(self) -> Resources:
+        """Return what the one worker of a script's own cluster has."""
+        register = next(iter(self._workers.values())).register
+        return Resources(register.cpus, register.gpus, register.memory)
+
+    def _as_holder(self, record: Record, job: str) -> shortage.Holder:
+        request, whose = record.request, ""
+        if request.job != job:
+            session = self._sessions.get(request.owner)
+            hello = session and session.hello
+            whose = f"of pid {hello.pid} on {hello.machine}" if hello else "of another script"
+        return shortage.Holder(request.name, _asked(request), whose)
 
     def _retry(self, worker: str | None = None) -> None:
         """Place or refuse who waits, if they can be now; `worker`: only there is new room."""

@@ -273,14 +273,27 @@ def test_more_than_there_will_ever_be_is_refused_at_once(cluster: str) -> None:
 def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
     nothing_left: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    remotely.connect(cpus=1, patience_s=3)
-    first = Worker()
+    remotely.connect(cpus=4, patience_s=3)
+    first = remotely.options(Worker, cpus=2)()
 
-    with pytest.raises(remotely.NoResources, match="most that a machine has free"):
-        remotely.group(Worker, 3)
+    with pytest.raises(remotely.NoResources) as refused:
+        remotely.group(Worker, 4)
 
-    assert capfd.readouterr().err.count("waiting for room") == 1  # and not three times
+    assert capfd.readouterr().err.count("waiting for room") == 1  # and not twice
+    assert "no room for 3 s: Worker asks for 1 CPU; the most that a machine" in str(refused.value)
+    assert "Worker-1 (2 CPUs)" in str(refused.value)
+    assert "remotely.connect(cpus=5)" in str(refused.value)
     assert first.work() == 1
+
+
+def test_a_group_that_a_scripts_own_cluster_can_never_hold_is_refused_at_once(
+    nothing_left: None,
+) -> None:
+    remotely.connect(cpus=2)
+
+    with pytest.raises(remotely.NoResources, match=r"8 actors of Worker.*connect\(cpus=8\)"):
+        remotely.group(Worker, 8)
+    assert remotely.group(Worker, 2).work() == [1, 1]
 
 
 def test_room_that_comes_free_goes_to_who_waits(nothing_left: None) -> None:

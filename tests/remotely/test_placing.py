@@ -435,7 +435,7 @@ def test_waiting_ends_after_the_patience_of_who_asked(client: Client, worker: Wo
     place = client.asks_for(cpus=1, patience_s=0.1)
     refusal = client.hears(control.NotPlaced)
     assert (refusal.ticket, refusal.error) == (place.ticket, "NoResources")
-    assert "asks for 1 CPUs" in refusal.why
+    assert "asks for 1 CPU; the most" in refusal.why
     assert client.status().waiting == 0
 
 

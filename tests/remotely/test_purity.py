@@ -20,6 +20,7 @@ PURE = (
     "blocks",
     "batching",
     "placement",
+    "shortage",
     "lease",
     "registry",
     "index",

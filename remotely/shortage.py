@@ -1,0 +1,81 @@
+"""What to say where there is no room: what is asked for, what is free, who has it, what to do.
+
+Pure.  The master calls it for a request that waits or is refused; the sentences reach the user in
+NoResources, or on the terminal of a script that waits.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from remotely.placement import Resources, listed
+
+SHOWN = 3  # holders, by name; of more, their number is told
+
+
+class Holder(NamedTuple):
+    """An actor that has a place; `whose` is empty if the script that asks made it."""
+
+    name: str
+    has: Resources
+    whose: str
+
+
+def why_waiting(
+    class_name: str,
+    asked: Resources,
+    most_free: Resources,
+    holders: Sequence[Holder],
+    others: int,
+    embedded: Resources | None,
+) -> str:
+    """Return why a request waits.  `others`: how many actors there are beside `holders`.
+
+    `embedded`: all that the cluster has, if it is a script's own; no machine can join that.
+    """
+    free = Resources(max(0.0, most_free.cpus), max(0, most_free.gpus), max(0, most_free.memory))
+    relevant = Resources(
+        free.cpus, free.gpus if asked.gpus else 0, free.memory if asked.memory else 0
+    )
+    said = f"{class_name} asks for {asked}; the most that a machine has free is {relevant}"
+    if holders:
+        named = [f"{h.name} ({', '.join(filter(None, (str(h.has), h.whose)))})" for h in holders]
+        said += f". {listed([*named, f'{others} more'] if others else named)} " + (
+            "have the rest" if len(named) + others > 1 else "has the rest"
+        )
+    said += (
+        ". Close an actor, or let go of its handles: `a = A()` makes the new actor before it lets "
+        "go of the old one, and Out[n] of a notebook keeps a handle"
+    )
+    if embedded is None:
+        return f"{said}. Another machine that joins (remotely join) has room too"
+    if asked.cpus > free.cpus:
+        cpus = math.ceil(embedded.cpus - free.cpus + asked.cpus)
+        return f"{said}. {_more_cpus(cpus)}"
+    return said
+
+
+def why_never_together(
+    class_name: str, count: int, asked: Resources, in_all: Resources
+) -> str | None:
+    """Return why a group can never live at once on a script's own cluster; None if it can."""
+    together = Resources(asked.cpus * count, asked.gpus * count, asked.memory * count)
+    if count == 1 or together.fits(in_all):
+        return None
+    has = Resources(in_all.cpus, in_all.gpus, in_all.memory if asked.memory else 0)
+    said = f"{count} actors of {class_name} ask for {together}; this cluster has {has} in all"
+    return f"{said}. {way_out(together, in_all)}"
+
+
+def way_out(asked: Resources, in_all: Resources) -> str:
+    """Return what to do about a request that is larger than a script's own cluster."""
+    if asked.cpus > in_all.cpus:
+        return _more_cpus(math.ceil(asked.cpus))
+    return "Ask for less, or use a larger cluster: remotely.connect(ADDRESS)"
+
+
+def _more_cpus(cpus: int) -> str:
+    return (
+        f"remotely.connect(cpus={cpus}), before the first actor, lets more of them share this "
+        "machine's cores; @remotely.remote_class(cpus=0.1) asks for less"
+    )
