@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remotely import control, faults
+from remotely import control, faults, gpus
 from remotely.actor import Actor
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -48,7 +48,7 @@ def _prepare_process(birth: control.Birth) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()  # a native crash leaves its stack in what ActorDied shows
     request = birth.request
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in birth.gpu_ids)
+    os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
     os.environ.update(request.env)
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
         _set_threads(max(1, int(request.cpus)))

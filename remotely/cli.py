@@ -66,8 +66,24 @@ def main() -> None:
 _cpus = click.option(
     "--cpus", type=click.IntRange(min=0), help="CPUs to give away; by default all cores."
 )
+
+
+class _Gpus(click.ParamType):  # type: ignore[type-arg]
+    name = "N|ID,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | list[str]:
+        from remotely import gpus  # noqa: PLC0415 - as said at the top
+
+        try:
+            return gpus.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 _gpus = click.option(
-    "--gpus", type=click.IntRange(min=0), help="GPUs to give away; by default all there are."
+    "--gpus",
+    type=_Gpus(),
+    help="GPUs to give away: how many, or which (2,3; one alone: 2,); by default all there are.",
 )
 _port = click.option(
     "--port",
@@ -97,7 +113,7 @@ _key = click.option(
 @_port
 @_cpus
 @_gpus
-def start(host: str, port: int, cpus: int | None, gpus: int | None) -> None:
+def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) -> None:
     """Start a cluster on this machine; return when it takes calls.
 
     \b
@@ -152,7 +168,7 @@ def _how_to_go_on(name: str, port: int) -> str:
     "to HOST.",
 )
 def join(
-    address: str, key: Path | None, cpus: int | None, gpus: int | None, host: str | None
+    address: str, key: Path | None, cpus: int | None, gpus: int | list[str] | None, host: str | None
 ) -> None:
     """Add this machine to a cluster; return when the master has taken it.
 
@@ -249,7 +265,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     machines    a list: worker (its id), machine, address, python, cpus, gpus, memory,
                 free_cpus, free_gpus, free_memory (memory in bytes)
     actors      a list: name, class, actor (its id), machine, worker (an id), pid,
-                cpus, gpu_ids, memory_limit (bytes, 0 is none)  what it was given
+                cpus, gpu_ids (as CUDA knows them), memory_limit (bytes, 0 is none)
+                                                                what it was given
                 cpu_percent, rss (bytes), calls                 what it uses and has done
                 since                                           seconds since 1970
                 owner   {pid, machine, actor} of the client whose end is its end, actor being

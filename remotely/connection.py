@@ -15,6 +15,7 @@ from pathlib import Path
 from remotely import control
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
+from remotely.gpus import Gpus
 from remotely.in_process import InProcess
 from remotely.lease import PLACE_S
 
@@ -30,13 +31,14 @@ def connect(
     *,
     key: str | Path | None = None,
     cpus: float | None = None,
-    gpus: int | None = None,
+    gpus: Gpus | None = None,
     ship: Iterable[str | Path] = (),
     patience_s: float = PLACE_S,
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
 
-    cpus, gpus   what an own cluster gives away; by default what this machine has.  Where
+    cpus, gpus   what an own cluster gives away; by default what this machine has.  `gpus` is how
+                 many, or which: [2, 3], or names that CUDA_VISIBLE_DEVICES may have.  Where
                  REMOTELY_ADDRESS names a started one, that one's own numbers hold
     key          the client's key file; see keys.py
     ship         files and folders that the actors are to have: see `shipped`
@@ -122,7 +124,7 @@ def _connect_to(
 
 
 def _embed(
-    cpus: float | None, gpus: int | None, ship: Iterable[str | Path], patience_s: float
+    cpus: float | None, gpus: Gpus | None, ship: Iterable[str | Path], patience_s: float
 ) -> Engine:
     from remotely.client import Client  # noqa: PLC0415 - what Local does not need
     from remotely.launch import Embedded  # noqa: PLC0415

@@ -125,6 +125,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     cpus: Cores
     gpus: Gpus
+    gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
     memory: Amount
     free_cpus: float
     free_gpus: Balance
@@ -259,6 +260,7 @@ class Register(_Struct, frozen=True):
     gpus: Gpus
     memory: Amount
     actors: list[ActorStatus]
+    gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
 
 
 class Spawned(_Struct, frozen=True):
@@ -339,7 +341,7 @@ class Birth(_Struct, frozen=True):
     ipc: str
     tcp_host: str
     folder: str  # of the worker, for shipped files
-    gpu_ids: list[Gpus]
+    gpus: list[str]  # as CUDA knows them
     public_key: bytes
     secret_key: bytes
     client_keys: list[bytes]

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import resource
 import socket
 import sys
@@ -33,16 +32,6 @@ def machine_name() -> str:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def gpus() -> int:
-    """Return how many NVIDIA GPUs may be used, without loading a driver."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    return sum(
-        1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name)
-    )
 
 
 def memory() -> int:

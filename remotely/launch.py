@@ -30,6 +30,7 @@ import psutil
 
 from remotely import errors, host, keys, pid_file
 from remotely.errors import MasterLost, RemotelyError
+from remotely.gpus import Gpus, choose
 from remotely.keys import MasterKey, MemberKey
 from remotely.lease import CONNECT_S
 from remotely.master import LEAVE_S
@@ -61,7 +62,7 @@ class Embedded:
         self._master_key, self.key, self._worker_key = keys.fresh_keys()
         self._daemons: list[Daemon] = []
 
-    def start(self, cpus: float | None = None, gpus: int | None = None) -> None:
+    def start(self, cpus: float | None = None, gpus: Gpus | None = None) -> None:
         """Return when the master takes calls; then `close` is the caller's duty, before too."""
         self.folder.mkdir(mode=0o700)
         config = MasterConfig(address=self.address, key=self._master_key.to_dict(), lifeline=True)
@@ -103,7 +104,7 @@ class Embedded:
 # --- a cluster that stays -------------------------------------------------------------------------
 
 
-def start(bind_host: str, port: int, cpus: int | None, gpus: int | None) -> list[Running]:
+def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> list[Running]:
     """Start a master and a worker here; return both when the cluster takes calls.
 
     A worker whose master was killed is taken over with its actors by the new master, if that has
@@ -145,7 +146,7 @@ def join(
     key: MemberKey,
     tcp_host: str | None = None,
     cpus: int | None = None,
-    gpus: int | None = None,
+    gpus: Gpus | None = None,
 ) -> Running:
     """Start a worker here that joins the master there; return when the master has taken it.
 
@@ -270,7 +271,7 @@ class _Staying:
         key: MemberKey,
         tcp_host: str,
         cpus: int | None,
-        gpus: int | None,
+        gpus: Gpus | None,
     ) -> Running:
         """Make it a worker of the master there.  Raises what the master has against it."""
         self._folder = _new_folder()
@@ -406,7 +407,7 @@ def _worker_config(
     tcp_host: str,
     folder: Path,
     cpus: float | None,
-    gpus: int | None,
+    gpus: Gpus | None,
     file: str = "",
 ) -> WorkerConfig:
     return WorkerConfig(
@@ -416,7 +417,7 @@ def _worker_config(
         tcp_host=tcp_host,
         folder=str(folder),
         cpus=host.cores() if cpus is None else cpus,
-        gpus=host.gpus() if gpus is None else gpus,
+        gpus=choose(gpus),
         lifeline=not file,
         pid_file=file,
     )

@@ -45,6 +45,7 @@ class Home:
     master: str
     master_public: bytes
     tcp_host: str
+    gpus: list[str]  # as CUDA knows them
     host: str
     machine: str
 
@@ -188,7 +189,7 @@ class Nursery:
             ipc=ipc,
             tcp_host=home.tcp_host,
             folder=str(home.folder),
-            gpu_ids=spawn.gpu_ids,
+            gpus=[home.gpus[gpu] for gpu in spawn.gpu_ids],
             public_key=pair.public,
             secret_key=pair.secret,
             client_keys=self.client_keys,

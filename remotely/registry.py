@@ -247,6 +247,7 @@ class Registry:
                     python=register.python,
                     cpus=register.cpus,
                     gpus=register.gpus,
+                    gpu_names=register.gpu_names,
                     memory=register.memory,
                     free_cpus=free.cpus,
                     free_gpus=int(free.gpus),

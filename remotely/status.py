@@ -45,7 +45,7 @@ def status_facts(found: control.Status, address: str) -> dict[str, Any]:
                 "worker": worker.worker,
                 "pid": actor.location.pid,
                 "cpus": actor.request.cpus,
-                "gpu_ids": actor.gpu_ids,
+                "gpu_ids": [_gpu(worker, gpu) for gpu in actor.gpu_ids],
                 "memory_limit": actor.request.memory,
                 "cpu_percent": actor.cpu_percent,
                 "rss": actor.rss,
@@ -56,6 +56,12 @@ def status_facts(found: control.Status, address: str) -> dict[str, Any]:
             for worker, actor in actors
         ],
     }
+
+
+def _gpu(worker: control.WorkerStatus, gpu: int) -> int | str:
+    """Return the name by which CUDA, and nvidia-smi, know a GPU that the cluster counts."""
+    name = worker.gpu_names[gpu] if gpu < len(worker.gpu_names) else str(gpu)
+    return int(name) if name.isdecimal() else name
 
 
 def tables(facts: dict[str, Any], now: float) -> str:

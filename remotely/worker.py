@@ -55,7 +55,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tcp_host: str
     folder: str
     cpus: float
-    gpus: int
+    gpus: list[str]  # as CUDA knows them
     lifeline: bool
     pid_file: str = ""  # written by the launcher, removed by us
 
@@ -81,6 +81,7 @@ class Worker:
             master=config.master,
             master_public=self._key.master_public,
             tcp_host=config.tcp_host,
+            gpus=config.gpus,
             host=self._host,
             machine=self._machine,
         )
@@ -128,7 +129,8 @@ class Worker:
             address=self._config.tcp_host or "this machine",
             pid=os.getpid(),
             cpus=self._config.cpus,
-            gpus=self._config.gpus,
+            gpus=len(self._config.gpus),
+            gpu_names=self._config.gpus,
             memory=host.memory(),
             actors=[self._status(c) for c in self._children.values() if c.announced],
         )

@@ -361,6 +361,15 @@ def test_an_address_of_no_card_here_is_refused(here: Machine, port: int, host: s
     assert "no address of this machine" in here.refuses("start", "--port", port, "--host", host)
 
 
+def test_a_machine_gives_away_the_gpus_that_were_named(here: Machine, port: int) -> None:
+    here.does("start", "--port", port, "--cpus", 2, "--gpus", "GPU-5a1b,3")
+    with here.script(port, "{'gpus': 2}") as script:
+        add(script, 1)
+        (actor,), (machine,) = here.status(port)["actors"], here.status(port)["machines"]
+    assert (machine["gpus"], actor["gpu_ids"]) == (2, ["GPU-5a1b", 3])
+    here.does("stop", "--port", port)
+
+
 def test_what_is_written_wrongly_is_told_before_anything_starts(here: Machine) -> None:
     for command in (
         ["start", "--port", 0],

@@ -24,7 +24,7 @@ class Family:
         self.births: list[Child] = []
         self.failures: dict[str, str] = {}
         self.loop = Loop()
-        home = Home("a worker", folder, f"ipc://{folder}/master", b"", "", "host", "machine")
+        home = Home("a worker", folder, f"ipc://{folder}/master", b"", "", [], "host", "machine")
         self.nursery = Nursery(self.loop, home, self, Complaints(print))
 
     def conceived(self, child: Child) -> None:

@@ -1,0 +1,73 @@
+"""Which GPUs a worker gives away: all that are visible, so many of them, or those that are named.
+
+CUDA_VISIBLE_DEVICES, where it is set, says what this process may use: under Slurm the other GPUs
+are another job's.  The cluster counts GPUs from 0; an actor gets the names of those that it was
+given, as CUDA takes them: a number, or the GPU-... of a whole one or the MIG-... of a part.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+Gpus = int | str | Sequence[int | str]  # how many; "2,3"; [2, 3]
+
+_NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
+
+
+def visible(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:
+    """Return the names of the NVIDIA GPUs that may be used, without loading a driver."""
+    if VARIABLE in environment:
+        names = []
+        for name in environment[VARIABLE].split(","):
+            if not _NAME.fullmatch(name.strip()):  # CUDA ignores what stands behind such a one
+                break
+            names.append(name.strip())
+        return names
+    count = sum(1 for d in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", d.name))
+    return [str(number) for number in range(count)]
+
+
+def parse(text: str) -> int | list[str]:
+    """Return a count ("2") or names ("2,3", "2,", "GPU-5a1b").  Raises ValueError."""
+    if text.isdecimal():
+        return int(text)
+    names = [name.strip() for name in text.rstrip(",").split(",")]
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise ValueError(
+            f"{wrong[0]!r} is no GPU: say how many (2), or which, as nvidia-smi -L has them "
+            "(2,3 or GPU-..., MIG-...; one number with a comma behind it: 2,)"
+        )
+    return names
+
+
+def choose(
+    wanted: Gpus | None,
+    environment: Mapping[str, str] = os.environ,
+    devices: Path = Path("/dev"),
+) -> list[str]:
+    """Return the names of the GPUs to give away; None wants all.  Raises ValueError."""
+    there = visible(environment, devices)
+    if wanted is None:
+        return there
+    if isinstance(wanted, str):
+        wanted = parse(wanted)
+    elif isinstance(wanted, Sequence):
+        wanted = parse(",".join(map(str, wanted)) + ",") if wanted else 0
+    elif type(wanted) is not int or wanted < 0:  # True is an int too
+        raise ValueError(f"gpus={wanted!r}: it is to be how many, or which: [2, 3]")
+    is_told = VARIABLE in environment  # else it may be that we cannot see them: we believe you
+    if isinstance(wanted, int):
+        if is_told and wanted > len(there):
+            raise ValueError(_not_visible(f"there are no {wanted} GPUs", environment))
+        return there[:wanted] if is_told else [str(number) for number in range(wanted)]
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"a GPU is named twice: {','.join(wanted)}")
+    if is_told and (hidden := [name for name in wanted if name not in there]):
+        raise ValueError(_not_visible(f"GPU {hidden[0]} may not be used", environment))
+    return wanted
+
+
+def _not_visible(what: str, environment: Mapping[str, str]) -> str:
+    return f"{what}: {VARIABLE} is {environment[VARIABLE]!r}"
