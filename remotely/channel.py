@@ -29,6 +29,7 @@ import os
 import select
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -96,6 +97,7 @@ class Channel:
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False  # the loop receives
         self._looking = False  # the loop is going to look
+        self._attending = False  # the loop is going to attend
         self._busy = False  # somebody used the socket since
         self._soon = True  # the last answer came soon
         self._budget = budget
@@ -164,7 +166,7 @@ class Channel:
             if loan is not None:
                 self._take_back(loan)
             self._settle(future)
-            future.set_exception(self._ended(False))
+            future.lose(self._ended(False))
             return
         if replies:
             self._complete(replies)
@@ -183,7 +185,7 @@ class Channel:
                 return
             with self._lock:
                 self._send_held()
-                here = future.call_id in self._pending
+                here = self._pending.get(future.call_id) is future  # or sent again, elsewhere
                 if lead := here and self._leader is None:
                     self._leader = wake
                     replies = self._drain()  # sending may have swallowed its edge
@@ -214,6 +216,16 @@ class Channel:
                 replies = self._drain()
         self._complete(replies)
 
+    def attend_soon(self) -> None:
+        """The same, but complete nothing on this thread, which may hold a lock."""
+        if not self._attending and (self._held or not self._armed):
+            self._attending = True
+            self._loop.call(self._attend)
+
+    def _attend(self) -> None:
+        self._attending = False
+        self.attend()
+
     def end(self, ended: Ended) -> None:
         """End every call in flight and close.  Once is enough, twice is harmless."""
         with self._lock:
@@ -233,7 +245,7 @@ class Channel:
         self._complete(replies)
         for future in pending.values():
             self._settle(future)
-            future.set_exception(ended(self.connected and future.call_id not in self._unsent))
+            future.lose(ended(self.connected and future.call_id not in self._unsent))
         self._partner = None
 
     # --- sending and receiving; the lock is held --------------------------------------------------
@@ -363,7 +375,7 @@ class Channel:
                 else:
                     future.set_exception(_error_of(message))
             except Exception as error:  # a value that does not unpickle here
-                future.set_exception(error)
+                future.set_exception(_without_frames(error))
 
     def _here(self, value: Token | Itself, actor: Any) -> object:
         """Return what the caller gets where the actor answered with a stand-in."""
@@ -439,14 +451,14 @@ class Channel:
         self.send(Kind.OPEN, "", Parcel(address), future, background=True)
 
     def _open_memory(self, future: Any) -> None:
-        with suppress(Exception):  # it died, it cannot, or we cannot: by socket, as before
-            theirs = future.result()
-            if theirs is not None:
-                partner = Partner(theirs)
-                partner.reads = True
-                self._partner = partner
-                said: CallFuture[Any] = CallFuture("the actor")
-                self.send(Kind.OPENED, "", Parcel(NOTHING), said, background=True)
+        if future.exception() is not None or (theirs := future.result()) is None:
+            return  # it died, or it cannot: by socket, as before
+        with suppress(Exception):  # we cannot
+            partner = Partner(theirs)
+            partner.reads = True
+            self._partner = partner
+            said: CallFuture[Any] = CallFuture("the actor")
+            self.send(Kind.OPENED, "", Parcel(NOTHING), said, background=True)
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -468,6 +480,13 @@ class Channel:
 
 def _is_large(message: wire.Message) -> bool:
     return sum(map(len, message.buffers)) >= arena.SHARE_FROM_BYTES
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Keep a traceback as text: its frames, and their callers, hold the future; see future.py."""
+    if error.__cause__ is None:
+        error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
+    return error.with_traceback(None)
 
 
 def _error_of(message: wire.Message) -> BaseException:

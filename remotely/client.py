@@ -11,6 +11,7 @@ Over 500 lines: the ten verbs of the seam, and the one state that all of them sh
 import contextlib
 import errno
 import functools
+import gc
 import itertools
 import os
 import secrets
@@ -19,6 +20,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -46,13 +48,15 @@ from remotely.errors import (
     VersionMismatch,
     WorkerLost,
 )
-from remotely.future import CallFuture, failed
+from remotely.future import CallFuture
+from remotely.idempotent import RetriedFuture
 from remotely.in_flight import Budget
 from remotely.keys import MemberKey
 from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, TICK_EVERY_S
 from remotely.link import Link
 from remotely.loop import Loop
 from remotely.partner import Parcel
+from remotely.question import Question
 from remotely.ref import Ref
 from remotely.shipping import Shipment
 from remotely.wire import Kind
@@ -84,14 +88,6 @@ class ClusterActor(Remote):
         """From now on, news of an earlier life is old."""
         if life > self.request.life:
             self.request = msgspec.structs.replace(self.request, life=life)
-
-
-class Question(Future[Any]):
-    """What the master was asked.  It is asked again when the line to it, or it, is a new one."""
-
-    def __init__(self, message: msgspec.Struct) -> None:
-        super().__init__()
-        self.message = message
 
 
 class Client:
@@ -184,17 +180,21 @@ class Client:
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         actors = [self._new_actor(cls, options, count) for _ in range(count)]
-        futures = [self._ask_for_place(actor) for actor in actors]
+        # No frame here holds a future whose error it raises; see future.py.
+        places = deque([self._ask_for_place(actor) for actor in actors])
+        made: deque[CallFuture[Any]] = deque()
+        collected = False
         try:
             if options.max_restarts:
                 for actor in actors:
                     actor.remade_from = encoded, options
-            made = [
-                self._init(actor, future, encoded, options)
-                for actor, future in zip(actors, futures, strict=True)
-            ]
-            for future in made:
-                future.result()
+            for actor in actors:
+                if not collected and not places[0].has_room():
+                    gc.collect()  # handles in circles of garbage may be what fills the cluster
+                    collected = True
+                made.append(self._init(actor, places.popleft(), encoded, options))
+            while made:
+                made.popleft().result()
         except BaseException:
             self._loop.call(lambda: self._withdraw([actor.actor for actor in actors]))
             raise
@@ -207,9 +207,10 @@ class Client:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         background: bool,
+        retries: int = 0,
     ) -> list[CallFuture[Any]]:
         encoded = codec.encode_arguments(args, kwargs, method)
-        return self._send(remotes, Kind.CALL, method, encoded, background)
+        return self._send(remotes, Kind.CALL, method, encoded, background, retries)
 
     def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
         return self._send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
@@ -225,10 +226,10 @@ class Client:
         self._check()
         deadline = time.monotonic() + grace_s
         actors = [r for r in remotes if isinstance(r, ClusterActor) and r.ended is None]
-        asked = self._send(actors, Kind.END, "", NOTHING, background=True)
-        for actor, future in zip(actors, asked, strict=True):
+        asked = self._send(actors, Kind.END, "", NOTHING, background=True)[::-1]
+        for actor in actors:
             try:
-                future.result(max(0.0, deadline - time.monotonic()))
+                asked.pop().result(max(0.0, deadline - time.monotonic()))
             except (ActorDied, WorkerLost):
                 pass
             except errors.CallTimeout:
@@ -291,7 +292,7 @@ class Client:
         ).result()
         return found
 
-    def _ask(self, message: Callable[[int], msgspec.Struct]) -> Future[Any]:
+    def _ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
         self._check()
         if self._refusal is not None:
             raise self._refusal
@@ -340,7 +341,7 @@ class Client:
         self._actors[actor.actor] = actor
         return actor
 
-    def _ask_for_place(self, actor: ClusterActor) -> Future[Any]:
+    def _ask_for_place(self, actor: ClusterActor) -> Question:
         return self._ask(
             lambda ticket: control.Place(
                 ticket=ticket, request=actor.request, patience_s=self._patience_s
@@ -350,12 +351,15 @@ class Client:
     def _init(
         self,
         actor: ClusterActor,
-        place: Future[Any],
+        place: Question,
         encoded: codec.Encoded,
         options: Options,
     ) -> CallFuture[Any]:
         """Wait for the place, then send the files, the class and the arguments there."""
-        actor.location = place.result()
+        try:
+            actor.location = place.result()
+        finally:
+            del place  # see future.py
         channel = self._open(actor)
         prepare = control.Prepare(
             job=self.job,
@@ -370,7 +374,11 @@ class Client:
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
         if self._shipment.files:
-            for digest in missing.result():
+            try:
+                digests = missing.result()
+            finally:
+                del missing  # see future.py
+            for digest in digests:
                 content = codec.Encoded((), (memoryview(self._shipment.read(digest)),))
                 stored: CallFuture[None] = CallFuture("the actor")
                 channel.send(Kind.FILE, digest, Parcel(content), stored, background=True)
@@ -429,25 +437,53 @@ class Client:
         name: str,
         encoded: codec.Encoded,
         background: bool,
+        retries: int = 0,
     ) -> list[CallFuture[Any]]:
         self._check()
         parcel = Parcel(encoded, several=len(remotes) > 1)
+        futures = []
         try:
-            return [self._send_to(r, kind, name, parcel, background) for r in remotes]
+            for remote in remotes:
+                future: CallFuture[Any]
+                what = f"{remote.name}.{name}"
+                if retries:
+                    again = functools.partial(self._send_again, kind, name, encoded)
+                    future = RetriedFuture(what, remote, again, retries)
+                else:
+                    future = CallFuture(what, remote)
+                self._send_to(remote, kind, name, parcel, future, background)
+                futures.append(future)
+        finally:
+            parcel.close()
+        return futures
+
+    def _send_again(
+        self, kind: Kind, name: str, encoded: codec.Encoded, future: CallFuture[Any]
+    ) -> None:
+        self._check()
+        assert isinstance(future.keep, ClusterActor)
+        parcel = Parcel(encoded)
+        try:
+            self._send_to(future.keep, kind, name, parcel, future, background=True)
         finally:
             parcel.close()
 
     def _send_to(
-        self, remote: Remote, kind: Kind, name: str, parcel: Parcel, background: bool
-    ) -> CallFuture[Any]:
+        self,
+        remote: Remote,
+        kind: Kind,
+        name: str,
+        parcel: Parcel,
+        future: CallFuture[Any],
+        background: bool,
+    ) -> None:
         assert isinstance(remote, ClusterActor)
         try:
             channel = self._channel_of(remote)
         except RemotelyError as error:
-            return failed(error)
-        future: CallFuture[Any] = CallFuture(f"{remote.name}.{name}", keep=remote)
-        channel.send(kind, name, parcel, future, background)
-        return future
+            future.lose(error.with_traceback(None))  # whose frames hold the future; see future.py
+        else:
+            channel.send(kind, name, parcel, future, background)
 
     def _channel_of(self, actor: ClusterActor) -> Channel:
         channel = actor.channel
@@ -476,8 +512,7 @@ class Client:
         return WorkerLost(why, may_have_run=False)
 
     def _locate(self, actor: ClusterActor) -> None:
-        ask = self._ask(lambda ticket: control.Locate(ticket=ticket, actor=actor.actor))
-        located = ask.result()
+        located = self._ask(lambda t: control.Locate(ticket=t, actor=actor.actor)).result()
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
             raise how_it_ended(actor.name, actor.location, gone)(False)
@@ -509,6 +544,8 @@ class Client:
                 self._waits.pop(ticket, None)
             case control.Waiting(ticket=ticket, why=why):
                 self._waits[ticket] = why
+                if question := self._tickets.get(ticket):
+                    question.wait_for_room()
                 self._loop.after(SAY_WAITING_AFTER_S, lambda: self._say_waiting(ticket))
             case control.Located(ticket=ticket) | control.Status(ticket=ticket):
                 self._answer(ticket, message)

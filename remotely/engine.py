@@ -73,8 +73,12 @@ class Engine(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         background: bool,
+        retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        """Call one method of each; without `background` the caller is about to wait."""
+        """Call one method of each; without `background` the caller is about to wait.
+
+        A call whose outcome is lost is made again, `retries` times at most.
+        """
 
     def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
         """Read an attribute of each."""

@@ -2,17 +2,25 @@
 
 A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
 here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
-reply.  So all futures of calls share one, and `__init__` below does what its base's would.
+reply.  So all futures of calls share one, and `__init__` and `set_result` below do what those of
+the base would.
 
 Who waits for one receives its reply on its own thread (see channel.py), so a plain call has no
-hand-over from another thread on its way.
+hand-over from another thread on its way.  Who wants to be told (a callback, an await, `wait` and
+`as_completed` of the standard library) has the client's loop receive it.
+
+A future holds its error, an error its traceback, and that its frames, their callers, and the locals
+of all of them.  A frame that also held the future would close a cycle, and whatever else they hold,
+handles above all, would live until the garbage collector runs.  So whoever raises a future's error
+lets go of the future first: `del self` below, and the like wherever `result` is called.  And an
+error that was caught before it is given to a future comes without its traceback.
 """
 
 import asyncio
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +38,9 @@ class Receiver(Protocol):
     def attend(self) -> None:
         """Nobody waits, but somebody wants to be told: take in replies as they come."""
 
+    def attend_soon(self) -> None:
+        """The same, but complete nothing on this thread, which may hold a lock."""
+
 
 class CallFuture(Future[R]):
     """The one outcome of one call.  A call that has left cannot be cancelled."""
@@ -39,7 +50,7 @@ class CallFuture(Future[R]):
         self._state = "PENDING"
         self._result = None
         self._exception = None
-        self._waiters: list[Any] = []
+        self._watchers: list[Any] | None = None
         self._done_callbacks: list[Any] = []
         self.answered = False
         self.call_id = 0
@@ -52,7 +63,10 @@ class CallFuture(Future[R]):
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
         if not self.answered:
             self.wait(timeout)
-        return super().result()
+        try:
+            return super().result()
+        finally:
+            del self
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the error, or None if there is none.  Raises CallTimeout."""
@@ -67,12 +81,28 @@ class CallFuture(Future[R]):
         return not self.answered
 
     def set_result(self, result: R) -> None:
-        super().set_result(result)
-        self.answered = True
+        with self._condition:
+            self._check_pending()
+            self._result = result
+            self._state = "FINISHED"
+            for watcher in self._watchers or ():
+                watcher.add_result(self)
+            self._condition.notify_all()
+        self._finish()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        super().set_exception(exception)
-        self.answered = True
+        with self._condition:
+            self._check_pending()
+            self._exception = exception
+            self._state = "FINISHED"
+            for watcher in self._watchers or ():
+                watcher.add_exception(self)
+            self._condition.notify_all()
+        self._finish()
+
+    def lose(self, error: BaseException) -> None:
+        """No answer will come, for the reason that `error` tells."""
+        self.set_exception(error)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         super().add_done_callback(fn)
@@ -95,6 +125,28 @@ class CallFuture(Future[R]):
         """Wait until another thread completes this; return in any case after `timeout` s."""
         with self._condition:
             self._condition.wait_for(self.done, timeout)
+
+    def _watched(self) -> list[Any]:
+        """Where the standard library's `wait` and `as_completed` add what is to be told.
+
+        They say so in no other way; and they hold the condition.
+        """
+        if self._watchers is None:
+            self._watchers = []
+        if not self.answered and self.receiver is not None:
+            self.receiver.attend_soon()
+        return self._watchers
+
+    _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
+
+    def _check_pending(self) -> None:
+        if self._state != "PENDING":
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def _finish(self) -> None:
+        self.answered = True
+        self.keep = None
+        self._invoke_callbacks()  # type: ignore[attr-defined]
 
 
 _condition = threading.Condition()

@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from remotely import connection
 from remotely.engine import Options, Remote
 from remotely.future import CallFuture, completed, failed
-from remotely.idempotent import retried, retries_of
+from remotely.idempotent import retries_of
 from remotely.lease import DRAIN_S
 from remotely.special import defines, leave, special_methods
 from remotely.stand_in import Routine
@@ -42,27 +42,17 @@ class Method:
         self.__wrapped__ = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        handle = self._handles[0]
-        wait = handle._remotely_wait
-        (future,) = self._send(args, kwargs, not wait)
-        return future.result() if wait else future
+        wait = self._handles[0]._remotely_wait
+        futures = self._send(args, kwargs, not wait)
+        return futures.pop().result() if wait else futures.pop()
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the call and return its future, at once."""
-        (future,) = self._send(args, kwargs, True)
-        return future
+        return self._send(args, kwargs, True).pop()
 
     def _send(self, args: Any, kwargs: Any, background: bool) -> list[CallFuture[Any]]:
-        futures = _call(self._handles, self._name, args, kwargs, background)
         retries = retries_of(self.__wrapped__)
-        if not retries:
-            return futures
-
-        def again(handle: Handle) -> Callable[[], CallFuture[Any]]:
-            return lambda: _call((handle,), self._name, args, kwargs, True)[0]
-
-        pairs = zip(self._handles, futures, strict=True)
-        return [retried(future, again(handle), retries) for handle, future in pairs]
+        return _call(self._handles, self._name, args, kwargs, background, retries)
 
     @property
     def __name__(self) -> str:
@@ -92,8 +82,9 @@ class GroupMethod(Method):
         if not self._handles:
             return []
         wait = self._handles[0]._remotely_wait
-        futures = self._send(args, kwargs, True)
-        return _results(futures) if wait else futures
+        if not wait:
+            return self._send(args, kwargs, True)
+        return _results(self._send(args, kwargs, True))
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the calls and return their futures, in member order, at once."""
@@ -365,10 +356,10 @@ def _remotes(handles: Sequence[Any]) -> list[Remote]:
 
 
 def _call(
-    handles: Sequence[Any], name: str, args: Any, kwargs: Any, background: bool
+    handles: Sequence[Any], name: str, args: Any, kwargs: Any, background: bool, retries: int = 0
 ) -> list[CallFuture[Any]]:
     remotes = _remotes(handles)
-    return remotes[0].engine.call(remotes, name, args, kwargs, background)
+    return remotes[0].engine.call(remotes, name, args, kwargs, background, retries)
 
 
 def _get(handles: Sequence[Any], name: str) -> list[CallFuture[Any]]:
@@ -383,6 +374,12 @@ def _set(handles: Sequence[Any], name: str, value: Any) -> list[CallFuture[Any]]
 
 def _results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
     """Wait for all, so that no call is still running when the first error is raised."""
+    _wait_for(futures)
+    futures = [*futures][::-1]
+    # No frame of ours holds a future whose error is raised; see future.py.
+    return [futures.pop().result() for _ in range(len(futures))]
+
+
+def _wait_for(futures: Sequence[CallFuture[Any]]) -> None:
     for future in futures:
         future.exception()
-    return [future.result() for future in futures]

@@ -7,11 +7,10 @@ answer, and is never tried again.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from remotely.errors import ActorDied, CallTimeout, WorkerLost
+from remotely.errors import ActorDied, WorkerLost
 from remotely.future import CallFuture
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,62 +44,36 @@ def copy_mark(method: object, stand_in: object) -> None:
         setattr(stand_in, _MARK, retries)
 
 
-def retried(
-    first: CallFuture[Any], call: Callable[[], CallFuture[Any]], retries: int
-) -> CallFuture[Any]:
-    """Return the future of a call that is made again by `call` if its outcome is lost."""
-    return Retrying(first, call, retries).future
-
-
-class Retrying:
-    """Receives for a future whose call may be made anew; `call` makes it."""
+class RetriedFuture(CallFuture[Any]):
+    """The future of a call that is made again if its outcome is lost; `again` sends it."""
 
     def __init__(
-        self, first: CallFuture[Any], call: Callable[[], CallFuture[Any]], retries: int
+        self, what: str, keep: object, again: Callable[[CallFuture[Any]], None], retries: int
     ) -> None:
-        self.future: CallFuture[Any] = CallFuture(first.what, first.keep)
-        self.future.receiver = self
-        self._call = call
+        super().__init__(what, keep)
+        self._again: Callable[[CallFuture[Any]], None] | None = again
         self._left = retries
-        self._passed_on = False
-        self._inner = first
-        self._lock = threading.Lock()
 
-    def wait(self, future: CallFuture[Any], timeout: float | None = None) -> None:
-        """Wait for the call under way, once; whoever sees its end makes the next."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not future.done():
-            inner = self._inner
-            try:
-                inner.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except CallTimeout:
-                return
-            self._pass_on(inner)
+    def lose(self, error: BaseException) -> None:
+        """Send the call again, if that may help.
 
-    def attend(self) -> None:
-        self._inner.add_done_callback(lambda _: self._follow())
-
-    def _follow(self) -> None:
-        """On the loop's thread, where nothing may wait: a new life may be long in coming."""
-        inner = self._inner
-        if self._left and isinstance(inner.exception(), ActorDied | WorkerLost):
-            threading.Thread(
-                target=self.wait, args=(self.future,), name="remotely-retry", daemon=True
-            ).start()
+        On a thread of its own: a new life may be long in coming, and this may be the client's loop.
+        """
+        if self._left and isinstance(error, ActorDied | WorkerLost):
+            self._left -= 1
+            self.call_id = 0
+            self.receiver = None
+            threading.Thread(target=self._send_again, name="remotely-retry", daemon=True).start()
         else:
-            self._pass_on(inner)
+            super().lose(error)
 
-    def _pass_on(self, inner: CallFuture[Any]) -> None:
-        error = inner.exception()
-        with self._lock:
-            if inner is not self._inner or self._passed_on:
-                return  # another thread was first
-            if self._left and isinstance(error, ActorDied | WorkerLost):
-                self._left -= 1
-                self._inner = self._call()
-                return
-            self._passed_on = True
-        if error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(inner.result())
+    def _send_again(self) -> None:
+        assert self._again is not None
+        try:
+            self._again(self)
+        except Exception as error:
+            super().lose(error.with_traceback(None))
+
+    def _finish(self) -> None:
+        self._again = None  # it holds the arguments
+        super()._finish()

@@ -47,6 +47,7 @@ class InProcess:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         background: bool,
+        retries: int = 0,
     ) -> list[CallFuture[Any]]:
         def run(remote: Remote, target: Any) -> Any:
             value = _finish(getattr(target, method)(*args, **kwargs))

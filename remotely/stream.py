@@ -49,7 +49,10 @@ class Stream(Generic[T]):
         del self._coming[0]
         if error is not None:
             self._over = True
-            raise error
+            try:
+                raise error
+            finally:
+                del error, future  # see future.py
         self._fill()
         return future.result()  # type: ignore[no-any-return]
 

@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 
 import pytest
 
@@ -16,6 +16,7 @@ def test_it_has_what_a_future_has() -> None:
     """Its constructor does by itself what that of its base would do."""
     plain = vars(Future())
     ours = vars(CallFuture("a call"))
+    ours["_waiters"] = CallFuture("a call")._waiters  # a property
     assert plain.keys() <= ours.keys()
     for name, value in plain.items():
         assert type(ours[name]) is type(value), name
@@ -68,6 +69,16 @@ def test_a_call_that_has_left_cannot_be_cancelled() -> None:
     assert future.running()
     future.set_result(1)
     assert (future.result(), future.running(), future.cancelled()) == (1, False, False)
+
+
+def test_one_that_is_done_lets_go_of_its_actor_and_stays_as_it_is() -> None:
+    value, error = (CallFuture[int]("a call", keep=object()) for _ in "ab")
+    value.set_result(1)
+    error.set_exception(LookupError())
+    for future in (value, error):
+        assert future.keep is None
+        with pytest.raises(InvalidStateError):
+            future.set_result(2)
 
 
 def test_one_that_is_done_already_says_so() -> None:

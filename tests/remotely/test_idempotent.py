@@ -2,67 +2,86 @@
 
 import os
 import signal
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import remotely
-from remotely.errors import ActorDied, CallTimeout, WorkerLost
-from remotely.future import CallFuture, completed, failed
-from remotely.idempotent import retried, retries_of
+from remotely.errors import ActorDied, CallTimeout, NotConnected, WorkerLost
+from remotely.future import CallFuture
+from remotely.idempotent import RetriedFuture, retries_of
+from tests.clusters import wait_until
 
 
-def calls(*outcomes: object) -> tuple[Any, list[int]]:
-    """Return a function that makes one call after the other, and how many were made."""
+def lost_and_then(*outcomes: object, retries: int) -> tuple[RetriedFuture, list[int]]:
+    """Return the future of a call whose tries end so, and how many were made, one by now.
+
+    An error among the outcomes is a loss.
+    """
     made = [0]
 
-    def call() -> CallFuture[Any]:
+    def send(future: CallFuture[Any]) -> None:
         outcome = outcomes[made[0]]
         made[0] += 1
-        return failed(outcome) if isinstance(outcome, BaseException) else completed(outcome)
+        if isinstance(outcome, BaseException):
+            future.lose(outcome)
+        else:
+            future.set_result(outcome)
 
-    return call, made
+    future = RetriedFuture("a call", None, send, retries)
+    send(future)
+    return future, made
 
 
 @pytest.mark.parametrize("lost", [ActorDied("x"), WorkerLost("x")])
-def test_a_lost_outcome_is_asked_for_again(lost: Exception) -> None:
-    call, made = calls(lost, lost, 7)
-    assert retried(call(), call, retries=2).result() == 7
+def test_a_lost_outcome_is_asked_for_again_by_itself(lost: Exception) -> None:
+    future, made = lost_and_then(lost, lost, 7, retries=2)
+    wait_until(future.done, "nobody had to ask")
+    assert future.result() == 7
     assert made == [3]
 
 
 def test_after_the_last_retry_the_loss_is_told() -> None:
-    call, made = calls(ActorDied("first"), ActorDied("second"))
+    future, made = lost_and_then(ActorDied("first"), ActorDied("second"), retries=1)
     with pytest.raises(ActorDied, match="second"):
-        retried(call(), call, retries=1).result()
+        future.result(timeout=10)
     assert made == [2]
 
 
-def test_what_the_method_raised_is_an_answer() -> None:
-    call, made = calls(ValueError("mine"))
-    with pytest.raises(ValueError, match="mine"):
-        retried(call(), call, retries=5).result()
-    assert made == [1]
+def test_what_the_method_raised_is_an_answer_even_if_it_is_a_loss_of_its_own() -> None:
+    made: list[int] = []
+    for error in (ValueError("mine"), ActorDied("another that it had called")):
+        future = RetriedFuture("a call", None, lambda _: made.append(1), 5)
+        future.set_exception(error)
+        assert (future.exception(), made) == (error, [])
+
+
+def test_another_failure_to_send_it_again_ends_it() -> None:
+    def send(_: CallFuture[Any]) -> None:
+        raise NotConnected("shut down")
+
+    future = RetriedFuture("a call", None, send, 5)
+    future.lose(WorkerLost("x"))
+    assert isinstance(future.exception(timeout=10), NotConnected)
 
 
 def test_a_timeout_is_no_loss_and_holds_for_all_tries_together() -> None:
-    never: CallFuture[Any] = CallFuture("a call")
-    made = retried(never, lambda: never, retries=3)
+    future = RetriedFuture("a call", None, lambda _: None, 3)
+    future.lose(WorkerLost("x"))
     with pytest.raises(CallTimeout):
-        made.result(timeout=0.01)
-    never.set_result(1)
-    assert made.result() == 1
+        future.result(timeout=0.01)
+    future.set_result(1)
+    assert future.result() == 1
 
 
 def test_who_is_to_be_told_is_told_of_the_last_try() -> None:
-    first: CallFuture[Any] = CallFuture("a call")
-    call, _ = calls(5)
-    made = retried(first, call, retries=1)
     told: list[object] = []
-    made.add_done_callback(lambda future: told.append(future.result()))
-    first.set_exception(WorkerLost("x"))
-    assert made.result(timeout=10) == 5
+    future = RetriedFuture("a call", None, lambda f: f.set_result(5), 1)
+    future.add_done_callback(lambda future: told.append(future.result()))
+    future.lose(WorkerLost("x"))
+    wait_until(lambda: told, "it was told")
     assert told == [5]
 
 
@@ -95,7 +114,7 @@ class Frail:
         os._exit(3)
 
 
-@pytest.mark.parametrize("way", ["call", "submit", "callback", "group"])
+@pytest.mark.parametrize("way", ["call", "submit", "callback", "wait", "group"])
 def test_an_idempotent_call_outlives_its_actor(cluster: str, tmp_path: Path, way: str) -> None:
     frail: Any = Frail(str(tmp_path))
     if way == "call":
@@ -106,6 +125,8 @@ def test_an_idempotent_call_outlives_its_actor(cluster: str, tmp_path: Path, way
         future = frail.die_once.submit()
         if way == "callback":
             future.add_done_callback(lambda _: None)
+        if way == "wait":
+            assert wait([future], timeout=30).done
         assert future.result(timeout=30) == 1
 
 

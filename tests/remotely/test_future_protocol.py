@@ -1,0 +1,241 @@
+"""Futures of every kind keep the whole protocol of `concurrent.futures`, and of asyncio.
+
+Nobody asks any of them for its result before the fact under test: each completes by itself.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import remotely
+from tests.clusters import Traces, wait_until
+
+WAIT_S = 20.0
+
+
+class Mine(Exception):
+    """What a method raises here."""
+
+
+@remotely.remote_class(cpus=0)
+class Actor:
+    """Each way of calling waits for a file to appear, then returns the value, or raises it."""
+
+    def plain(self, value: Any, gate: str = "") -> Any:
+        while gate and not Path(gate).exists():
+            time.sleep(0.001)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    @remotely.idempotent(retries=2)
+    def idempotent(self, value: Any, gate: str = "") -> Any:
+        return self.plain(value, gate)
+
+    @remotely.batched
+    def batched(self, values: list[Any], gates: list[str]) -> list[Any]:
+        return [self.plain(value, gate) for value, gate in zip(values, gates, strict=True)]
+
+    def stream(self, value: Any, gate: str = "") -> Iterator[Any]:
+        yield self.plain(value, gate)
+
+
+def item(actor: Any, value: Any, gate: str) -> Any:
+    """Return the future of the first item of a stream."""
+    stream = actor.stream(value, gate)
+    future: Any = stream._ask()
+    future.stream = stream
+    return future
+
+
+SUBMIT: dict[str, Callable[[Any, Any, str], Any]] = {
+    "plain": lambda actor, value, gate: actor.plain.submit(value, gate),
+    "idempotent": lambda actor, value, gate: actor.idempotent.submit(value, gate),
+    "batched": lambda actor, value, gate: actor.batched.submit(value, gate),
+    "item": item,
+    "group": lambda actor, value, gate: remotely.Group([actor]).plain.submit(value, gate)[0],
+    "in-process": lambda actor, value, gate: actor.plain.submit(value, gate),
+}
+
+
+class Kind(NamedTuple):
+    """Makes futures of one kind, each by an actor of its own; `gate` holds back the blocked one."""
+
+    name: str
+    actors: list[Any]
+    gate: Path
+
+    def quick(self, value: Any = 1) -> Future[Any]:
+        future: Future[Any] = SUBMIT[self.name](self.actors[0], value, "")
+        return future
+
+    def blocked(self, value: Any = 2) -> Future[Any]:
+        """Return a future that is done once `open` is called; in-process there is none such."""
+        if self.name == "in-process":
+            pytest.skip("done as soon as it is made")
+        future: Future[Any] = SUBMIT[self.name](self.actors[1], value, str(self.gate))
+        return future
+
+    def open(self) -> None:
+        self.gate.touch()
+
+
+@pytest.fixture(scope="module", params=SUBMIT)
+def actors(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]:
+    """Give a kind of future and two actors, which serve all tests of that kind."""
+    before = Traces()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMOTELY_LOCAL", str(int(request.param == "in-process")))
+        yield request.param, [Actor(), Actor()]
+    remotely.shutdown()
+    wait_until(lambda: not Traces().left_since(before), f"gone: {Traces().left_since(before)}")
+
+
+@pytest.fixture
+def kind(actors: tuple[str, list[Any]], tmp_path: Path) -> Iterator[Kind]:
+    kind = Kind(*actors, tmp_path / "gate")
+    yield kind
+    kind.open()  # or a failed test would block the actor for the next
+
+
+def test_polling_done_sees_the_end(kind: Kind) -> None:
+    future = kind.quick()
+    wait_until(future.done, "it is done though nobody waits")
+    assert (future.result(0), future.exception(0)) == (1, None)
+    assert (future.running(), future.cancelled()) == (False, False)
+
+
+def test_one_that_runs_says_so(kind: Kind) -> None:
+    future = kind.blocked()
+    assert (future.done(), future.running(), future.cancelled()) == (False, True, False)
+    kind.open()
+    assert future.result(WAIT_S) == 2
+
+
+def test_as_completed_yields_each_when_it_is_done(kind: Kind) -> None:
+    blocked, quick = kind.blocked(), kind.quick()
+    coming = concurrent.futures.as_completed([blocked, quick], WAIT_S)
+    assert next(coming) is quick
+    kind.open()
+    assert next(coming) is blocked
+    assert not list(coming)
+
+
+def test_as_completed_of_ours_does_the_same(kind: Kind) -> None:
+    futures = [kind.quick(number) for number in range(20)]
+    done = remotely.as_completed(futures, timeout=WAIT_S)
+    assert sorted(future.result() for future in done) == list(range(20))
+
+
+def test_as_completed_ends_at_its_timeout(kind: Kind) -> None:
+    with pytest.raises(concurrent.futures.TimeoutError):
+        list(remotely.as_completed([kind.blocked()], timeout=0.01))
+
+
+def test_wait_for_all(kind: Kind) -> None:
+    futures = [kind.quick(number) for number in range(20)]
+    done, pending = concurrent.futures.wait(futures, WAIT_S, ALL_COMPLETED)
+    assert (done, pending) == (set(futures), set())
+
+
+def test_wait_for_the_first(kind: Kind) -> None:
+    blocked, quick = kind.blocked(), kind.quick()
+    done, pending = concurrent.futures.wait([blocked, quick], WAIT_S, FIRST_COMPLETED)
+    assert (done, pending) == ({quick}, {blocked})
+
+
+def test_wait_for_the_first_error(kind: Kind) -> None:
+    blocked, raising = kind.blocked(), kind.quick(Mine("x"))
+    done, pending = concurrent.futures.wait([blocked, raising], WAIT_S, FIRST_EXCEPTION)
+    assert (done, pending) == ({raising}, {blocked})
+
+
+def test_wait_returns_at_its_timeout(kind: Kind) -> None:
+    blocked = kind.blocked()
+    assert concurrent.futures.wait([blocked], 0.01) == (set(), {blocked})
+
+
+def test_a_callback_is_called_once_whenever_it_was_added(kind: Kind) -> None:
+    future = kind.quick()
+    called: list[Future[Any]] = []
+    future.add_done_callback(called.append)
+    wait_until(lambda: called, "called by itself")
+    future.add_done_callback(called.append)
+    assert called == [future, future]
+
+
+def test_an_error_is_raised_and_can_be_asked_for(kind: Kind) -> None:
+    future = kind.quick(Mine("x"))
+    assert isinstance(future.exception(WAIT_S), Mine)
+    for _ in range(2):
+        with pytest.raises(Mine, match="x"):
+            future.result(WAIT_S)
+
+
+def test_result_and_exception_give_up_at_their_timeouts(kind: Kind) -> None:
+    future = kind.blocked()
+    for ask in (future.result, future.exception):
+        with pytest.raises(remotely.CallTimeout, match="still runs"):
+            ask(0.01)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            ask(0)
+    kind.open()
+    assert future.result(WAIT_S) == 2
+
+
+def test_it_can_be_awaited_and_gathered_with_others(kind: Kind) -> None:
+    async def main() -> list[Any]:
+        one: Any = kind.quick(1)
+        return [
+            await one,
+            *await asyncio.gather(kind.quick(2), asyncio.wrap_future(kind.quick(3))),  # type: ignore[call-overload]
+            *await asyncio.gather(kind.quick(Mine("x")), return_exceptions=True),  # type: ignore[call-overload]
+        ]
+
+    *values, error = asyncio.run(asyncio.wait_for(main(), WAIT_S))
+    assert values == [1, 2, 3]
+    assert isinstance(error, Mine)
+
+
+def test_an_await_of_one_that_blocks_leaves_the_loop_to_others(kind: Kind) -> None:
+    async def main() -> Any:
+        blocked: Any = kind.blocked()
+        waiting = asyncio.ensure_future(blocked)
+        await asyncio.sleep(0)
+        kind.open()
+        return await waiting
+
+    assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == 2
+
+
+def test_two_threads_may_wait_for_the_same(kind: Kind) -> None:
+    future = kind.blocked()
+    got: list[Any] = []
+    threads = [threading.Thread(target=lambda: got.append(future.result(WAIT_S))) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    kind.open()
+    assert future.result(WAIT_S) == 2
+    for thread in threads:
+        thread.join()
+    assert got == [2, 2]
+
+
+def test_one_that_is_done_cannot_be_cancelled(kind: Kind) -> None:
+    future = kind.quick()
+    assert future.result(WAIT_S) == 1
+    assert (future.cancel(), future.cancelled()) == (False, False)
+
+
+def test_one_whose_call_runs_cannot_be_cancelled(kind: Kind) -> None:
+    future = kind.blocked()
+    wait_until(lambda: not future.cancel(), "it has left")
+    kind.open()
+    assert future.result(WAIT_S) == 2

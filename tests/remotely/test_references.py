@@ -1,0 +1,180 @@
+"""What a call, its error and its future hold is let go of at once, without the garbage collector.
+
+A handle that lives on in the frames of an error keeps its actor, and the CPUs of that.
+"""
+
+import functools
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely import NoResources
+from tests.clusters import wait_until
+
+
+class Mine(Exception):
+    """An error that can be watched."""
+
+
+class NotHere:
+    """Pickles, and does not unpickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raise, ()
+
+
+def _raise() -> None:
+    raise Mine
+
+
+@remotely.remote_class
+class Actor:
+    def __init__(self, error: type[Exception] | None = None) -> None:
+        self.broken = NotHere()
+        if error is not None:
+            raise error
+
+    def boom(self, *_: Any) -> None:
+        raise Mine
+
+    @remotely.idempotent(retries=2)
+    def idempotent(self) -> None:
+        raise Mine
+
+    @remotely.batched
+    def batched(self, values: list[Any]) -> None:
+        raise Mine
+
+    def stream(self) -> Iterator[int]:
+        yield 1
+        raise Mine
+
+    @property
+    def attribute(self) -> None:
+        raise Mine
+
+    @attribute.setter
+    def attribute(self, value: Any) -> None:
+        raise Mine
+
+    def work(self) -> int:
+        return 1
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+RAISING: dict[str, Callable[[Any], object]] = {
+    "a call": lambda actor: actor.boom(),
+    "an argument": lambda actor: actor.boom(lambda: 1),
+    "a future": lambda actor: actor.boom.submit().result(),
+    "an idempotent call": lambda actor: actor.idempotent(),
+    "a batched call": lambda actor: actor.batched(1),
+    "a group's call": lambda actor: remotely.Group([actor]).boom(),
+    "a stream": lambda actor: list(actor.stream()),
+    "merged streams": lambda actor: list(remotely.merge([actor.stream()])),
+    "as_completed": lambda actor: next(remotely.as_completed([actor.boom.submit()])).result(),
+    "an attribute": lambda actor: actor.attribute,
+    "a group's attribute": lambda actor: remotely.Group([actor]).attribute,
+    "an attribute written": lambda actor: setattr(actor, "attribute", 1),
+    "a result that does not unpickle": lambda actor: actor.broken,
+    "a constructor": lambda actor: Actor(Mine),
+}
+
+
+def test_an_error_dies_where_it_is_caught(embedded: None, no_collector: None) -> None:
+    actor = Actor()
+    for name, raising in RAISING.items():
+        caught = None
+        try:
+            raising(actor)
+        except Mine as error:
+            caught = weakref.ref(error)
+        assert caught is not None, name
+        # Who received it, perhaps another thread, is about to let go of it.
+        wait_until(functools.partial(_is_gone, caught), f"nothing holds the error of {name}")
+
+
+def _is_gone(reference: "weakref.ref[Any]") -> bool:
+    return reference() is None
+
+
+def test_the_same_in_process(
+    monkeypatch: pytest.MonkeyPatch, nothing_left: None, no_collector: None
+) -> None:
+    monkeypatch.setenv("REMOTELY_LOCAL", "1")
+    actor = Actor()
+    for name in ("a call", "a future", "a group's call", "an attribute"):
+        try:
+            RAISING[name](actor)
+        except Mine as error:
+            caught = weakref.ref(error)
+        assert caught() is None, name
+
+
+@pytest.mark.usefixtures("nothing_left", "no_collector")
+def test_an_actor_whose_method_raised_or_was_misspelt_gives_back_its_cpu() -> None:
+    remotely.connect(cpus=1, patience_s=10)
+
+    def boom() -> None:
+        actor = Actor()
+        try:
+            actor.boom()
+        except Mine:
+            pass
+
+    def misspelt() -> None:
+        actor: Any = Actor()
+        try:
+            actor.bom()
+        except AttributeError:
+            pass
+
+    def too_many() -> None:
+        only = Actor()
+        with pytest.raises(NoResources):
+            remotely.options(Actor, cpus=2)()
+        assert only.work() == 1
+
+    for leave in (boom, misspelt, too_many):
+        leave()
+        assert Actor().work() == 1
+
+
+@pytest.mark.usefixtures("nothing_left", "no_collector")
+def test_a_future_that_is_done_does_not_keep_its_actor() -> None:
+    remotely.connect(cpus=1, patience_s=10)
+
+    future = Actor().work.submit()
+    assert future.result() == 1
+
+    assert Actor().work() == 1
+
+
+@pytest.mark.usefixtures("nothing_left", "no_collector")
+def test_who_waits_for_room_collects_the_garbage_that_fills_it() -> None:
+    remotely.connect(cpus=1, patience_s=10)
+    circle: list[Any] = [Actor()]
+    circle.append(circle)
+    del circle
+
+    assert Actor().work() == 1
+
+
+@pytest.mark.usefixtures("embedded", "no_collector")
+def test_an_error_that_arrives_for_nobody_leaves_nothing() -> None:
+    actor = Actor()
+    future = actor.boom.submit()
+    wait_until(future.done, "it raised")
+    gone = weakref.ref(future)
+    del future
+    assert gone() is None
