@@ -1,81 +1,115 @@
-"""Which modules travel by value: the script and what lies around it, that no worker has.
+"""Which way the code of a module travels: by name, as source, or by value.
 
-A class or function travels either by reference (its module's name and its own, imported over
-there) or by value (its code).  A module goes by reference when it can be expected to be installed
-on the workers:
+    INSTALLED   its classes and functions go by name, and are imported over there: the standard
+                library; `remotely` and `remotely_rl`; whatever lies in a site-packages or
+                dist-packages folder; compiled modules; and what an editable install provides,
+                though it lies elsewhere
+    SOURCE      a module of the user's own with Python source.  Its classes and functions go by
+                name too, and its source goes ahead of them, to be imported over there (sources.py)
+    VALUE       what cannot be imported over there as it is here, so that its classes and functions
+                go as they are: `__main__`, whose top level must not run again; modules made by
+                hand; and those that their loader changes as it reads them, as pytest does to tests
 
-    the standard library; `remotely` and `remotely_rl`; whatever lies in a site-packages or
-    dist-packages folder; compiled modules, which have no code that could travel; and what an
-    editable install provides, though it lies elsewhere
-
-Everything else goes by value: `__main__`, the modules beside it, cells of a notebook, tests.
+A module goes one way for good, so that each of its classes is one class over there.
 
 Editable installs are told by their files as well as by their names.  importlib.metadata's
 `packages_distributions` was refused: it goes by name alone, and there are distributions that
 install a top-level `tests`, while others' editable installs declare no names at all.  One case is
 missed: a project whose package lies at its root under another name than the distribution's.  Its
-modules go by value, which is slower but works.
+modules go as source, which is slower but works.
 """
 
 import contextlib
 import json
 import sys
 import sysconfig
+from enum import Enum
 from functools import cache
-from importlib.machinery import ExtensionFileLoader
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 from urllib.parse import urlparse
 from urllib.request import url2pathname
+from zipimport import zipimporter
+
+
+class Way(Enum):
+    INSTALLED = "by name"
+    SOURCE = "as source"
+    VALUE = "by value"
+
 
 # What an actor has by definition.  __mp_main__ is the script in a child of multiprocessing.
 _SCRIPTS = frozenset({"__main__", "__mp_main__"})
 _INSTALLED = frozenset({"remotely", "remotely_rl"} | sys.stdlib_module_names)
 _FOLDERS = frozenset({"site-packages", "dist-packages"})
 
-_known: dict[str, bool] = {}
+_known: dict[str, Way] = {}
 
 
-def travels_by_value(module_name: str) -> bool:
-    """Return whether classes and functions of this module are sent as code."""
-    answer = _known.get(module_name)
-    if answer is None:
-        answer = _decide(module_name)
-        if not answer or module_name in sys.modules:  # one that is not loaded may yet be
-            _known[module_name] = answer
-    return answer
+def way_of(module_name: str) -> Way:
+    """Return how classes and functions of this module are sent."""
+    way = _known.get(module_name)
+    if way is None:
+        way = _decide(module_name)
+        if way is Way.INSTALLED or module_name in sys.modules:  # one not loaded may yet be
+            _known[module_name] = way
+    return way
 
 
-def _decide(module_name: str) -> bool:
+def _decide(module_name: str) -> Way:
     if module_name in _SCRIPTS:
-        return True
+        return Way.VALUE
     if module_name.partition(".")[0] in _INSTALLED:
-        return False
+        return Way.INSTALLED
     module = sys.modules.get(module_name)
     if module is None:  # made by hand, or unpickled here by value itself
-        return True
+        return Way.VALUE
     spec = getattr(module, "__spec__", None)
-    if isinstance(getattr(spec, "loader", None), ExtensionFileLoader):
-        return False
+    loader = getattr(spec, "loader", None)
+    if isinstance(loader, ExtensionFileLoader):
+        return Way.INSTALLED
     file = _file_of(module)
-    if file is None:
-        return getattr(spec, "origin", None) not in ("built-in", "frozen")
+    if file is None and getattr(spec, "origin", None) in ("built-in", "frozen"):
+        return Way.INSTALLED
+    if file and (_is_library(file) or any(e.provides(module_name, file) for e in _in_place())):
+        return Way.INSTALLED
+    if file and _reads_plainly(loader):
+        return Way.SOURCE
+    package = module_name.rpartition(".")[0]
+    # What an installed package makes by hand is there when the package has been imported.
+    return Way.INSTALLED if package and way_of(package) is Way.INSTALLED else Way.VALUE
+
+
+def _is_library(file: Path) -> bool:
     if not _FOLDERS.isdisjoint(file.parts):
-        return False
-    if any(file.is_relative_to(folder) for folder in _library_folders()):
-        return False
-    return not any(editable.provides(module_name, file) for editable in _editable_installs())
+        return True
+    file = file.resolve()
+    if not _FOLDERS.isdisjoint(file.parts):
+        return True
+    return any(file.is_relative_to(folder) for folder in _library_folders())
+
+
+def _reads_plainly(loader: object) -> bool:
+    """Tell whether a module of this loader is what Python makes of its source, and no more."""
+    if isinstance(loader, SourceFileLoader):
+        kind = type(loader)
+        return all(getattr(kind, n) is getattr(SourceFileLoader, n) for n in _READING)
+    return type(loader) is zipimporter
+
+
+_READING = ("get_code", "source_to_code")
 
 
 def _file_of(module: ModuleType) -> Path | None:
     """Return where a module or a package without an __init__ lies."""
     with contextlib.suppress(Exception):  # a module may be any object, with any attributes
         if file := getattr(module, "__file__", None):
-            return Path(file).resolve()
+            return Path(file)
         for folder in getattr(module, "__path__", ()):
-            return Path(folder).resolve()
+            return Path(folder)
     return None
 
 
@@ -93,13 +127,14 @@ class _Editable(NamedTuple):
     sources: tuple[Path, ...]  # folders of the project that its .pth file puts on sys.path
 
     def provides(self, module_name: str, file: Path) -> bool:
+        file = file.resolve()
         if module_name.partition(".")[0] in self.names and file.is_relative_to(self.root):
             return True
         return any(file.is_relative_to(source) for source in self.sources)
 
 
 @cache
-def _editable_installs() -> tuple[_Editable, ...]:
+def _in_place() -> tuple[_Editable, ...]:
     """Return them all.  Twenty milliseconds, spent at the first module that lies outside."""
     found = []
     for distribution in distributions():

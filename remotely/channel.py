@@ -87,6 +87,7 @@ class Channel:
     ) -> None:
         self.location = location
         self.connected = False
+        self.sources_sent = 0  # so many batches of sources.py
         self._loop = loop
         self._lock = threading.Lock()
         self._ids = itertools.count(1)

@@ -30,7 +30,7 @@ from typing import Any, cast
 import msgspec
 import zmq
 
-from remotely import arena, codec, control, errors, host, keys, sockets
+from remotely import arena, codec, control, errors, host, keys, sockets, sources
 from remotely.address import nobody, parse_address
 from remotely.channel import Channel
 from remotely.codec import NOTHING
@@ -177,6 +177,8 @@ class Client:
         count: int,
     ) -> list[Remote]:
         self._check()
+        sources.refuse_while_importing("makes an actor")
+        sources.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         actors = [self._new_actor(cls, options, count) for _ in range(count)]
@@ -361,6 +363,8 @@ class Client:
         finally:
             del place  # see future.py
         channel = self._open(actor)
+        batches = list(sources.library.batches)
+        channel.sources_sent = len(batches)
         prepare = control.Prepare(
             job=self.job,
             client_public=self._key.pair.public,
@@ -369,6 +373,8 @@ class Client:
             path=[str(Path(entry).absolute()) for entry in sys.path],
             files=self._shipment.files,
             concurrency=options.concurrency,
+            argv=sys.argv,
+            sources=[batch.content for batch in batches],
         )
         body = Parcel(codec.Encoded((control.write(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")
@@ -440,6 +446,7 @@ class Client:
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
         self._check()
+        sources.library.look()
         parcel = Parcel(encoded, several=len(remotes) > 1)
         futures = []
         try:
@@ -483,6 +490,8 @@ class Client:
         except RemotelyError as error:
             future.lose(error.with_traceback(None))  # whose frames hold the future; see future.py
         else:
+            if channel.sources_sent < len(sources.library.batches):
+                _send_sources(channel)
             channel.send(kind, name, parcel, future, background)
 
     def _channel_of(self, actor: ClusterActor) -> Channel:
@@ -670,6 +679,17 @@ def client_of(
         raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
     member = keys.load_member(Path(file), "client")
     return Client(f"tcp://{host}:{port}", member, shipment, patience_s)
+
+
+def _send_sources(channel: Channel) -> None:
+    """Send the modules that an actor has not been sent yet; twice, if two threads call, is once."""
+    batches = list(sources.library.batches)
+    for digest, content in batches[channel.sources_sent :]:
+        parcel = Parcel(codec.Encoded((), (memoryview(content),)))
+        learnt: CallFuture[None] = CallFuture("the actor")
+        channel.send(Kind.SOURCES, digest, parcel, learnt, background=True)
+        parcel.close()
+    channel.sources_sent = len(batches)
 
 
 def _heavy_modules() -> list[str]:

@@ -3,14 +3,16 @@
 `decode` is the only place of the code base that unpickles.  It runs whatever the pickle says, so
 it is reached by authenticated peers alone, and never in the master.
 
-Three picklers are tried, each slower and more willing than the one before.
+Two picklers are tried:
 
-    plain          pickle itself, in C; most calls need no more.  It gives up at the first class or
-                   function that must travel by value (see by_value.py)
-    by value       cloudpickle: lambdas, local classes, the script and the modules around it
-    by reference   the same, but of modules with a file the names alone.  For modules that hold
-                   what cannot be sent (a lock, a connection) and can be imported over there after
-                   all: on this machine, on a shared disk, or because `ship` sent them
+    plain       pickle itself, in C; most calls need no more.  It gives up at the first class or
+                function that goes by value (see by_value.py)
+    by value    cloudpickle: lambdas, local classes, `__main__`
+
+What is local to a module that can be imported over there (a lambda, a class within a function)
+goes by value too, but its globals are those of the module, as they are here.  What is local to
+one that cannot takes along the globals that it uses.  Locks and their like among these are made
+anew over there, once for each that is here, as running the module again would make them.
 
     value                          arrives
     numpy array                    equal, with its dtype and order; writable, unless the buffers
@@ -18,21 +20,24 @@ Three picklers are tried, each slower and more willing than the one before.
     torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
                                    though the same tensor twice (tied weights) stays one
     any other tensor               as torch itself pickles it
-    a module of the script         a copy, with its classes, functions and globals
+    a module made by hand          a copy, with its classes, functions and globals
 
 Neither numpy nor torch is imported here, but by the values themselves where they arrive.
 """
 
 import pickle
 import sys
+import uuid
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NewType, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-import cloudpickle
+import cloudpickle.cloudpickle
 
-from remotely.by_value import travels_by_value
+from remotely.by_value import Way, way_of
+from remotely.culprit import Culprit, Pickling, find_culprit, why_not
 from remotely.errors import NotPicklable
 
 # A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more on its
@@ -41,12 +46,6 @@ SMALL_BUFFER_BYTES = 8192
 
 # A message has a bound of frames; buffers beyond it are copied into the payload too.
 MAX_BUFFERS = 4000
-
-# `find_unpicklable` looks no deeper (where something is nested without end, much less deep, since
-# nothing in there is the culprit), and shows no longer keys.
-_MAX_DEPTH = 40
-_MAX_DEPTH_OF_ENDLESS = 3
-_MAX_KEY_LETTERS = 40
 
 
 class Encoded(NamedTuple):
@@ -84,15 +83,14 @@ def encode(
     """
     if type(value) in _ATOMS:
         return Encoded((pickle.dumps(value, 5),), ())
-    for pickler in (_PlainPickler, _ByValuePickler):
-        try:
-            return _encode(pickler, value, in_band)
-        except Exception:  # a user's __reduce__ may raise anything; the last pickler tells
-            continue
     try:
-        return _encode(_ByReferencePickler, value, in_band)
+        return _encode(_PlainPickler, value, in_band)
+    except Exception:  # a user's __reduce__ may raise anything; the next pickler tells
+        pass
+    try:
+        return _encode(_ByValuePickler, value, in_band)
     except Exception as error:
-        raise NotPicklable(_why_not(value, what, error)) from error
+        raise NotPicklable(why_not(value, what, error, _BY_VALUE)) from error
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], method: str) -> Encoded:
@@ -143,32 +141,56 @@ class _PlainPickler(pickle.Pickler):
             return reducer(obj)
         if isinstance(obj, (type, FunctionType)):
             module: object = obj.__module__
-            if not isinstance(module, str) or travels_by_value(module):
+            if not isinstance(module, str) or way_of(module) is Way.VALUE:
                 raise _ByValue
         return NotImplemented
 
 
 class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
+    """Decides itself what goes by value: what others register with cloudpickle is theirs.
+
+    cloudpickle takes whatever can be imported here for importable over there.
+    """
+
     def reducer_override(self, obj: Any) -> Any:
         reducer = _REDUCERS.get(type(obj))
         if reducer is not None:
             return reducer(obj)
         if isinstance(obj, ModuleType):
-            if travels_by_value(obj.__name__):
+            if way_of(obj.__name__) is Way.VALUE:
                 return _reduce_module(obj)
-        elif isinstance(obj, (type, FunctionType)):
-            _register(obj.__module__)
+            return import_module, (obj.__name__,)
+        if isinstance(obj, type):
+            return self._reduce_class(obj)
+        if isinstance(obj, FunctionType):
+            return self._reduce_function(obj)
+        if type(obj) in _TYPING and way_of(obj.__module__) is Way.VALUE:
+            return _TYPING[type(obj)](obj)
         return super().reducer_override(obj)
 
-
-class _ByReferencePickler(_ByValuePickler):
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, ModuleType):
-            if obj.__name__ != "__main__" and getattr(obj, "__file__", None):
-                return import_module, (obj.__name__,)
-        elif isinstance(obj, (type, FunctionType)) and _is_importable(obj):
+    def _reduce_class(self, cls: type) -> Any:
+        if _goes_by_name(cls):
             return NotImplemented
-        return super().reducer_override(obj)
+        if _way_of(cls) is not Way.VALUE:
+            reduced = super().reducer_override(cls)  # it knows those of the interpreter
+        else:
+            reduced = _c._dynamic_class_reduce(cls)
+        if reduced is NotImplemented or len(reduced) < 3:
+            return reduced
+        make, args, (members, slots), *rest = reduced
+        return make, args, (_with_anew(members), slots), *rest
+
+    def _reduce_function(self, function: FunctionType) -> Any:
+        if _goes_by_name(function):
+            return NotImplemented
+        make, args, (attributes, slots), *rest = self._dynamic_function_reduce(function)
+        if home := _home_of(function):
+            code, _, _, _, closure = args
+            make, args = _function_in, (home, code, closure)
+            slots["__globals__"] = {}
+        else:
+            slots["__globals__"] = _with_anew(slots["__globals__"])
+        return make, args, (attributes, slots), *rest
 
 
 def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False) -> Encoded:
@@ -197,22 +219,128 @@ class _Pieces:
         self.write = write
 
 
-def _register(module_name: object) -> None:
-    """Tell cloudpickle of a module that travels by value, when it is first met."""
-    if isinstance(module_name, str) and module_name != "__main__":
-        module = sys.modules.get(module_name)
-        if isinstance(module, ModuleType) and travels_by_value(module_name):
-            cloudpickle.register_pickle_by_value(module)
+def find_unpicklable(value: object, path: str) -> Culprit | None:
+    """Return the innermost part of a value that cannot be sent; None if all of it can."""
+    return find_culprit(value, path, _BY_VALUE)
 
 
-def _is_importable(obj: type | FunctionType) -> bool:
-    """Return whether its module is a file, and has it under its name."""
-    found: Any = sys.modules.get(obj.__module__)
-    if obj.__module__ == "__main__" or not getattr(found, "__file__", None):
+def _error_of(value: object) -> Exception | None:
+    try:
+        _encode(_ByValuePickler, value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    """Return the globals that a function takes along."""
+    if _home_of(function):
+        return {}
+    held = function.__globals__
+    used = {name: held[name] for name in function.__code__.co_names if name in held}
+    return {name: value for name, value in used.items() if type(value) not in _made_anew()}
+
+
+_BY_VALUE = Pickling(_error_of, _globals_of)
+
+
+# --- classes and functions ------------------------------------------------------------------------
+
+_c = cloudpickle.cloudpickle
+
+
+def _way_of(obj: type | FunctionType) -> Way:
+    module: object = obj.__module__
+    return way_of(module) if isinstance(module, str) else Way.VALUE
+
+
+def _goes_by_name(obj: type | FunctionType) -> bool:
+    """Return whether its module can be imported over there, and has it under its name."""
+    if _way_of(obj) is Way.VALUE:
         return False
+    found: Any = sys.modules.get(obj.__module__)
     for name in obj.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is obj
+
+
+def _home_of(function: FunctionType) -> str | None:
+    """Return the module whose globals a function uses, if it can be imported over there."""
+    name = function.__globals__.get("__name__")
+    if not isinstance(name, str) or way_of(name) is Way.VALUE:
+        return None
+    return (
+        name if getattr(sys.modules.get(name), "__dict__", None) is function.__globals__ else None
+    )
+
+
+def _function_in(home: str, code: Any, closure: Any) -> FunctionType:
+    return FunctionType(code, vars(import_module(home)), None, None, closure)
+
+
+# What typing makes of a module that goes by value; pickle would send its name.
+_TYPING: dict[type, Callable[[Any], Any]] = {
+    TypeVar: lambda made: (_c._make_typevar, _c._decompose_typevar(made)),
+    ParamSpec: lambda made: (_made_in, (made.__module__, ParamSpec, made.__name__)),
+    NewType: lambda m: (_made_in, (m.__module__, NewType, m.__name__, m.__supertype__)),
+}
+
+
+def _made_in(module: str, kind: Callable[..., Any], *args: Any) -> Any:
+    made = kind(*args)
+    made.__module__ = module
+    return made
+
+
+# --- locks and their like, made anew --------------------------------------------------------------
+
+_id_of: WeakKeyDictionary[object, str] = WeakKeyDictionary()
+_sent: WeakValueDictionary[str, object] = WeakValueDictionary()
+_made: dict[str, object] = {}  # for good: what is held must not be made once more
+_MADE_ANEW: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {}
+
+
+def _made_anew() -> dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]]:
+    """Return what is made anew over there: its type, its maker in `threading`, the arguments."""
+    if not _MADE_ANEW:
+        threading: Any = sys.modules["threading"]  # whose locks these are; nothing locks here
+        for name in ("Lock", "RLock", "local", "Condition", "Event"):
+            _MADE_ANEW[type(getattr(threading, name)())] = name, lambda made: ()
+        _MADE_ANEW[threading.Semaphore] = "Semaphore", lambda made: (made._value,)
+        bounded = threading.BoundedSemaphore
+        _MADE_ANEW[bounded] = "BoundedSemaphore", lambda made: (made._initial_value,)
+    return _MADE_ANEW
+
+
+class _Anew:
+    """Stands in for a lock where it is pickled."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        name, arguments_of = _made_anew()[type(self.lock)]
+        made_id = _id_of.setdefault(self.lock, uuid.uuid4().hex)
+        _sent.setdefault(made_id, self.lock)
+        return _make_anew, (name, arguments_of(self.lock), made_id)
+
+
+def _make_anew(name: str, args: tuple[Any, ...], made_id: str) -> object:
+    """Return the lock of this process for one of another, the same each time."""
+    found = _sent.get(made_id)
+    if found is None:
+        found = _made.get(made_id)
+    if found is None:
+        made = getattr(sys.modules["threading"], name)(*args)
+        found = _made.setdefault(made_id, made)
+        _id_of[found] = made_id
+    return found
+
+
+def _with_anew(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the globals of a function, or the members of a class, as they are to be sent."""
+    kinds = _made_anew()
+    return {k: _Anew(v) if type(v) in kinds else v for k, v in members.items()}
 
 
 # --- modules by value -----------------------------------------------------------------------------
@@ -224,7 +352,7 @@ _MODULE_FINDING = ("__builtins__", "__cached__", "__loader__", "__spec__")
 def _reduce_module(module: ModuleType) -> tuple[Any, ...]:
     """As cloudpickle does, but in two steps, so that a module may refer to itself."""
     state = {k: v for k, v in vars(module).items() if k not in _MODULE_FINDING}
-    return ModuleType, (module.__name__,), state
+    return ModuleType, (module.__name__,), _with_anew(state)
 
 
 # --- arrays and tensors ---------------------------------------------------------------------------
@@ -324,170 +452,3 @@ def _tensor_from(
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)
-
-
-# --- which part cannot be pickled -----------------------------------------------------------------
-
-
-class Culprit(NamedTuple):
-    path: str
-    type_name: str
-    error: Exception
-
-
-def find_unpicklable(value: object, path: str) -> Culprit | None:
-    """Return the innermost part of a value that does not pickle; None if all of it does.
-
-    It pickles halves of halves to find the part, so its work is a few times that of pickling the
-    value once, a level.
-    """
-    error = _error_of(value)
-    if error is None:
-        return None
-    for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
-        try:
-            found = _first_bad(_children(value, path))
-        except Exception:  # a user's object may raise at the least touch
-            break
-        if found is None:
-            break
-        path, value, error = found
-    return Culprit(path, _type_name(value), error)
-
-
-def _why_not(value: object, what: str | tuple[str, ...], error: Exception) -> str:
-    if isinstance(what, tuple) and isinstance(value, tuple) and len(what) == len(value):
-        root, named = "", list(zip(what, value, strict=True))
-    else:
-        root = what if isinstance(what, str) else ", ".join(what)
-        named = [("" if " " in root else root, value)]
-    culprit = Culprit("", _type_name(value), error)
-    for name, part in named:
-        if (found := find_unpicklable(part, name)) is not None:
-            culprit = found
-            break
-    reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"
-    if _is_endless(culprit.error):
-        reason = "it is nested too deeply, or without end"
-    if not culprit.path:
-        where = root or "the value"
-    elif root and " " in root:
-        where = f"{culprit.path} in {root}"
-    else:
-        where = culprit.path
-    return (
-        f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
-        "leave it out (`__getstate__`), or make it over there"
-    )
-
-
-def _is_endless(error: Exception) -> bool:
-    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
-
-
-def _error_of(value: object) -> Exception | None:
-    try:
-        _encode(_ByReferencePickler, value)
-    except Exception as error:
-        return error
-    return None
-
-
-def _first_bad(children: list[tuple[str, Any]]) -> tuple[str, Any, Exception] | None:
-    """Return the first child that does not pickle by itself, by halving."""
-    low, high = 0, len(children)
-    if _error_of([child for _, child in children]) is None:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _error_of([child for _, child in children[low:middle]]) is not None:
-            high = middle
-        else:
-            low = middle
-    path, child = children[low]
-    error = _error_of(child)
-    return None if error is None else (path, child, error)
-
-
-def _children(value: Any, path: str) -> list[tuple[str, Any]]:
-    """Return the parts of a value that pickle would go into, each with its path."""
-    if type(value) is dict:
-        items = [(f"{path}[{_key(k)}]", v) for k, v in value.items()]
-        return [*items, *((f"the key {_key(k)} of {path or 'it'}", k) for k in value)]
-    if type(value) in (list, tuple):
-        return [(f"{path}[{i}]", item) for i, item in enumerate(value)]
-    if type(value) in (set, frozenset):
-        return [(f"an item of {path or 'it'}", item) for item in value]
-    if isinstance(value, FunctionType):
-        return _function_children(value, path)
-    if isinstance(value, type):
-        members = [(k, v) for k, v in vars(value).items() if k not in ("__dict__", "__weakref__")]
-        return [(f"{path}.{name}", member) for name, member in members]
-    if isinstance(value, (staticmethod, classmethod)):
-        return [(path, value.__func__)]
-    return _state_children(value, path)
-
-
-def _function_children(function: FunctionType, path: str) -> list[tuple[str, Any]]:
-    """Return what a function brings along: the variables that it closes over, and its globals."""
-    name = path or function.__name__
-    code = function.__code__
-    found: list[tuple[str, Any]] = []
-    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            found.append((f"{variable!r} (used in {name})", cell.cell_contents))
-        except ValueError:  # not assigned yet
-            continue
-    names = [n for n in code.co_names if n in function.__globals__]
-    found += [(f"the global {n!r} (used in {name})", function.__globals__[n]) for n in names]
-    found += [(f"{path}.{n}", v) for n, v in vars(function).items()]
-    defaults = function.__defaults__ or ()
-    return found + [(f"a default of {name}", default) for default in defaults]
-
-
-def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
-    """Return the parts of an object as its own `__reduce_ex__` tells them."""
-    try:
-        reduced = value.__reduce_ex__(5)
-    except Exception:
-        return []
-    if not isinstance(reduced, tuple):
-        return []
-    parts_told: list[Any] = [*reduced, None, None, None, None]
-    arguments, state, items, pairs = parts_told[1:5]
-    found: list[tuple[str, Any]] = []
-    for attributes in state if isinstance(state, tuple) else (state,):
-        if isinstance(attributes, dict):
-            found += [(f"{path}.{name}", part) for name, part in attributes.items()]
-        elif attributes is not None:
-            found.append((f"the state of {path or 'it'}", attributes))
-    if items is not None:
-        found += [(f"{path}[{i}]", item) for i, item in enumerate(items)]
-    if pairs is not None:
-        found += [(f"{path}[{_key(k)}]", v) for k, v in pairs]
-    for i, argument in enumerate(arguments or ()):
-        if argument is not type(value):
-            found.append((f"{path}.__reduce_ex__(5)[1][{i}]", argument))
-    return found
-
-
-def _key(key: object) -> str:
-    """Return a dict's key as in its path.  Only plain keys: a repr may be anything."""
-    if type(key) in (str, int, bool, float, bytes):
-        text = repr(key)
-        return text if len(text) <= _MAX_KEY_LETTERS else f"{text[:_MAX_KEY_LETTERS]}…"
-    return f"<{_type_name(key)}>"
-
-
-def _type_name(value: object) -> str:
-    kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    return name.removeprefix("builtins.")
-
-
-def _shown(error: Exception) -> str:
-    try:
-        text = str(error)
-    except Exception:
-        return "its message cannot be shown"
-    return text if len(text) <= 300 else f"{text[:300]}…"

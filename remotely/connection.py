@@ -18,6 +18,7 @@ from remotely.errors import NotConnected, RemotelyError
 from remotely.gpus import Gpus
 from remotely.in_process import InProcess
 from remotely.lease import PLACE_S
+from remotely.sources import importing
 
 _lock = threading.RLock()
 _engine: Engine | None = None
@@ -47,6 +48,8 @@ def connect(
     Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch.
     """
     global _engine, _forked
+    if _adopted is not None and importing():  # the script's top level: here, it is connected
+        return
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")

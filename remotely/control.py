@@ -358,6 +358,8 @@ class Prepare(_Struct, frozen=True):
     path: list[str]  # the client's sys.path, of use where both see the same files
     files: dict[str, str]  # relative path: sha256
     concurrency: Amount
+    argv: list[str] = []
+    sources: list[bytes] = []  # batches of the script's modules: sources.py
 
 
 class Admit(_Struct, frozen=True):

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple
 
-from remotely import arena, codec, connection, control, recipe, shipping, wire
+from remotely import arena, codec, connection, control, recipe, shipping, sources, wire
 from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
 from remotely.errors import RemotelyError
+from remotely.introduction import Introduction
 from remotely.partner import Parcel, Partner, unpack
 from remotely.stand_in import Itself, Routine, function_of, stays
 from remotely.stream import Token
@@ -162,6 +163,11 @@ class Servant:
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
         connection.adopt(prepare, self._birth)
+        sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
+        sources.finder.is_elsewhere = prepare.host != self._birth.host
+        sources.finder.install(first=True)
+        for content in prepare.sources:
+            self._learn(sources.Batch.of(content))
         if prepare.host == self._birth.host:
             sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
         return shipping.missing(self._folder, prepare.files)
@@ -170,6 +176,18 @@ class Servant:
         _, (content,) = unpack(message, self._partners.get(route))
         shipping.store(self._folder, message.name, content)
 
+    def _sources(self, route: bytes, message: Message) -> None:
+        _, (content,) = unpack(message, self._partners.get(route))
+        self._learn(sources.Batch(message.name, bytes(content)))
+
+    def _learn(self, batch: sources.Batch) -> None:
+        for name in sources.finder.offer(sources.library.add(batch)):
+            print(
+                f"remotely: {name} has changed since this actor imported it, and stays here as it "
+                "was; make a new actor for the new one",
+                file=sys.stderr,
+            )
+
     def _init(self, route: bytes, message: Message) -> None:
         assert self._prepared is not None
         self.is_made = True
@@ -177,6 +195,7 @@ class Servant:
             root = shipping.lay_out(self._folder, self._prepared.files)
             sys.path.insert(0, str(root))
             connection.set_shipped_root(root)
+            sources.finder.shipped_root = root
         try:
             payload, buffers = unpack(message, self._partners.get(route))
             self._keep_recipe(payload, buffers)
@@ -200,6 +219,8 @@ class Servant:
         return self._kept(value)
 
     def _get(self, route: bytes, message: Message) -> object:
+        if message.name == "__class__":  # asked by `get_actor` alone
+            return Introduction(type(self.object))
         value = self._attribute(message.name)
         return Routine(value) if stays(value) else value
 
@@ -316,6 +337,7 @@ _MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)
 _RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
     Kind.PREPARE: Servant._prepare,
     Kind.FILE: Servant._file,
+    Kind.SOURCES: Servant._sources,
     Kind.INIT: Servant._init,
     Kind.CALL: Servant._call,
     Kind.GET: Servant._get,
@@ -330,7 +352,12 @@ _RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
 
 def raised(route: bytes, message: Message, error: BaseException) -> Reply:
     """Return the reply that tells of an error, with its traceback as text."""
+    note = sources.missing_here(error)
+    if note and hasattr(error, "add_note"):
+        error.add_note(note)
     text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+    if note and note not in text:  # Python 3.10 has no notes
+        text += f"{note}\n"
     try:
         pieces = codec.encode(error, in_band=True).pieces
     except RemotelyError:

@@ -9,9 +9,9 @@ frame costs an encryption and a system call's share; large buffers follow as fra
     2       length of the name, big-endian
     4       length of the loan, big-endian
     8       call id, big-endian; a reply repeats the id of its call
-    n       the name: of a method, of an attribute, of a file's hash
+    n       the name: of a method, of an attribute, the hash of a file or of sources
     m       the loan, opaque here: where in shared memory the buffers lie, if they lie there
-    rest    the payload, opaque here (a pickle, but for PREPARE, FILE and OPEN)
+    rest    the payload, opaque here (a pickle, but for PREPARE, FILE, SOURCES and OPEN)
 
 Two rules hold this file together.
 
@@ -48,6 +48,7 @@ class Kind(IntEnum):
     OPEN = 10
     OPENED = 11
     CALLS = 12
+    SOURCES = 13
     RESULT = 16
     RAISED = 17
     RESULTS = 18
@@ -75,6 +76,7 @@ SHAPES = {
     Kind.OPEN: Shape("client", False, 0, 0, "open my arena; the answer is where yours is"),
     Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
     Kind.CALLS: Shape("client", False, 0, 0, "several CALLs without buffers"),
+    Kind.SOURCES: Shape("client", True, 1, 1, "modules that the script has loaded, by their hash"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
     Kind.RESULTS: Shape("actor", False, 0, 0, "several RESULTs without buffers"),

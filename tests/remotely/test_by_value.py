@@ -1,23 +1,26 @@
-"""The script, its modules and what is local to it run where nobody has heard of them."""
+"""What goes by value runs where nobody has heard of its module; this module, say, for pytest
+changes it as it reads it."""
 
 import collections
 import dataclasses
 import enum
 import functools
+import importlib.util
 import subprocess
 import sys
 import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NewType, ParamSpec, TypeVar
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
 
 from remotely import by_value as rule
-from remotely.by_value import travels_by_value
+from remotely.by_value import Way, way_of
 from remotely.codec import decode, encode
 from remotely.errors import NotPicklable
 
@@ -57,32 +60,35 @@ Pair = collections.namedtuple("Pair", "left right")
 
 
 @pytest.mark.parametrize(
-    ("name", "by_value"),
+    ("name", "way"),
     [
-        ("__main__", True),
-        (__name__, True),
-        ("never_imported", True),
-        ("json.decoder", False),
-        ("builtins", False),
-        ("_thread", False),
-        ("numpy", False),
-        ("numpy._core._multiarray_umath", False),
-        ("torch.nn.modules.linear", False),
-        ("pytest", False),
-        ("remotely.codec", False),
-        ("remotely", False),
-        ("remotely_rl.returns", False),
+        ("__main__", Way.VALUE),
+        (__name__, Way.VALUE),
+        ("never_imported", Way.VALUE),
+        ("tests", Way.VALUE),
+        ("tests.clusters", Way.SOURCE),
+        ("json.decoder", Way.INSTALLED),
+        ("builtins", Way.INSTALLED),
+        ("_thread", Way.INSTALLED),
+        ("numpy", Way.INSTALLED),
+        ("numpy._core._multiarray_umath", Way.INSTALLED),
+        ("torch.nn.modules.linear", Way.INSTALLED),
+        ("torch._C._nn", Way.INSTALLED),
+        ("pytest", Way.INSTALLED),
+        ("remotely.codec", Way.INSTALLED),
+        ("remotely", Way.INSTALLED),
+        ("remotely_rl.returns", Way.INSTALLED),
     ],
 )
-def test_what_no_worker_has_travels_by_value(name: str, by_value: bool) -> None:
-    assert travels_by_value(name) is by_value
-    assert travels_by_value(name) is by_value
+def test_what_workers_have_goes_by_name_what_they_can_import_as_source(name: str, way: Way) -> None:
+    assert way_of(name) is way
+    assert way_of(name) is way
 
 
-def test_a_module_made_by_hand_travels_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_made_by_hand_goes_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("made_by_hand")
     monkeypatch.setitem(sys.modules, "made_by_hand", module)
-    assert travels_by_value("made_by_hand")
+    assert way_of("made_by_hand") is Way.VALUE
 
 
 def module_at(path: Path, name: str) -> types.ModuleType:
@@ -90,18 +96,19 @@ def module_at(path: Path, name: str) -> types.ModuleType:
     path.touch()
     module = types.ModuleType(name)
     module.__file__ = str(path)
+    module.__spec__ = importlib.util.spec_from_file_location(name, path)
     return module
 
 
 @pytest.mark.parametrize(
-    ("metadata", "place", "name", "by_value"),
+    ("metadata", "place", "name", "is_installed"),
     [
-        ({"top_level.txt": "mine\n"}, "mine/core.py", "mine.core", False),
-        ({}, "my_project/core.py", "my_project.core", False),
-        ({"mine.pth": "src"}, "src/mine/core.py", "mine.core", False),
-        ({"mine.pth": ""}, "tests/test_core.py", "tests.test_core", True),
-        ({"top_level.txt": "tests\n"}, "../elsewhere/tests/core.py", "tests.core", True),
-        ({"not editable": ""}, "my_project/core.py", "my_project.core", True),
+        ({"top_level.txt": "mine\n"}, "mine/core.py", "mine.core", True),
+        ({}, "my_project/core.py", "my_project.core", True),
+        ({"mine.pth": "src"}, "src/mine/core.py", "mine.core", True),
+        ({"mine.pth": ""}, "tests/test_core.py", "tests.test_core", False),
+        ({"top_level.txt": "tests\n"}, "../elsewhere/tests/core.py", "tests.core", False),
+        ({"not editable": ""}, "my_project/core.py", "my_project.core", False),
     ],
     ids=["declared", "same name", "src", "tests beside it", "same name elsewhere", "not editable"],
 )
@@ -111,7 +118,7 @@ def test_an_editable_install_counts_as_installed(
     metadata: dict[str, str],
     place: str,
     name: str,
-    by_value: bool,
+    is_installed: bool,
 ) -> None:
     project, site = tmp_path / "project", tmp_path / "site"
     info = site / "my_project-1.dist-info"
@@ -129,11 +136,11 @@ def test_an_editable_install_counts_as_installed(
     monkeypatch.setattr(rule, "distributions", lambda: found)
     monkeypatch.setattr(rule, "_known", {})
     monkeypatch.setitem(sys.modules, name, module_at(project / place, name))
-    rule._editable_installs.cache_clear()
+    rule._in_place.cache_clear()
     try:
-        assert travels_by_value(name) is by_value
+        assert way_of(name) is (Way.INSTALLED if is_installed else Way.SOURCE)
     finally:
-        rule._editable_installs.cache_clear()
+        rule._in_place.cache_clear()
 
 
 def by_value_distribution(info: Path) -> object:
@@ -196,60 +203,123 @@ def test_this_modules_code_runs_where_this_module_is_not_and_comes_back_as_ours(
     assert cls is Point
 
 
-def test_a_script_travels_with_the_modules_around_it(tmp_path: Path) -> None:
-    (tmp_path / "helpers.py").write_text(
-        textwrap.dedent("""
-            import helpers as myself
-            FACTOR = 6
-            def scale(x): return x * myself.FACTOR + offset()
-            def offset(): return FACTOR
-        """)
-    )
-    script = """
-        import sys, helpers
-        from remotely.codec import encode
-        class Task:
-            def run(self): return helpers.scale(5)
-        sys.stdout.buffer.write(encode(Task().run).payload)
-    """
-    (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    payload = subprocess.run(
-        [sys.executable, "script.py"],
-        check=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-    ).stdout
-    assert "helpers" not in sys.modules
-    assert decode(payload)() == 36
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module without a file, whose functions use each other and it."""
+    module = types.ModuleType("by_hand")
+    monkeypatch.setitem(sys.modules, "by_hand", module)
+    text = """
+        import threading, by_hand as myself
+        LOCK, HELD = threading.Lock(), threading.BoundedSemaphore(2)
+        FACTOR = 6
+        def scale(x): return x * myself.FACTOR + offset()
+        def offset(): return FACTOR
+        def lock(): return LOCK
+        def hold(): return LOCK.acquire(blocking=False) and HELD.acquire(blocking=False)
+        class Guarded:
+            lock = LOCK
+        """
+    exec(textwrap.dedent(text), vars(module))  # noqa: S102 - as a hand would
+    return module
+
+
+def test_a_module_made_by_hand_travels_as_a_whole(by_hand: Any, unfamiliar: Unfamiliar) -> None:
+    assert unfamiliar.result_of(lambda: by_hand.scale(5)) == 36
+    assert unfamiliar.result_of(functools.partial(by_hand.scale, 5)) == 36
+
+
+def test_locks_of_a_module_are_made_anew_where_it_goes_by_value(
+    by_hand: Any, unfamiliar: Unfamiliar
+) -> None:
+    by_hand.HELD.acquire()
+    with by_hand.LOCK:
+        assert unfamiliar.result_of(lambda: (by_hand.hold(), by_hand.hold())) == (True, False)
+        assert unfamiliar.result_of(lambda: by_hand.Guarded.lock is by_hand.lock())
+    by_hand.HELD.release()
+
+
+def test_a_lock_that_comes_back_is_the_one_that_went(by_hand: Any) -> None:
+    assert sent(by_hand.Guarded).lock is by_hand.LOCK
+    assert sent(by_hand.lock)() is by_hand.LOCK
 
 
 @pytest.fixture
-def stubborn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.ModuleType]:
-    """A module beside the script, whose functions use what cannot be sent."""
-    (tmp_path / "stubborn.py").write_text(
+def beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.ModuleType]:
+    """A module beside the script, with what cannot be sent."""
+    (tmp_path / "beside.py").write_text(
         textwrap.dedent("""
-            import threading
-            LOCK = threading.Lock()
-            class Guarded:
-                lock = LOCK
-            def locked():
-                with LOCK:
-                    return 5
+            import socket, typing
+            SOCKET = socket.socket()
+            SOCKET.close()
+            T = typing.TypeVar("T")
+            def closed(): return SOCKET.fileno()
+            def local():
+                class Local(typing.Generic[T]):
+                    def socket(self): return SOCKET
+                return Local, lambda: SOCKET
         """)
     )
     monkeypatch.syspath_prepend(tmp_path)
-    import stubborn  # type: ignore[import-not-found]
+    import beside  # type: ignore[import-not-found]
 
-    yield stubborn
-    del sys.modules["stubborn"]
+    yield beside
+    del sys.modules["beside"]
 
 
-def test_a_module_that_cannot_travel_goes_by_reference(stubborn: Any) -> None:
-    assert travels_by_value("stubborn")
-    assert sent(stubborn.locked) is stubborn.locked
-    assert sent(stubborn.Guarded) is stubborn.Guarded
-    assert sent(lambda: stubborn.locked())() == 5
+def test_what_is_in_a_module_with_source_goes_by_name(beside: Any) -> None:
+    assert way_of("beside") is Way.SOURCE
+    assert sent(beside) is beside
+    assert sent(beside.closed) is beside.closed
+    assert sent(lambda: beside.closed())() == -1
+
+
+def test_what_is_local_to_a_module_with_source_has_its_globals_there(beside: Any) -> None:
+    local, function = sent(beside.local())
+    assert local().socket() is beside.SOCKET
+    assert function() is beside.SOCKET
+    assert function.__globals__ is vars(beside)
+
+
+def test_what_others_register_with_cloudpickle_is_neither_used_nor_changed(beside: Any) -> None:
+    before = cloudpickle.list_registry_pickle_by_value()
+    encode((Point, lambda: helper()))
+    assert cloudpickle.list_registry_pickle_by_value() == before
+    cloudpickle.register_pickle_by_value(beside)
+    try:
+        assert sent([lambda: 0, beside.closed])[1] is beside.closed
+    finally:
+        cloudpickle.unregister_pickle_by_value(beside)
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Name = NewType("Name", str)
+
+
+class Box(Generic[T]):
+    def name(self, name: Name) -> T | None:
+        return None
+
+
+def test_what_typing_makes_of_a_module_goes_with_it(unfamiliar: Unfamiliar) -> None:
+    assert unfamiliar.result_of(lambda: Box[int]().name(Name("x"))) is None
+    typed, params, box, name = unfamiliar.result_of(lambda: (T, P, Box, Name))
+    assert (typed, box) == (T, Box)
+    assert (params.__name__, params.__module__) == ("P", __name__)
+    assert (name.__supertype__, name.__module__) == (str, __name__)
+
+
+class Counted:
+    asked = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        type(self).asked += 1
+        return {"function": lambda: 0}
+
+
+def test_a_value_is_asked_for_its_state_once_by_each_pickler_and_no_more() -> None:
+    encode([Counted()])
+    assert Counted.asked <= 2
 
 
 def test_what_is_defined_in_a_function_arrives() -> None:

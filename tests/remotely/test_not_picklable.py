@@ -4,6 +4,7 @@ import collections
 import copy
 import dataclasses
 import functools
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -108,7 +109,10 @@ def deep_within() -> object:
 LOCK = threading.Lock()
 
 
-uses_a_lock = lambda: LOCK  # not importable, as a function of a script is not
+ENDLESS = itertools.repeat(LOCK)
+
+
+uses_a_global = lambda: ENDLESS  # not importable, as a function of a script is not
 
 
 def closes_over(lock: object) -> object:
@@ -130,7 +134,7 @@ CULPRITS = [
     (functools.partial(print, LOCK), "_thread.lock"),
     (np.array([1, LOCK], dtype=object), "_thread.lock"),
     (ValueError("x", LOCK), "_thread.lock"),
-    (uses_a_lock, "the global 'LOCK' (used in arg)"),
+    (uses_a_global, "the global 'ENDLESS' (used in arg)"),
     (closes_over(LOCK), "'lock' (used in arg)"),
     ((i for i in range(3)), "arg cannot be sent: it is a generator"),
     (sys._getframe(), "arg cannot be sent: it is a frame"),

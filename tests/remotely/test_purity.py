@@ -17,6 +17,7 @@ FILES = {path.stem: path for path in sorted(PACKAGE.glob("*.py"))}
 PURE = (
     "wire",
     "codec",
+    "culprit",
     "blocks",
     "batching",
     "placement",

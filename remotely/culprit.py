@@ -1,0 +1,184 @@
+"""Which part of a value does not pickle, and the sentence that says so.
+
+Nothing here pickles: whoever asks brings along how that is done.
+"""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+# It looks no deeper (where something is nested without end, much less deep, since nothing in there
+# is the culprit), and shows no longer keys.
+_MAX_DEPTH = 40
+_MAX_DEPTH_OF_ENDLESS = 3
+_MAX_KEY_LETTERS = 40
+
+
+class Pickling(NamedTuple):
+    """How a value is pickled: the error that it ends with, and what a function takes along."""
+
+    error_of: Callable[[object], Exception | None]
+    globals_of: Callable[[FunctionType], dict[str, Any]]
+
+
+class Culprit(NamedTuple):
+    path: str
+    type_name: str
+    error: Exception
+
+
+def find_culprit(value: object, path: str, pickling: Pickling) -> Culprit | None:
+    """Return the innermost part of a value that does not pickle; None if all of it does.
+
+    It pickles halves of halves to find the part, so its work is a few times that of pickling the
+    value once, a level.
+    """
+    error = pickling.error_of(value)
+    if error is None:
+        return None
+    for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
+        try:
+            found = _first_bad(_children(value, path, pickling), pickling)
+        except Exception:  # a user's object may raise at the least touch
+            break
+        if found is None:
+            break
+        path, value, error = found
+    return Culprit(path, _type_name(value), error)
+
+
+def why_not(
+    value: object, what: str | tuple[str, ...], error: Exception, pickling: Pickling
+) -> str:
+    """Return the sentence about a value that did not pickle; `what` as for `codec.encode`."""
+    if isinstance(what, tuple) and isinstance(value, tuple) and len(what) == len(value):
+        root, named = "", list(zip(what, value, strict=True))
+    else:
+        root = what if isinstance(what, str) else ", ".join(what)
+        named = [("" if " " in root else root, value)]
+    culprit = Culprit("", _type_name(value), error)
+    for name, part in named:
+        if (found := find_culprit(part, name, pickling)) is not None:
+            culprit = found
+            break
+    reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"
+    if _is_endless(culprit.error):
+        reason = "it is nested too deeply, or without end"
+    if not culprit.path:
+        where = root or "the value"
+    elif root and " " in root:
+        where = f"{culprit.path} in {root}"
+    else:
+        where = culprit.path
+    return (
+        f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
+        "leave it out (`__getstate__`), or make it over there"
+    )
+
+
+def _is_endless(error: Exception) -> bool:
+    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
+
+
+def _first_bad(
+    children: list[tuple[str, Any]], pickling: Pickling
+) -> tuple[str, Any, Exception] | None:
+    """Return the first child that does not pickle by itself, by halving."""
+    low, high = 0, len(children)
+    if pickling.error_of([child for _, child in children]) is None:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if pickling.error_of([child for _, child in children[low:middle]]) is not None:
+            high = middle
+        else:
+            low = middle
+    path, child = children[low]
+    error = pickling.error_of(child)
+    return None if error is None else (path, child, error)
+
+
+def _children(value: Any, path: str, pickling: Pickling) -> list[tuple[str, Any]]:
+    """Return the parts of a value that pickle would go into, each with its path."""
+    if type(value) is dict:
+        items = [(f"{path}[{_key(k)}]", v) for k, v in value.items()]
+        return [*items, *((f"the key {_key(k)} of {path or 'it'}", k) for k in value)]
+    if type(value) in (list, tuple):
+        return [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+    if type(value) in (set, frozenset):
+        return [(f"an item of {path or 'it'}", item) for item in value]
+    if isinstance(value, FunctionType):
+        return _function_children(value, path, pickling)
+    if isinstance(value, type):
+        members = [(k, v) for k, v in vars(value).items() if k not in ("__dict__", "__weakref__")]
+        return [(f"{path}.{name}", member) for name, member in members]
+    if isinstance(value, (staticmethod, classmethod)):
+        return [(path, value.__func__)]
+    return _state_children(value, path)
+
+
+def _function_children(
+    function: FunctionType, path: str, pickling: Pickling
+) -> list[tuple[str, Any]]:
+    """Return what a function brings along: the variables that it closes over, and its globals."""
+    name = path or function.__name__
+    code = function.__code__
+    found: list[tuple[str, Any]] = []
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found.append((f"{variable!r} (used in {name})", cell.cell_contents))
+        except ValueError:  # not assigned yet
+            continue
+    for used, part in pickling.globals_of(function).items():
+        found.append((f"the global {used!r} (used in {name})", part))
+    found += [(f"{path}.{n}", v) for n, v in vars(function).items()]
+    defaults = function.__defaults__ or ()
+    return found + [(f"a default of {name}", default) for default in defaults]
+
+
+def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the parts of an object as its own `__reduce_ex__` tells them."""
+    try:
+        reduced = value.__reduce_ex__(5)
+    except Exception:
+        return []
+    if not isinstance(reduced, tuple):
+        return []
+    parts_told: list[Any] = [*reduced, None, None, None, None]
+    arguments, state, items, pairs = parts_told[1:5]
+    found: list[tuple[str, Any]] = []
+    for attributes in state if isinstance(state, tuple) else (state,):
+        if isinstance(attributes, dict):
+            found += [(f"{path}.{name}", part) for name, part in attributes.items()]
+        elif attributes is not None:
+            found.append((f"the state of {path or 'it'}", attributes))
+    if items is not None:
+        found += [(f"{path}[{i}]", item) for i, item in enumerate(items)]
+    if pairs is not None:
+        found += [(f"{path}[{_key(k)}]", v) for k, v in pairs]
+    for i, argument in enumerate(arguments or ()):
+        if argument is not type(value):
+            found.append((f"{path}.__reduce_ex__(5)[1][{i}]", argument))
+    return found
+
+
+def _key(key: object) -> str:
+    """Return a dict's key as in its path.  Only plain keys: a repr may be anything."""
+    if type(key) in (str, int, bool, float, bytes):
+        text = repr(key)
+        return text if len(text) <= _MAX_KEY_LETTERS else f"{text[:_MAX_KEY_LETTERS]}…"
+    return f"<{_type_name(key)}>"
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return name.removeprefix("builtins.")
+
+
+def _shown(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        return "its message cannot be shown"
+    return text if len(text) <= 300 else f"{text[:300]}…"

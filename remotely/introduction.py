@@ -1,0 +1,31 @@
+"""A class as it is shown to a client that did not make the actor: `get_actor`.
+
+It arrives as that client's own class if it can import the module.  If not, the sources that the
+actor has come along, and are imported there.
+"""
+
+from typing import Any
+
+from remotely import codec
+from remotely.sources import Batch, finder, library
+
+
+class Introduction:
+    """Arrives as the class."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = codec.encode(self._cls, in_band=True).payload
+        return _arrive, (pickled, [batch.content for batch in library.batches])
+
+
+def _arrive(pickled: bytes, batches: list[bytes]) -> Any:
+    try:
+        return codec.decode(pickled)
+    except ModuleNotFoundError:
+        for content in batches:
+            finder.offer(library.add(Batch.of(content)))
+        finder.install(first=False)
+        return codec.decode(pickled)
