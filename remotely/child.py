@@ -34,6 +34,7 @@ class Child:
     cpu: psutil.Process | None = None
     timers: list[Timer] = field(default_factory=list)
     is_killed: bool = False
+    again: bool = False  # made from what its last life left (recipe.py)
 
     def kill(self) -> None:
         """Kill it with all of its group; one that is not born yet, as soon as it is."""

@@ -244,6 +244,17 @@ class Farewell(_Struct, frozen=True):
     pass
 
 
+# --- to a worker, and back from one that is asked who it is ---------------------------------------
+
+
+class Spawn(_Struct, frozen=True):
+    """`again`: from what the life before left there (recipe.py), and not by a client."""
+
+    request: Request
+    gpu_ids: list[Gpus]
+    again: bool = False
+
+
 # --- from a worker --------------------------------------------------------------------------------
 
 
@@ -260,6 +271,7 @@ class Register(_Struct, frozen=True):
     gpus: Gpus
     memory: Amount
     actors: list[ActorStatus]
+    births: list[Spawn] = []  # of which `Spawned` has not been said yet
     gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
 
 
@@ -285,14 +297,6 @@ class Left(_Struct, frozen=True):
 
 class Registered(_Struct, frozen=True):
     client_keys: list[bytes]
-
-
-class Spawn(_Struct, frozen=True):
-    """`again`: from what the life before left there (recipe.py), and not by a client."""
-
-    request: Request
-    gpu_ids: list[Gpus]
-    again: bool = False
 
 
 class Preload(_Struct, frozen=True):

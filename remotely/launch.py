@@ -129,11 +129,12 @@ def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> lis
             master = stack.enter_context(_Staying("master", port))
             if orphans:
                 _check_orphan(orphans[0], key, port)
-                master.begin_master(f"tcp://{ip}:{port}", near, key)
+                master.begin_master(f"tcp://{ip}:{port}", near, key, learns=True)
                 _await_return(near, folder, orphans[0], port)
             else:
                 worker = stack.enter_context(_Staying("worker", port))
-                master.begin_master(f"tcp://{ip}:{port}", near, key)
+                learns = pid_file.was_killed(port)
+                master.begin_master(f"tcp://{ip}:{port}", near, key, learns)
                 member = keys.load_member(folder / "worker.key", "worker")
                 tcp_host = own_address() if ip == EVERYWHERE else ip
                 worker.begin_worker("worker", near, member, tcp_host, cpus, gpus)
@@ -160,6 +161,7 @@ def join(
             f"'remotely start --host {host_name} --port {port}'; if it runs, a firewall may be "
             f"in the way, or it was started with a --host of its own machine alone"
         ) from None
+    _check_joined(port, key, cpus)
     ip = host.address_towards(host_name, port) if tcp_host is None else _ip_of(tcp_host)
     _check_port(tcp_host or ip, ip, 0)
     pid_file.make_folder(port)
@@ -250,7 +252,7 @@ class _Staying:
         assert daemon.stdout is not None
         daemon.stdout.close()
 
-    def begin_master(self, bind: str, address: str, key: MasterKey) -> None:
+    def begin_master(self, bind: str, address: str, key: MasterKey, learns: bool) -> None:
         """Make it the master.  Raises RemotelyError if it does not take calls."""
         self._write("master", address, key.pair.public)
         self._hear_of(
@@ -260,6 +262,7 @@ class _Staying:
                 lifeline=False,
                 key_file=str(keys.default_folder() / "master.key"),
                 pid_file=str(self._file),
+                learns=learns,
             ),
             "READY",
         )
@@ -311,6 +314,18 @@ class _Staying:
         kind, _, why = word.partition(" ")
         error = getattr(errors, kind, None)
         raise error(why) if error else RemotelyError(word)
+
+
+def _check_joined(port: int, key: MemberKey, cpus: int | None) -> None:
+    """Raise RemotelyError if this machine would be counted twice."""
+    cluster = key.master_public.decode()
+    for daemon in pid_file.running(port):
+        if daemon.role != "master" and daemon.cluster == cluster and cpus is None:
+            raise RemotelyError(
+                f"this machine is on that cluster already (worker pid {daemon.pid}), with all its "
+                "cores: a second worker would give them away once more. If it is to have workers "
+                "that share them, say how many each has: --cpus"
+            )
 
 
 def _check_orphan(worker: Running, key: MasterKey, port: int) -> None:

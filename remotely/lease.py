@@ -42,6 +42,9 @@ TIMES = (
     Time("DRAIN_S", 5.0, "what an actor that is closed has to end its calls and its `close`"),
     Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
     Time("RESTARTS_WITHIN_S", 600.0, "max_restarts are counted in it: who dies at once gives up"),
+    Time(
+        "EXPECTED_S", 300.0, "a lost machine is waited for by who needs it: a reboot takes minutes"
+    ),
     Time("PLACE_S", 60.0, "how long a request waits for room: others finish, machines join"),
 )
 _SECONDS = {time.name: time.seconds for time in TIMES}
@@ -57,6 +60,7 @@ CONNECT_S = _SECONDS["CONNECT_S"]
 DRAIN_S = _SECONDS["DRAIN_S"]
 TERM_S = _SECONDS["TERM_S"]
 RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]
+EXPECTED_S = _SECONDS["EXPECTED_S"]
 PLACE_S = _SECONDS["PLACE_S"]
 
 

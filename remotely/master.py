@@ -49,6 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     key: dict[str, Any]
     lifeline: bool
     key_file: str = ""  # read again at SIGHUP
+    learns: bool = False  # one before it was killed, and its workers may come back
     pid_file: str = ""  # written by the launcher, removed by us
 
 
@@ -69,7 +70,7 @@ class Master:
             self._let_go,
             sorted(self._key.client_keys),
             LEASE_S,
-            learns_until=time.monotonic() + LEASE_S,
+            learns_until=time.monotonic() + LEASE_S if config.learns else 0.0,
             is_embedded=config.lifeline,
         )
         self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
@@ -191,9 +192,10 @@ class Master:
         for message in self._held.pop(route, ()):
             hear(who, message, time.monotonic())
 
-    def _tell(self, who: str, message: msgspec.Struct) -> None:
-        if (route := self._routes.get(who)) is not None:
-            self._send(route, message)
+    def _tell(self, who: str, message: msgspec.Struct) -> bool:
+        """Return whether it can be reached now."""
+        route = self._routes.get(who)
+        return route is not None and self._send(route, message)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -204,6 +206,8 @@ class Master:
         for route, who in list(self._peers.items()):
             if self._send_bytes(route, TICK):
                 self._registry.renew(who, now)
+            else:
+                self._registry.lose_route(who)
         self._held = {r: held for r, held in self._held.items() if self._send_bytes(r, TICK)}
         for sentence in self._registry.expire(now):
             log.warning("%s", sentence)

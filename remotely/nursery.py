@@ -102,9 +102,9 @@ class Nursery:
         return spawn.request if spawn else None
 
     @property
-    def waiting(self) -> list[control.Request]:
+    def waiting(self) -> list[control.Spawn]:
         """Those whose turn has not come; of the others the parent was told."""
-        return [spawn.request for spawn in self._waiting.values()]
+        return list(self._waiting.values())
 
     def _serve_soon(self) -> None:
         if not self._is_due:
@@ -217,6 +217,7 @@ class Nursery:
             pipes=pipes,
             since=time.time(),
             client_keys=self.client_keys,
+            again=spawn.again,
         )
 
     def _teller(self, request: control.Request) -> Callable[[bool, str], None]:

@@ -2,6 +2,8 @@
 
     ~/.remotely/run/HOST/PORT/    HOST is this machine: its home may be shared with others
         master.json               written by the launcher, removed by the daemon as it ends
+        master.killed             that of one that did not end in good order: its workers may be
+                                  elsewhere, waiting for the next
         worker.json               the worker that `remotely start` made
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
         master.log, worker.log    what they had to say; nearly nothing
@@ -83,6 +85,9 @@ def _running_in(folder: Path) -> list[Running]:
 
 def remove(file: Path, daemon: Running) -> None:
     """Take away what a daemon that was killed has left."""
+    if daemon.role == "master":
+        with contextlib.suppress(FileNotFoundError):
+            file.replace(file.with_suffix(".killed"))
     file.unlink(missing_ok=True)
     if daemon.folder:
         shutil.rmtree(daemon.folder, ignore_errors=True)
@@ -91,13 +96,20 @@ def remove(file: Path, daemon: Running) -> None:
 def leave(file: Path) -> None:
     """For a daemon, as it ends: take away its own file."""
     file.unlink(missing_ok=True)
+    file.with_suffix(".killed").unlink(missing_ok=True)
     tidy(file.parent)
+
+
+def was_killed(port: int) -> bool:
+    """Tell whether the last master of this port did not end in good order."""
+    return (folder_of(port) / "master.killed").exists()
 
 
 def tidy(folder: Path) -> None:
     """When the last daemon is gone, take away the folder too, unless a log says something."""
     if _running_in(folder):
         return
+    (folder / "master.killed").unlink(missing_ok=True)  # the user has ended that cluster
     for log in folder.glob("*.log"):
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:

@@ -4,7 +4,7 @@ The rule: of the workers with the actor's Python that have room, the one with th
 among equals, the first by id.  So actors spread, and the same events give the same placement.
 
     Placement    here, with these GPUs; it is taken off what is free
-    Wait         some worker is big enough, but not free enough now
+    Wait         some worker is big enough, but not free enough now, or away
     Never        no worker is big enough, or none has this Python; the reason is a sentence
 
 Workers with the same Python and as many free GPUs stand on one shelf, those with most free CPUs in
@@ -144,6 +144,7 @@ class Ledger:
     """What each worker has, and what is free of it."""
 
     def __init__(self) -> None:
+        self.away: set[str] = set()  # workers on which nothing is placed now
         self._workers: dict[str, _Worker] = {}
         # By Python and number of free GPUs: less free thousandths of CPUs, and worker; sorted.
         self._shelves: dict[tuple[str, int], list[tuple[int, str]]] = {}
@@ -175,10 +176,23 @@ class Ledger:
         if (found := self._workers.pop(worker, None)) is None:
             return
         self._unshelve(worker, found)
+        self.away.discard(worker)
         self._sizes[found.python].remove(found.total)
         if not self._sizes[found.python]:
             del self._sizes[found.python]
         self._milli_cpus -= _milli(found.total.cpus)
+
+    def suspend(self, worker: str) -> None:
+        """Place nothing on a worker that is away; who needs what it has is to wait."""
+        if worker in self._workers and worker not in self.away:
+            self._unshelve(worker, self._workers[worker])
+            self.away.add(worker)
+
+    def resume(self, worker: str) -> None:
+        """It is back."""
+        if worker in self.away:
+            self.away.discard(worker)
+            self._shelve(worker, self._workers[worker])
 
     def free(self, worker: str) -> Resources:
         """Return what is free; below zero where `reserve` took more than there is."""
@@ -187,6 +201,8 @@ class Ledger:
 
     def most_free(self) -> Resources:
         """Return of each resource the most that is free on one worker, if not on the same."""
+        if not self._shelves:  # all are away
+            return Resources()
         milli_cpus = max(-shelf[0][0] for shelf in self._shelves.values())
         return Resources(milli_cpus / 1000, max(g for _, g in self._shelves), self._memories[-1])
 
@@ -194,7 +210,8 @@ class Ledger:
         """Tell whether `asked` could be placed on this worker now."""
         found = self._workers[worker]
         return (
-            found.python == python
+            worker not in self.away
+            and found.python == python
             and found.milli_cpus >= _milli(asked.cpus)
             and found.memory >= asked.memory
             and len(found.gpu_ids) >= asked.gpus
@@ -242,12 +259,16 @@ class Ledger:
             self._shelve(worker, found)
 
     def _shelve(self, name: str, worker: _Worker) -> None:
+        if name in self.away:
+            return
         shelf = self._shelves.setdefault((worker.python, len(worker.gpu_ids)), [])
         insort(shelf, (-worker.milli_cpus, name))
         insort(self._memories, worker.memory)
 
     def _unshelve(self, name: str, worker: _Worker) -> None:
         """Take a worker from its shelf, before what is free of it changes."""
+        if name in self.away:
+            return
         place = worker.python, len(worker.gpu_ids)
         shelf = self._shelves[place]
         del shelf[bisect_left(shelf, (-worker.milli_cpus, name))]

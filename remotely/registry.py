@@ -19,14 +19,15 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
 from remotely import control, shortage
 from remotely.index import Index
-from remotely.lease import LEASE_S, Leases
+from remotely.lease import EXPECTED_S, LEASE_S, Leases
 from remotely.log_asks import LogAsks
-from remotely.placement import Ledger, Never, Placement, Resources, Wait
+from remotely.placement import Ledger, Never, Placement, Resources, Wait, listed
 from remotely.restarts import Heir, Restarts
 from remotely.sought import UNHEARD_OF, Sought
 from remotely.waiting import Waiter, Waiting
@@ -63,6 +64,24 @@ class Record:
     since: float = 0  # wall clock, for people alone
     asker: tuple[str, control.Place] | None = None  # of a placement that is under way: by whom
     watchers: set[str] = field(default_factory=set)
+    again: bool = False  # made from what its last life left there
+    ends_within_s: float | None = None  # if it was asked to end; its worker may not have heard
+
+
+class Brought(NamedTuple):
+    """What a worker has when it says who it is: an actor, or one about to be born."""
+
+    request: control.Request
+    gpu_ids: list[int]
+    status: control.ActorStatus | None = None  # of one that is born
+    again: bool = False
+
+
+class Expected(NamedTuple):
+    """A worker that was lost, and may come back: its machine may be rebooting."""
+
+    machine: str
+    until: float
 
 
 class Registry:
@@ -70,7 +89,7 @@ class Registry:
 
     def __init__(
         self,
-        tell: Callable[[str, msgspec.Struct], object],
+        tell: Callable[[str, msgspec.Struct], bool],
         let_go: Callable[[str], None],
         client_keys: list[bytes],
         lease_s: float = LEASE_S,
@@ -82,6 +101,7 @@ class Registry:
         self._client_keys = client_keys
         self._sessions: dict[str, Session] = {}
         self._workers: dict[str, Machine] = {}
+        self._expected: dict[str, Expected] = {}
         self._actors: dict[str, Record] = {}
         self._names: dict[str, str] = {}
         self._waiting = Waiting()
@@ -127,7 +147,7 @@ class Registry:
                 name = machine.register.machine
                 lost.append(f"lost the worker on {name}")
                 why = f"{name} was last heard {self._leases.lease_s:.0f} s ago"
-                self.remove_worker(who, why)
+                self.remove_worker(who, why, may_return=True)
             elif session := self._sessions.get(who):
                 lost.append(f"lost the client on {session.hello.machine}")
                 self.end_session(who)
@@ -137,9 +157,21 @@ class Registry:
             self._waiting.remove(waiter.request.actor)
             why = f"no room for {waiter.place.patience_s:g} s: {self._why_waiting(waiter.request)}"
             self._refuse(waiter.session, waiter.place, "NoResources", why)
-        if now >= self._learns_until:
-            self._answer_sought(UNHEARD_OF)
+        self._expect_no_longer()
         return lost
+
+    def _expect_no_longer(self) -> None:
+        """Tell those who have waited in vain for workers that were to come back."""
+        given_up = [name for name, back in self._expected.items() if back.until <= self._now]
+        for name in given_up:
+            del self._expected[name]
+            self._ledger.remove_worker(name)
+        has_learnt = self._learns_until and not self._is_learning
+        if has_learnt:
+            self._learns_until = 0.0
+            self._answer_sought(UNHEARD_OF)
+        if given_up or has_learnt:
+            self._retry()
 
     def admit(self, client_keys: list[bytes]) -> None:
         """From now on these keys alone may call: the workers tell their actors."""
@@ -187,7 +219,7 @@ class Registry:
         self.renew(who, now)
         match message:
             case control.Place() if not self._sessions[who].leaving:
-                self._place(who, message, now)
+                self._place(who, message)
             case control.End(actor=actor, grace_s=grace_s):
                 self._end_actor(actor, grace_s)
             case control.Locate():
@@ -287,7 +319,7 @@ class Registry:
 
     # --- placing ----------------------------------------------------------------------------------
 
-    def _place(self, who: str, place: control.Place, now: float) -> None:
+    def _place(self, who: str, place: control.Place) -> None:
         actor = place.request.actor
         record = self._actors.get(actor)
         if record is not None and record.request.life == place.request.life:  # asked again
@@ -300,8 +332,11 @@ class Registry:
         if record is not None:  # an earlier life, of whose end nobody has told
             self._remove(record, _lost(record))
         self._waiting.remove(actor)
-        if not self._try(who, place):
-            self._waiting.add(who, place, now + place.patience_s)
+        named = place.request.named and self._holder_of(place.request.name) is None
+        if named and self._is_learning:
+            self._sought.hold(UNHEARD_OF, who, place)
+        elif not self._try(who, place):
+            self._waiting.add(who, place, self._now + place.patience_s)
             why = self._why_waiting(place.request)
             self._tell(who, control.Waiting(ticket=place.ticket, why=why))
 
@@ -323,20 +358,29 @@ class Registry:
         if self._is_embedded and (why := self._why_never_together(request)):
             self._refuse(who, place, "NoResources", why)
             return True
-        match self._ledger.place(_asked(request), request.python):
-            case Placement(worker=worker, gpu_ids=gpu_ids):
-                gpus = list(gpu_ids)
-                self._enter(Record(request, worker, gpus, asker=(who, place)), who)
-                self._tell(worker, control.Spawn(request=request, gpu_ids=gpus))
-            case Never(reason=why):
-                known = request.python in self._ledger.pythons
-                error = "NoResources" if known else "VersionMismatch"
-                if known and self._is_embedded:
-                    why += f". {shortage.way_out(_asked(request), self._in_all())}"
-                self._refuse(who, place, error, why)
-            case Wait():
-                return False
-        return True
+        while True:
+            match self._ledger.place(_asked(request), request.python):
+                case Placement(worker=worker, gpu_ids=gpu_ids):
+                    spawn = control.Spawn(request=request, gpu_ids=list(gpu_ids))
+                    if self._tell(worker, spawn):
+                        self._enter(Record(request, worker, spawn.gpu_ids, asker=(who, place)), who)
+                        return True
+                    self._ledger.release(worker, _asked(request), gpu_ids)
+                    self.lose_route(worker)  # and look for another
+                case Never(reason=why) if not self._is_learning:
+                    known = request.python in self._ledger.pythons
+                    error = "NoResources" if known else "VersionMismatch"
+                    if known and self._is_embedded:
+                        why += f". {shortage.way_out(_asked(request), self._in_all())}"
+                    self._refuse(who, place, error, why)
+                    return True
+                case Never() | Wait():
+                    return False
+
+    @property
+    def _is_learning(self) -> bool:
+        """Workers may come back that were there before this master."""
+        return self._now < self._learns_until
 
     def _holder_of(self, name: str) -> control.Request | None:
         """Return who has a name, alive or between two lives."""
@@ -351,7 +395,6 @@ class Registry:
         request = record.request
         self._actors[request.actor] = record
         self._deaths.pop(request.actor, None)
-        self._restarts.settle(request.actor)
         self._owned.add(request.owner, request.actor)
         self._housed.add(record.worker, request.actor)
         if watcher:
@@ -378,7 +421,7 @@ class Registry:
             return "no machine has joined the cluster"
         some = itertools.islice(self._actors.values(), shortage.SHOWN)
         holders = [self._as_holder(record, request.job) for record in some]
-        return shortage.why_waiting(
+        why = shortage.why_waiting(
             request.class_name,
             _asked(request),
             self._ledger.most_free(),
@@ -386,6 +429,7 @@ class Registry:
             len(self._actors) - len(holders),
             self._in_all() if self._is_embedded else None,
         )
+        return why + self._who_may_return()
 
     def _why_never_together(self, request: control.Request) -> str | None:
         return shortage.why_never_together(
@@ -405,6 +449,20 @@ class Registry:
             whose = f"of pid {hello.pid} on {hello.machine}" if hello else "of another script"
         return shortage.Holder(request.name, _asked(request), whose)
 
+    def _who_may_return(self) -> str:
+        """Return who is waited for, as the end of a sentence."""
+        if away := self._ledger.away:
+            names = (self._machine_of(worker) for worker in away)
+            return f". {listed(sorted(names))} cannot be reached now, and may come back"
+        if self._is_learning:
+            return ". The master was started again, and other machines may come back"
+        return ""
+
+    def _machine_of(self, worker: str) -> str:
+        if worker in self._workers:
+            return self._workers[worker].register.machine
+        return self._expected[worker].machine
+
     def _retry(self, worker: str | None = None) -> None:
         """Place or refuse who waits, if they can be now; `worker`: only there is new room."""
         self._waiting.serve(
@@ -421,8 +479,10 @@ class Registry:
 
     def _end_actor(self, actor: str, grace_s: float) -> None:
         if record := self._actors.get(actor):
+            record.ends_within_s = grace_s
             self._tell(record.worker, control.End(actor=actor, grace_s=grace_s))
         self._waiting.remove(actor)
+        self._sought.withdraw(actor)
         self._give_up_next_life(actor)
 
     def _locate(self, who: str, ask: control.Locate) -> None:
@@ -431,8 +491,7 @@ class Registry:
         if actor in self._restarts or (record is not None and record.location is None):
             self._sought.hold(actor, who, ask)
             return
-        is_unheard_of = record is None and actor not in self._deaths
-        if ask.actor and is_unheard_of and self._now < self._learns_until:
+        if self._is_learning and record is None and actor not in self._deaths:
             self._sought.hold(UNHEARD_OF, who, ask)
             return
         if record is not None:
@@ -447,9 +506,13 @@ class Registry:
         )
 
     def _answer_sought(self, actor: str) -> None:
-        """There is news of an actor: look again where it is."""
+        """There is news of an actor: look at the questions again."""
         for who, ask in self._sought.release(actor):
-            if who in self._sessions:
+            if who not in self._sessions:
+                continue
+            if isinstance(ask, control.Place):
+                self._place(who, ask)
+            else:
                 self._locate(who, ask)
 
     # --- workers ----------------------------------------------------------------------------------
@@ -458,68 +521,91 @@ class Registry:
         """Take in a worker; true if it is new.  `settle` is to follow."""
         name = register.worker
         new = name not in self._workers
-        if new:
-            self._relearn(register, now)
         self.renew(name, now)
+        self._workers.setdefault(name, Machine(register))
+        if new:
+            self._expected.pop(name, None)
+            size = Resources(register.cpus, register.gpus, register.memory)
+            self._ledger.add_worker(name, size, register.python)
+        # With all that lives there, before anything else can be placed on it.
+        for brought in _brought_by(register).values():
+            if self._is_wanted(name, brought, new):
+                self._adopt(name, brought)
+        if new:
+            self._answer_sought(UNHEARD_OF)
         self._tell(name, control.Registered(client_keys=self._client_keys))
         return new
 
-    def _relearn(self, register: control.Register, now: float) -> None:
-        """Enter a worker with all that lives there, before anything else can be placed on it."""
-        name, actors = register.worker, register.actors
-        living = {s.request.actor: s for s in actors if self._is_current(s)}
-        # Some were asked for anew, of a master that did not know yet that they live.
-        waiters = [waiter for actor in living if (waiter := self._waiting.remove(actor))]
-        for actor in living:
-            if elsewhere := self._actors.get(actor):
-                self._remove(elsewhere, _lost(elsewhere))
-        self._workers[name] = Machine(register)
-        size = Resources(register.cpus, register.gpus, register.memory)
-        self._ledger.add_worker(name, size, register.python)
-        for status in living.values():
-            request = status.request
-            self._ledger.reserve(name, _asked(request), tuple(status.gpu_ids))
-            record = Record(request, name, status.gpu_ids, status.location, status.since)
-            self._enter(record, request.owner)
-            if request.owner and request.owner not in self._sessions:
-                self.renew(request.owner, now)
-        for waiter in waiters:
-            self._place(waiter.session, waiter.place, now)
-        self._answer_sought(UNHEARD_OF)
+    def _is_wanted(self, worker: str, brought: Brought, is_new: bool) -> bool:
+        """Tell whether an actor that was not known to be on a worker is to go on there.
 
-    def _is_current(self, status: control.ActorStatus) -> bool:
-        """Tell whether this is the newest life of an actor, and was not given up."""
-        actor, life = status.request.actor, status.request.life
-        elsewhere = self._actors.get(actor)
-        return actor not in self._deaths and not (elsewhere and elsewhere.request.life > life)
+        It is, if its worker is new to this master and the actor was not given up, or if nobody was
+        told of another of the same life, which may be waiting for room or about to be born.
+        """
+        actor, life = brought.request.actor, brought.request.life
+        if (waiter := self._waiting.get(actor)) is not None:
+            return waiter.request.life == life
+        record = self._actors.get(actor)
+        if record is None:
+            return is_new and actor not in self._deaths
+        if record.worker == worker:
+            return False
+        if record.request.life == life:
+            return brought.status is not None and record.location is None
+        return is_new and life > record.request.life
+
+    def _adopt(self, worker: str, brought: Brought) -> None:
+        """Enter an actor that its worker has brought along."""
+        request, gpu_ids, status, again = brought
+        waiter = self._waiting.remove(request.actor)
+        record = Record(request, worker, gpu_ids, again=again)
+        if elsewhere := self._actors.get(request.actor):
+            self._tell(elsewhere.worker, control.End(actor=request.actor, grace_s=0.0))
+            if elsewhere.request.life == request.life:
+                record.asker, record.ends_within_s = elsewhere.asker, elsewhere.ends_within_s
+                self._take_off(elsewhere)
+            else:
+                self._remove(elsewhere, _lost(elsewhere))
+        self._ledger.reserve(worker, _asked(request), tuple(gpu_ids))
+        self._enter(record, record.asker[0] if record.asker else request.owner)
+        if request.owner and request.owner not in self._sessions:
+            self.renew(request.owner, self._now)
+        if status is not None:
+            self._spawned(worker, status.location, status.since)
+        if waiter is not None:
+            self._place(waiter.session, waiter.place)
 
     def settle(self, register: control.Register) -> None:
         """Make right what was lost on the way while a worker's connection was broken."""
         name = register.worker
-        self._reconcile(name, {status.location.actor: status for status in register.actors})
-        for status in register.actors:  # it was silent for so long that they were given up
-            record = self._actors.get(status.location.actor)
+        all_brought = _brought_by(register)
+        for actor in self._housed.of(name):
+            self._reconcile(self._actors[actor], all_brought.get(actor))
+        for actor in all_brought:  # given up, or made elsewhere meanwhile
+            record = self._actors.get(actor)
             if record is None or record.worker != name:
-                end = control.End(actor=status.location.actor, grace_s=0.0)
-                self._tell(name, end)
+                self._tell(name, control.End(actor=actor, grace_s=0.0))
         modules = [m for python, m in self._using if python == register.python]
         if modules:
             self._tell(name, control.Preload(modules=sorted(modules)))
+        self._ledger.resume(name)
         self._retry()
 
-    def _reconcile(self, name: str, living: dict[str, control.ActorStatus]) -> None:
-        for actor in self._housed.of(name):
-            record = self._actors[actor]
-            status = living.get(actor)
-            if status is not None and status.request.life != record.request.life:
-                status = None
-            if record.location is None and status is not None:
-                self._spawned(name, status.location, status.since)
-            elif record.location is None:  # it ignores this if it is about to be born
-                spawn = control.Spawn(request=record.request, gpu_ids=record.gpu_ids)
-                self._tell(name, spawn)
-            elif status is None:
-                self._forget(_lost(record))
+    def _reconcile(self, record: Record, brought: Brought | None) -> None:
+        """Compare what is known of an actor with what its worker says of it."""
+        request, name, ends_within_s = record.request, record.worker, record.ends_within_s
+        is_there = brought is not None and brought.request.life == request.life
+        if is_there and record.location is None and brought and (status := brought.status):
+            self._spawned(name, status.location, status.since)
+        if ends_within_s is not None and is_there:
+            self._tell(name, control.End(actor=request.actor, grace_s=ends_within_s))
+        elif ends_within_s is not None:
+            self._forget(msgspec.structs.replace(_lost(record), lost=False, asked=True))
+        elif not is_there and record.location is None:
+            spawn = control.Spawn(request=request, gpu_ids=record.gpu_ids, again=record.again)
+            self._tell(name, spawn)
+        elif not is_there:
+            self._forget(_lost(record))
 
     def hear_worker(self, who: str, message: object, now: float) -> None:
         self.renew(who, now)
@@ -541,8 +627,12 @@ class Registry:
 
     def _spawned(self, worker: str, location: control.Location, since: float) -> None:
         record = self._actors.get(location.actor)
-        if record is None or (record.worker, record.request.life) != (worker, location.life):
+        if record is None or record.worker != worker:
+            self._tell(worker, control.End(actor=location.actor, grace_s=0.0))
             return
+        if record.request.life != location.life:
+            return
+        self._restarts.settle(location.actor)
         record.location, record.since = location, since
         if record.asker:
             session, place = record.asker
@@ -552,17 +642,40 @@ class Registry:
                 self._end_actor(location.actor, OWNER_GRACE_S)
         self._answer_sought(location.actor)
 
-    def remove_worker(self, name: str, why: str) -> None:
-        """A worker has ended, and its actors with it."""
-        if self._workers.pop(name, None) is None:
+    def lose_route(self, name: str) -> None:
+        """A worker cannot be reached now: until it is back, nothing is placed there."""
+        if name in self._workers and name not in self._ledger.away:
+            self._ledger.suspend(name)
+            self._place_elsewhere(name)
+
+    def remove_worker(self, name: str, why: str, may_return: bool = False) -> None:
+        """A worker has ended, and its actors with it.  `may_return`: it is only lost."""
+        if (machine := self._workers.pop(name, None)) is None:
             return
         self._leases.end(name)
         self._let_go(name)
-        self._ledger.remove_worker(name)
+        if may_return:
+            self._expected[name] = Expected(machine.register.machine, self._now + EXPECTED_S)
+            self._ledger.suspend(name)
+        else:
+            self._ledger.remove_worker(name)
+        self._place_elsewhere(name)
         for actor in self._housed.of(name):
             self._forget(_lost(self._actors[actor], why))
         self._log_asks.remove_worker(name)
         self._retry()  # for some, no machine may be left that is large enough
+
+    def _place_elsewhere(self, worker: str) -> None:
+        """Place again what was about to be born on a worker: nobody was told of it, nothing ran."""
+        housed = [self._actors[actor] for actor in self._housed.of(worker)]
+        unborn = [(record, record.asker) for record in housed if record.asker]
+        for record, _ in unborn:
+            self._take_off(record)
+        for record, (session, place) in unborn:
+            if session in self._sessions and record.ends_within_s is None:
+                self._place(session, place)
+            self._answer_sought(record.request.actor)
+            self._say_farewell(record.request.owner)
 
     # --- the end of a life ------------------------------------------------------------------------
 
@@ -598,28 +711,22 @@ class Registry:
         """The worker makes the next life, in the same place."""
         self._tell_of_death(record, msgspec.structs.replace(obituary, restarting=True))
         record.request = msgspec.structs.replace(record.request, life=obituary.life + 1)
-        record.location = None
+        record.location, record.again = None, True
         again = control.Spawn(request=record.request, gpu_ids=record.gpu_ids, again=True)
         self._tell(record.worker, again)
 
     def _remove(self, record: Record, obituary: control.Obituary) -> None:
         """Free what an actor held, tell who watched, end what it owned."""
         request, actor = record.request, obituary.actor
-        del self._actors[actor]
-        self._owned.discard(request.owner, actor)
-        self._housed.discard(record.worker, actor)
-        for session in record.watchers:
-            self._watched.discard(session, actor)
-        self._ledger.release(record.worker, _asked(request), tuple(record.gpu_ids))
-        self._deaths[actor] = obituary
-        while len(self._deaths) > REMEMBERED_DEATHS:
-            self._deaths.popitem(last=False)
+        self._take_off(record)
+        self._remember(obituary)
         if record.asker:
             session, place = record.asker
             self._refuse(session, place, *_why_not_born(obituary))
         self._tell_of_death(record, obituary)
         if obituary.restarting:
             self._restarts.expect(request, obituary)
+            self._names.setdefault(request.name, actor)
         else:
             self._end_for_good(request)
         self._say_farewell(request.owner)
@@ -627,6 +734,23 @@ class Registry:
             if request.max_restarts and not request.owner:  # it may have left a recipe
                 self._tell(record.worker, control.End(actor=actor, grace_s=0.0))
             self._retry(record.worker)
+
+    def _take_off(self, record: Record) -> None:
+        """An actor has no place any more."""
+        request, actor = record.request, record.request.actor
+        del self._actors[actor]
+        self._owned.discard(request.owner, actor)
+        self._housed.discard(record.worker, actor)
+        for session in record.watchers:
+            self._watched.discard(session, actor)
+        self._ledger.release(record.worker, _asked(request), tuple(record.gpu_ids))
+        if self._names.get(request.name) == actor and actor not in self._restarts:
+            del self._names[request.name]
+
+    def _remember(self, obituary: control.Obituary) -> None:
+        self._deaths[obituary.actor] = obituary
+        while len(self._deaths) > REMEMBERED_DEATHS:
+            self._deaths.popitem(last=False)
 
     def _tell_of_death(self, record: Record, obituary: control.Obituary) -> None:
         for session in record.watchers:
@@ -637,8 +761,7 @@ class Registry:
     def _give_up_next_life(self, actor: str) -> None:
         """If an actor's next life was due, there is none after all."""
         if due := self._restarts.settle(actor):
-            if actor in self._deaths:
-                self._deaths[actor] = msgspec.structs.replace(due.obituary, restarting=False)
+            self._remember(msgspec.structs.replace(due.obituary, restarting=False))
             self._end_for_good(due.request)
 
     def _end_for_good(self, request: control.Request) -> None:
@@ -650,6 +773,15 @@ class Registry:
 
 def _asked(request: control.Request) -> Resources:
     return Resources(request.cpus, request.gpus, request.memory)
+
+
+def _brought_by(register: control.Register) -> dict[str, Brought]:
+    """Return what a worker has, by actor: of two lives the one to come."""
+    born = {s.request.actor: Brought(s.request, s.gpu_ids, s) for s in register.actors}
+    births = {
+        b.request.actor: Brought(b.request, b.gpu_ids, None, b.again) for b in register.births
+    }
+    return {**born, **births}
 
 
 def _lost(record: Record, why: str = "") -> control.Obituary:

@@ -54,6 +54,9 @@ class Waiting:
         if request.named:
             self._by_name.add(request.name, request.actor)
 
+    def get(self, actor: str) -> Waiter | None:
+        return self._waiters.get(actor)
+
     def remove(self, actor: str) -> Waiter | None:
         """Have an actor wait no longer; return its request, if it did."""
         if (waiter := self._waiters.pop(actor, None)) is None:

@@ -69,6 +69,7 @@ class Worker:
         self._machine = host.machine_name()
         self._children: dict[str, Child] = {}
         self._actor_reader = control.Reader(control.FromActor)
+        self._next_lives: dict[str, control.Spawn] = {}  # for when the one before has ended
         self._log_files: dict[str, Path] = {}
         self._log_names: dict[str, str] = {}  # to the last actor of that name
         self._announced = False
@@ -133,6 +134,15 @@ class Worker:
             gpu_names=self._config.gpus,
             memory=host.memory(),
             actors=[self._status(c) for c in self._children.values() if c.announced],
+            births=[
+                *(
+                    control.Spawn(request=c.request, gpu_ids=c.gpu_ids, again=c.again)
+                    for c in self._children.values()
+                    if not c.announced
+                ),
+                *self._nursery.waiting,
+                *self._next_lives.values(),
+            ],
         )
 
     def _hear_master(self, message: object) -> None:
@@ -240,15 +250,21 @@ class Worker:
 
     def _spawn(self, spawn: control.Spawn) -> None:
         request = spawn.request
-        before = self._children.get(request.actor)
-        if before is not None and before.request.life == request.life:
-            return  # asked again, after a connection that broke
+        if (before := self._children.get(request.actor)) is not None:
+            if before.request.life < request.life:  # of whose end the master was not told
+                self._next_lives[request.actor] = spawn
+                before.kill()
+            elif before.request.life == request.life and before.announced:
+                self._link.send(control.Spawned(location=before.location, since=before.since))
+            return
         if faults.ON:
             faults.at("worker.spawn")
         self._nursery.ask(spawn)
 
     def _end(self, actor: str, grace_s: float) -> None:
-        if child := self._children.get(actor):
+        if spawn := self._next_lives.pop(actor, None):
+            self._died(_unborn(spawn.request, "closed", asked=True))
+        elif child := self._children.get(actor):
             self._undertaker.end(child, grace_s)
         elif request := self._nursery.withdraw(actor):
             self._died(_unborn(request, "closed", asked=True))
@@ -256,9 +272,9 @@ class Worker:
             recipe.discard(self._folder, actor)
 
     def _withdraw_all(self, why: str, asked: bool = False) -> None:
-        for request in self._nursery.waiting:
-            self._nursery.withdraw(request.actor)
-            self._died(_unborn(request, why, asked))
+        for spawn in self._nursery.waiting:
+            self._nursery.withdraw(spawn.request.actor)
+            self._died(_unborn(spawn.request, why, asked))
 
     def conceived(self, child: Child) -> None:
         request = child.request
@@ -321,6 +337,8 @@ class Worker:
         if obituary.asked:
             recipe.discard(self._folder, obituary.actor)
         self._link.send(control.Died(obituary=obituary))
+        if spawn := self._next_lives.pop(obituary.actor, None):
+            self._spawn(spawn)
         if self._leaving and not self._children:
             self._loop.stop()
 

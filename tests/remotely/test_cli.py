@@ -590,3 +590,14 @@ def test_a_new_master_takes_over_the_worker_and_its_actors(here: Machine, port: 
         assert [actor["name"] for actor in here.status(port)["actors"]] == ["Counter-1"]
         assert add(script, 1) == 3
     here.does("stop", "--port", port)
+
+
+def test_a_machine_that_is_on_the_cluster_already_joins_again_only_with_a_number_of_cpus(
+    here: Machine, port: int
+) -> None:
+    here.does("start", "--port", port, "--cpus", 1)
+    join = ["join", f"127.0.0.1:{port}"]
+    assert "on that cluster already" in here.refuses(*join)
+    here.does(*join, "--cpus", 1)
+    assert [machine["cpus"] for machine in here.status(port)["machines"]] == [1, 1]
+    here.does("stop", "--port", port)

@@ -93,8 +93,8 @@ def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waitin
     assert [child.request.actor for child in family.conceptions] == [
         f"{number}" for number in range(FORKS_AT_ONCE)
     ]
-    for request in family.nursery.waiting[10:]:
-        assert family.nursery.withdraw(request.actor) == request
+    for spawn in family.nursery.waiting[10:]:
+        assert family.nursery.withdraw(spawn.request.actor) == spawn.request
     assert family.nursery.withdraw("999") is None
     os.kill(family.nursery._zygote_process.pid, signal.SIGCONT)
     family.turns_until(lambda: len(family.births) == FORKS_AT_ONCE + 10, "all that stayed are born")

@@ -188,11 +188,13 @@ class World:
         self.loop = Loop()
         self.context = sockets.new_context()
         self.master: Master | None = None
-        self.start_master()
+        self.start_master(learns=False)
 
-    def start_master(self) -> None:
+    def start_master(self, learns: bool = True) -> None:
         self.master = Master(
-            Config(address=self.address, key=self.master_key.to_dict(), lifeline=False)
+            Config(
+                address=self.address, key=self.master_key.to_dict(), lifeline=False, learns=learns
+            )
         )
 
     def end_master(self) -> None:
@@ -625,15 +627,30 @@ def test_the_actors_of_a_lost_worker_are_lost(world: World, client: Client) -> N
     assert client.finds(actor=kept.actor).location is not None
 
 
-def test_an_actor_that_was_being_placed_on_a_lost_worker_is_lost(
+def test_an_actor_that_was_being_placed_on_a_lost_worker_is_placed_on_another(
     world: World, client: Client
 ) -> None:
     lost = Worker(world)
     place = client.asks_for()
     lost.hears(control.Spawn)
+    other = Worker(world)
     lost.vanishes()
-    refusal = client.hears(control.NotPlaced)
-    assert (refusal.ticket, refusal.error) == (place.ticket, "WorkerLost")
+    other.spawns(place.request.actor)
+    assert client.hears(control.Placed).ticket == place.ticket
+
+
+def test_a_request_goes_to_no_worker_whose_connection_has_ended(
+    world: World, client: Client
+) -> None:
+    assert world.master is not None
+    world.master._registry._leases.lease_s = 600
+    killed = Worker(world, cpus=8)
+    other = Worker(world)
+    killed.vanishes()
+    place = client.asks_for()
+    other.spawns(place.request.actor)
+    assert client.hears(control.Placed).ticket == place.ticket
+    assert killed.name in {worker.worker for worker in client.status().workers}
 
 
 def test_a_worker_that_leaves_says_so_and_its_actors_are_gone_at_once(

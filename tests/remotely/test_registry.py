@@ -18,7 +18,7 @@ import pytest
 
 from remotely import control
 from remotely.index import Index
-from remotely.lease import RESTARTS_WITHIN_S
+from remotely.lease import EXPECTED_S, RESTARTS_WITHIN_S
 from remotely.placement import Resources
 from remotely.registry import Registry
 from remotely.waiting import Waiter, Waiting
@@ -38,8 +38,10 @@ class Cluster:
         self.said: list[tuple[str, msgspec.Struct]] = []
         self.to_spawn: list[tuple[str, control.Spawn]] = []
         self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
+        self.births: dict[str, list[control.Spawn]] = {}  # that a worker is about
         self.tickets = itertools.count(1)
         self.waiting = waiting
+        self.cut_off: set[str] = set()
         self.starts_master()
 
     def starts_master(self) -> None:
@@ -47,10 +49,13 @@ class Cluster:
         self.registry = Registry(self._tell, lambda who: None, [], LEASE_S)
         self.registry._waiting = self.waiting()
 
-    def _tell(self, who: str, message: msgspec.Struct) -> None:
+    def _tell(self, who: str, message: msgspec.Struct) -> bool:
+        if who in self.cut_off:
+            return False
         self.said.append((who, message))
         if isinstance(message, control.Spawn):
             self.to_spawn.append((who, message))
+        return True
 
     def told(self, kind: type[Said]) -> list[tuple[str, Said]]:
         """Return what was said of this kind since the last time, and to whom."""
@@ -92,6 +97,7 @@ class Cluster:
 
     def joins(self, worker: str, cpus: float = 2, gpus: int = 0, python: str = PYTHON) -> None:
         """Join, or be back, with what lives there."""
+        self.cut_off.discard(worker)
         register = control.Register(
             worker=worker,
             python=python,
@@ -103,6 +109,7 @@ class Cluster:
             gpus=gpus,
             memory=8 * GIB,
             actors=list(self.living.setdefault(worker, {}).values()),
+            births=self.births.get(worker, []),
         )
         self.registry.enlist(register, self.now)
         self.registry.settle(register)
@@ -190,7 +197,11 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "forget" if worker in cluster.living:  # an end that is not told
             cluster.living[worker].pop(actor, None)
         case "lose":
-            registry.remove_worker(worker, "lost")
+            registry.remove_worker(worker, "lost", may_return=b % 2 == 0)
+        case "cut off":
+            cluster.cut_off.add(worker)
+            if b % 2:
+                registry.lose_route(worker)
         case "spawn":
             cluster.spawns(at_most=1)
         case "die":
@@ -230,7 +241,17 @@ EVENTS = [
     *["place"] * 6,
     *["spawn"] * 4,
     *["join", "die", "hello"] * 3,
-    *["forget", "lose", "wait", "end session", "new master", "end", "locate", "read a log"],
+    *[
+        "forget",
+        "lose",
+        "cut off",
+        "wait",
+        "end session",
+        "new master",
+        "end",
+        "locate",
+        "read a log",
+    ],
     "goodbye",
 ]
 events = st.lists(
@@ -303,8 +324,8 @@ def check_waiting(registry: Registry) -> None:
         assert waiter.session in registry._sessions
         asked, python = needs_of(waiter.request)
         assert not any(registry._ledger.has_room(w, asked, python) for w in registry.workers)
-        sizes = [m.register for m in registry._workers.values() if m.register.python == python]
-        totals = [Resources(size.cpus, size.gpus, size.memory) for size in sizes]
+        sizes = registry._ledger._sizes
+        totals = sizes[python].largest if python in sizes else []
         assert not registry.workers or any(asked.fits(total) for total in totals)
 
 
@@ -554,6 +575,229 @@ def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) 
     assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0))]
     assert cluster.registry._actors["a"].worker == "near"
     assert cluster.registry._ledger.free("far").cpus == 2
+
+
+# --- workers that are away ------------------------------------------------------------------------
+
+
+def test_nothing_is_placed_on_a_worker_that_cannot_be_reached(cluster: Cluster) -> None:
+    cluster.joins("large", cpus=4)
+    cluster.joins("small", cpus=2)
+    cluster.cut_off.add("large")
+    cluster.asks("client", "a", cpus=1)
+    assert [(worker, spawn.request.actor) for worker, spawn in cluster.to_spawn] == [("small", "a")]
+
+
+def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere_and_once(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("large", cpus=4)
+    ticket = cluster.asks("client", "a", cpus=1)
+    ((_, spawn),) = cluster.to_spawn
+    cluster.joins("small", cpus=2)
+    cluster.cut_off.add("large")
+    cluster.registry.lose_route("large")
+    cluster.spawns()
+    ((_, placed),) = cluster.told(control.Placed)
+    assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
+
+    cluster.living["large"]["a"] = status_of(spawn.request)  # it had heard
+    cluster.joins("large")
+    assert ("large", control.End(actor="a", grace_s=0.0)) in cluster.said
+    assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.said
+
+
+@pytest.mark.parametrize("is_born", [True, False])
+def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_back(
+    cluster: Cluster, is_born: bool
+) -> None:
+    cluster.joins("worker")
+    ticket = cluster.asks("client", "a")
+    ((_, spawn),) = cluster.to_spawn
+    cluster.to_spawn.clear()
+    cluster.registry.lose_route("worker")
+    assert cluster.told(control.Waiting)
+    status = status_of(spawn.request)
+    if is_born:
+        cluster.living["worker"]["a"] = status
+    else:
+        cluster.births["worker"] = [spawn]
+    cluster.joins("worker")
+    if not is_born:
+        assert cluster.told(control.Placed) == []
+        cluster.says("worker", control.Spawned(location=status.location))
+    ((_, placed),) = cluster.told(control.Placed)
+    assert placed.ticket == ticket
+    assert cluster.to_spawn == []
+
+
+def test_what_runs_on_a_worker_that_is_cut_off_for_less_than_its_lease_goes_on(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.told(control.Placed)
+    cluster.registry.lose_route("worker")
+    cluster.says("client", control.Locate(ticket=1, actor="a"))
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is not None
+    cluster.joins("worker")
+    assert cluster.told(control.End) == []
+    cluster.has("client", "b")
+
+
+def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> None:
+    cluster.joins("head", cpus=0)
+    cluster.joins("far", cpus=2)
+    cluster.now += LEASE_S / 2
+    cluster.says("head", control.Beat())
+    cluster.registry.renew("client", cluster.now)
+    cluster.now += LEASE_S / 2
+    assert len(cluster.registry.expire(cluster.now)) == 1
+    cluster.asks("client", "a")
+    ((_, waiting),) = cluster.told(control.Waiting)
+    assert "cannot be reached now, and may come back" in waiting.why
+    cluster.joins("far", cpus=2)
+    assert cluster.spawns() == ["a"]
+
+
+def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster) -> None:
+    cluster.joins("head", cpus=0)
+    cluster.joins("far", cpus=2)
+    cluster.registry.remove_worker("far", "lost", may_return=True)
+    cluster.asks("client", "a")
+    assert cluster.told(control.NotPlaced) == []
+    for who in ("head", "client"):
+        cluster.registry.renew(who, EXPECTED_S)
+    cluster.now = EXPECTED_S
+    cluster.registry.expire(cluster.now)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert refusal.error == "NoResources"
+    cluster.asks("client", "b")
+    assert cluster.told(control.NotPlaced)
+
+
+def test_a_new_master_refuses_nothing_before_its_workers_may_be_back(cluster: Cluster) -> None:
+    cluster.starts_master()
+    cluster.registry._learns_until = LEASE_S
+    cluster.hello("client")
+    cluster.joins("head", cpus=0)
+    cluster.asks("client", "a", cpus=1)
+    cluster.asks("client", "b", cpus=64)
+    assert cluster.told(control.NotPlaced) == []
+    cluster.joins("far", cpus=2)
+    assert cluster.spawns() == ["a"]
+    cluster.now = LEASE_S
+    for who in ("head", "far", "client"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.registry.expire(cluster.now)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert refusal.error == "NoResources"
+
+
+@pytest.mark.parametrize("away", ["cut off", "new master"])
+def test_an_end_of_which_the_word_was_lost_is_told_when_the_worker_is_back(
+    cluster: Cluster, away: str
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.cut_off.add("worker")
+    if away == "cut off":
+        cluster.registry.end_session("client")
+    else:
+        cluster.starts_master()
+    cluster.told(control.End)
+    cluster.joins("worker")
+    if away == "new master":  # its owner does not come back
+        cluster.now += LEASE_S
+        cluster.registry.renew("worker", cluster.now)
+        cluster.registry.expire(cluster.now)
+    assert [who for who, end in cluster.told(control.End) if end.actor == "a"] == ["worker"]
+
+
+def test_an_actor_that_ended_while_its_end_was_on_the_way_is_not_lost_but_closed(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=3)
+    cluster.says("client", control.End(actor="a", grace_s=1))
+    cluster.living["worker"].clear()
+    cluster.joins("worker")
+    ((_, died),) = cluster.told(control.Died)
+    assert (died.obituary.asked, died.obituary.lost, died.obituary.restarting) == (
+        True,
+        False,
+        False,
+    )
+
+
+def test_a_birth_that_nobody_knows_of_is_ended(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    stray = status_of(request_of("a", "client"))
+    cluster.says("worker", control.Spawned(location=stray.location))
+    assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0))]
+
+
+def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("one")
+    cluster.asks("client", "a")
+    ((_, spawn),) = cluster.to_spawn
+    cluster.to_spawn.clear()
+    cluster.starts_master()
+    cluster.hello("client")
+    cluster.joins("two")
+    ticket = cluster.asks("client", "a")  # and another worker is about to make it
+    cluster.told(control.Placed)
+
+    cluster.living["one"]["a"] = status_of(spawn.request)
+    cluster.joins("one")
+
+    assert ("two", control.End(actor="a", grace_s=0.0)) in cluster.said
+    ((_, placed),) = cluster.told(control.Placed)
+    assert placed.ticket == ticket
+    assert cluster.registry._actors["a"].worker == "one"
+
+
+# --- names and a new master -----------------------------------------------------------------------
+
+
+def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", name="store", named=True)
+    cluster.starts_master()
+    cluster.registry._learns_until = LEASE_S
+    cluster.hello("client")
+    cluster.hello("other")
+    cluster.joins("head")
+    cluster.said.clear()
+    cluster.says("other", control.Locate(ticket=1, name="store"))
+    cluster.asks("other", "b", name="store", named=True)
+    assert cluster.told(control.Located) == []
+    assert cluster.spawns() == []
+
+    cluster.joins("worker")
+
+    kinds: dict[str, Any] = {
+        type(said).__name__: said for who, said in cluster.said if who == "other"
+    }
+    assert kinds["Located"].location == cluster.living["worker"]["a"].location
+    assert kinds["NotPlaced"].error == "NameTaken"
+
+
+def test_a_name_whose_holder_does_not_come_back_is_given_away(cluster: Cluster) -> None:
+    cluster.registry._learns_until = LEASE_S
+    cluster.joins("worker")
+    cluster.asks("client", "taken back", name="store", named=True)
+    cluster.asks("client", "b", name="store", named=True)
+    cluster.says("client", control.End(actor="taken back", grace_s=0))
+    assert cluster.spawns() == []
+    cluster.now = LEASE_S
+    for who in ("worker", "client"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.registry.expire(cluster.now)
+    assert cluster.spawns() == ["b"]
 
 
 # --- the next life --------------------------------------------------------------------------------

@@ -1,0 +1,87 @@
+"""Machines and masters that are gone for a moment: what is asked meanwhile is not refused."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import remotely
+from remotely.client import client_of
+from remotely.control import Status
+from tests.clusters import Started, processes, wait_until
+
+
+@remotely.remote_class
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@pytest.fixture
+def machines(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
+    """A cluster of this test alone: a head without CPUs, and two machines."""
+    cluster = Started(tmp_path)
+    remotely.connect(cluster.address, key=cluster.key)
+    yield cluster
+    remotely.shutdown()
+    cluster.stop()
+
+
+def daemons(home: Path, module: str) -> list[int]:
+    return [process.pid for process in processes(str(home)) if module in process.cmdline()]
+
+
+def status(machines: Started) -> Status:
+    client = client_of(machines.address, machines.key)
+    try:
+        return client.status()
+    finally:
+        client.shutdown()
+
+
+def test_an_actor_is_made_elsewhere_when_the_worker_of_a_machine_was_killed(
+    machines: Started,
+) -> None:
+    (killed,) = daemons(machines.homes[0], "remotely.worker")
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not processes(str(machines.homes[0])), "the end of a killed worker")
+
+    counters = remotely.group(Counter, 4)
+
+    assert counters.add() == [1, 1, 1, 1]
+    assert len(status(machines).workers) == 3  # its lease has not ended yet
+    machines.join(machines.homes[0])
+
+
+def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started) -> None:
+    store = remotely.options(Counter, name="store", detached=True)()
+    pid = store.pid()
+    workers = [pid for home in machines.homes for pid in daemons(home, "remotely.worker")]
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    (master,) = daemons(machines.home, "remotely.master")
+    os.kill(master, signal.SIGKILL)
+    machines.run(machines.home, "start", "--port", str(machines.port), "--cpus", "0")
+
+    with ThreadPoolExecutor() as script:
+        found = script.submit(lambda: remotely.get_actor("store").pid())
+        second = script.submit(lambda: remotely.options(Counter, name="store")().pid())
+        other = script.submit(lambda: Counter().add())
+        wait_until(lambda: status(machines).waiting == 1, "a request that waits for a machine")
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+
+        assert found.result() == pid
+        assert isinstance(second.exception(), remotely.NameTaken)
+        assert other.result() == 1
+    remotely.close(store)
