@@ -363,8 +363,7 @@ class Client:
         finally:
             del place  # see future.py
         channel = self._open(actor)
-        batches = list(sources.library.batches)
-        channel.sources_sent = len(batches)
+        whole, channel.sources_sent = sources.library.whole()
         prepare = control.Prepare(
             job=self.job,
             client_public=self._key.pair.public,
@@ -374,7 +373,7 @@ class Client:
             files=self._shipment.files,
             concurrency=options.concurrency,
             argv=sys.argv,
-            sources=[batch.content for batch in batches],
+            sources=whole,
         )
         body = Parcel(codec.Encoded((control.write(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")

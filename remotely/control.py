@@ -363,7 +363,7 @@ class Prepare(_Struct, frozen=True):
     files: dict[str, str]  # relative path: sha256
     concurrency: Amount
     argv: list[str] = []
-    sources: list[bytes] = []  # batches of the script's modules: sources.py
+    sources: bytes = b""  # the script's modules: a batch of sources.py
 
 
 class Admit(_Struct, frozen=True):

@@ -7,7 +7,7 @@ actor has come along, and are imported there.
 from typing import Any
 
 from remotely import codec
-from remotely.sources import Batch, finder, library
+from remotely.sources import batch_of, finder, library
 
 
 class Introduction:
@@ -18,14 +18,15 @@ class Introduction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         pickled = codec.encode(self._cls, in_band=True).payload
-        return _arrive, (pickled, [batch.content for batch in library.batches])
+        return _arrive, (pickled, library.whole()[0])
 
 
-def _arrive(pickled: bytes, batches: list[bytes]) -> Any:
+def _arrive(pickled: bytes, whole: bytes) -> Any:
     try:
         return codec.decode(pickled)
     except ModuleNotFoundError:
-        for content in batches:
-            finder.offer(library.add(Batch.of(content)))
+        if not whole:
+            raise
+        finder.offer(library.add(batch_of(whole)))
         finder.install(first=False)
         return codec.decode(pickled)

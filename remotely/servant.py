@@ -166,8 +166,8 @@ class Servant:
         sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
         sources.finder.is_elsewhere = prepare.host != self._birth.host
         sources.finder.install(first=True)
-        for content in prepare.sources:
-            self._learn(sources.Batch.of(content))
+        if prepare.sources:
+            self._learn(sources.batch_of(prepare.sources))
         if prepare.host == self._birth.host:
             sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
         return shipping.missing(self._folder, prepare.files)

@@ -22,7 +22,7 @@ import importlib.util
 import sys
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -35,7 +35,7 @@ from remotely.by_value import Way, way_of
 from remotely.errors import RemotelyError
 
 MAX_BYTES = 16 << 20  # of all source of one client
-MAX_FILES = 5000  # of one package
+MAX_FILES = 5000  # of one package, and its folders
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
@@ -54,9 +54,9 @@ class Batch(NamedTuple):
     digest: str
     content: bytes
 
-    @classmethod
-    def of(cls, content: bytes) -> "Batch":
-        return cls(hashlib.sha256(content).hexdigest(), content)
+
+def batch_of(content: bytes) -> Batch:
+    return Batch(hashlib.sha256(content).hexdigest(), content)
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -68,65 +68,83 @@ class Library:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self._lock = threading.Lock()
-        self._texts: dict[str, bytes | None] = {}
+        self._held: dict[str, Source] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
-        self._nbytes = 0
+        self._installed: set[str] = set()  # most of what is loaded
         self._loaded = 0  # so many modules had been loaded at the last look
+        self._whole = Batch("", b"")  # what a new actor is sent
+        self._whole_of = 0  # so many batches
 
-    def gather(self) -> list[Batch]:
-        """Return all batches, with another one if there are new or reloaded modules.
+    def gather(self) -> None:
+        """Make a batch of the modules that are new or were reloaded, if there are any.
 
         Raises RemotelyError if all of it is too large.
         """
         with self._lock:
             self._loaded = len(sys.modules)
             if found := self._new():
-                total = self._nbytes + sum(len(source.text or b"") for source in found)
-                if total > MAX_BYTES:
-                    self._read.clear()  # to find them again
-                    raise RemotelyError(_too_large(total, found))
-                self._nbytes = total
-                self._texts.update((source.name, source.text) for source in found)
-                self.batches.append(Batch.of(_pack(found)))
-            return self.batches
+                self.batches.append(_pack(found))
+                self._held.update((source.name, source) for source in found)
 
     def look(self) -> None:
         """Gather if modules may have been loaded since the last time; called before each call."""
         if len(sys.modules) != self._loaded:
             self.gather()
 
+    def whole(self) -> tuple[bytes, int]:
+        """Return all as they are now, as one batch, and how many batches that stands for."""
+        with self._lock:
+            if self._whole_of != len(self.batches):
+                self._whole_of = len(self.batches)
+                is_one = self._whole_of == 1
+                self._whole = self.batches[0] if is_one else _pack(list(self._held.values()))
+            return self._whole.content, self._whole_of
+
     def add(self, batch: Batch) -> list[Source]:
         """Keep what this process was sent, to send it on.  Return the sources that are new."""
         with self._lock:
-            if any(batch.digest == held.digest for held in self.batches):
+            if any(batch.digest == known.digest for known in self.batches):
                 return []
             sources = _unpack(batch.content)
             self.batches.append(batch)
-            self._texts.update((source.name, source.text) for source in sources)
+            self._held.update((source.name, source) for source in sources)
             return sources
 
     def _new(self) -> list[Source]:
         found: dict[str, Source] = {}
-        for name, module in list(sys.modules.items()):
+        read: dict[str, object] = {}
+        loaded: dict[str, Any] = dict(sys.modules)  # there may be other things than modules
+        for name, module in loaded.items():
+            if name in self._installed:
+                continue
             spec = getattr(module, "__spec__", None)
-            if spec is None or self._read.get(name) is spec:
+            if spec is None or not isinstance(module, ModuleType) or self._read.get(name) is spec:
                 continue
             way = way_of(name)
-            if way is Way.INSTALLED or not isinstance(module, ModuleType):
+            if way is Way.INSTALLED:
+                self._installed.add(name)
                 continue
             with contextlib.suppress(OSError):  # its file is gone: nothing to be sent
                 source = _source_of(name, module, spec, way)
-                if source is not None and self._texts.get(name, _NONE) != source.text:
+                if source is not None and source != self._held.get(name):
                     found[name] = source
-            self._read[name] = spec
-        for package in [s for s in found.values() if s.name not in self._texts]:
-            for sibling in _siblings_of(package):
-                if sibling.name not in self._texts:
-                    found.setdefault(sibling.name, sibling)
+            read[name] = spec
+        room = MAX_BYTES - _nbytes_of({**self._held, **found}.values())
+        if room < 0:
+            raise RemotelyError(_too_large(MAX_BYTES - room, found.values()))
+        self._read.update(read)
+        for package in [s for s in found.values() if s.name not in self._held]:
+            files = list(_files_of(package))
+            known = self._held.keys() | found.keys()
+            others = {file.name: file for file in files if file.name not in known}
+            if len(files) <= MAX_FILES and _nbytes_of(others.values()) <= room:
+                room -= _nbytes_of(others.values())
+                found.update(others)
         return list(found.values())
 
 
-_NONE = object()
+def _nbytes_of(sources: Iterable[Source]) -> int:
+    return sum(len(source.text or b"") for source in sources)
 
 
 def _source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | None:
@@ -141,46 +159,43 @@ def _source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | N
     return None if is_script or not spec.origin else Source(name, by_value=True)
 
 
-def _siblings_of(package: Source) -> list[Source]:
-    """Return the files of a package, if it is one and lies in a folder of its own."""
+def _files_of(package: Source) -> Iterator[Source]:
+    """Yield the modules below a package that lies in a folder; MAX_FILES and one more at most."""
     if package.text is None or not package.path or "." in package.name:
-        return []
-    files = list(_files_of(package.name, Path(package.path[0])))
-    is_small = sum(len(file.text or b"") for file in files) <= MAX_BYTES
-    return files if is_small and len(files) <= MAX_FILES else []
-
-
-def _files_of(package: str, folder: Path) -> Iterator[Source]:
-    """Yield the modules below a folder; one more than MAX_FILES at most."""
+        return
     left = MAX_FILES + 1
     seen = set()
-    todo = [(package, folder)]
+    todo = [(package.name, Path(package.path[0]))]
     while todo and left:
         name, folder = todo.pop()
         with contextlib.suppress(OSError):
             if folder.resolve() in seen:  # a link to a folder above
                 continue
             seen.add(folder.resolve())
-            entries = sorted(folder.iterdir())
-            if name != package and folder / "__init__.py" not in entries:
+            entries = {entry.name: entry for entry in folder.iterdir()}
+            if "__init__.py" not in entries:
                 yield Source(name, path=[str(folder)])
-            for entry in entries:
-                if not entry.stem.isidentifier() or not left:
-                    continue
-                if entry.is_dir() and entry.name.isidentifier() and entry.name != "__pycache__":
+            for entry in entries.values():
+                is_module = entry.suffix == ".py" and entry.stem.isidentifier()
+                is_folder = entry.name.isidentifier() and entry.name != "__pycache__"
+                if is_module:
+                    yield _module_at(name, entry)
+                elif is_folder and entry.is_dir():
                     todo.append((f"{name}.{entry.name}", entry))
-                elif entry.suffix == ".py":
-                    left -= 1
-                    own = entry.stem == "__init__"
-                    yield Source(
-                        name if own else f"{name}.{entry.stem}",
-                        str(entry),
-                        entry.read_bytes(),
-                        [str(folder)] if own else None,
-                    )
+                else:
+                    continue
+                left -= 1
+                if not left:
+                    return
 
 
-def _too_large(total: int, found: Sequence[Source]) -> str:
+def _module_at(package: str, file: Path) -> Source:
+    if file.stem == "__init__":
+        return Source(package, str(file), file.read_bytes(), [str(file.parent)])
+    return Source(f"{package}.{file.stem}", str(file), file.read_bytes())
+
+
+def _too_large(total: int, found: Iterable[Source]) -> str:
     largest = max(found, key=lambda source: len(source.text or b""))
     return (
         f"the modules of this script have {total >> 20} MiB of source, and {MAX_BYTES >> 20} MiB "
@@ -189,8 +204,8 @@ def _too_large(total: int, found: Sequence[Source]) -> str:
     )
 
 
-def _pack(sources: Sequence[Source]) -> bytes:
-    return zlib.compress(_encode(sources), 1)
+def _pack(sources: Sequence[Source]) -> Batch:
+    return batch_of(zlib.compress(_encode(sources), 1))
 
 
 def _unpack(content: bytes) -> list[Source]:
