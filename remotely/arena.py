@@ -103,7 +103,7 @@ class Arena:
     def __init__(self, nbytes: int) -> None:
         table_bytes = -(-SLOTS // GRANULE) * GRANULE
         self._nbytes = max(nbytes // GRANULE * GRANULE, table_bytes + GRANULE)
-        self._fd = os.memfd_create("remotely", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._fd = os.memfd_create(file_name(os.getpid()), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, self._nbytes)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)  # a reader's page can never be cut off
@@ -321,6 +321,11 @@ def ours() -> Arena | None:
                 except OSError as error:  # no descriptors left, or a kernel that does not allow it
                     log.warning("no memory for large values (%s): they travel by socket", error)
     return _ours
+
+
+def file_name(pid: int) -> str:
+    """Return how the memory of a process's arena is called in its /proc, and its readers'."""
+    return f"remotely-{pid}"
 
 
 def tidy() -> None:

@@ -35,6 +35,7 @@ class Child:
     timers: list[Timer] = field(default_factory=list)
     is_killed: bool = False
     again: bool = False  # made from what its last life left (recipe.py)
+    status: int | None = None  # once it is known, as waitpid has it
 
     def kill(self) -> None:
         """Kill it with all of its group; one that is not born yet, as soon as it is."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -36,11 +37,6 @@ def cores() -> int:
 
 def memory() -> int:
     return int(psutil.virtual_memory().total)
-
-
-def rss(pid: int) -> int:
-    """Return the bytes of memory that a process occupies.  Raises OSError if it is gone."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def oom_kills() -> int:
@@ -90,6 +86,39 @@ def log_format(role: str, stays: bool) -> str:
 def is_alive(pid: int, started: float) -> bool:
     """Tell whether the process of this pid is still the one that started then."""
     return birth(pid) == started
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes of which this one is the parent, without a look at any other.
+
+    One may be left out while others of them end (man 5 proc).
+    """
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(word) for t in threads for word in (t / "children").read_text().split()]
+    except FileNotFoundError:  # it has ended, or the kernel was built without that file
+        with contextlib.suppress(psutil.Error):
+            return [child.pid for child in psutil.Process(pid).children()]
+        return []
+
+
+def tag_of(pid: int) -> str:
+    """Return the tag with which a process was started; nothing if it has none, or has ended."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+    tag = f"{TAG}=".encode()
+    found = (line for line in environment.split(b"\0") if line.startswith(tag))
+    return next(found, tag)[len(tag) :].decode(errors="replace")
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all that it started, and that it was the last to hold together."""
+    for child in children_of(pid):
+        kill_tree(child)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def kill_tagged(prefix: str) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import zmq
 
 from remotely.complaints import Complaints
+from remotely.descriptor import Descriptor
 from remotely.errors import RemotelyError
 from remotely.sockets import readable
 
@@ -52,11 +53,14 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Handler] = deque()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Whoever writes to it holds it: `close` cannot take the number from under another thread's
+        # write, which would then go into a file of the user's.
+        self._wake: Descriptor | None = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._wake_fd = self._wake.fd
         self._complaints = Complaints(log.warning)
         self._stopped = False
         self._thread = 0
-        self._epoll.register(self._wake, select.EPOLLIN)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
 
     def watch(self, fd: int, handler: Handler, *, edge: bool = False) -> None:
         """Call `handler` whenever `fd` is readable or at its end.
@@ -86,9 +90,10 @@ class Loop:
         return self._set(Timer(action, None), seconds)
 
     def call(self, action: Handler) -> None:
-        """Run `action` on the loop's thread soon.  Any thread may ask."""
-        self._calls.append(action)
-        os.eventfd_write(self._wake, 1)
+        """Run `action` on the loop's thread soon; never, once it is closed.  Any thread may ask."""
+        if (wake := self._wake) is not None:
+            self._calls.append(action)
+            os.eventfd_write(wake.fd, 1)
 
     def is_own_thread(self) -> bool:
         """Tell whether the caller is a handler."""
@@ -96,7 +101,8 @@ class Loop:
 
     def stop(self) -> None:
         self._stopped = True
-        os.eventfd_write(self._wake, 1)
+        if (wake := self._wake) is not None:
+            os.eventfd_write(wake.fd, 1)
 
     def run(self) -> None:
         self._thread = threading.get_ident()
@@ -108,8 +114,8 @@ class Loop:
         busy = self._read_sockets()
         timeout_s = 0.0 if busy or self._calls else min(at_most_s, self._until_next_timer())
         for fd, _ in self._epoll.poll(timeout_s):
-            if fd == self._wake:
-                os.eventfd_read(self._wake)
+            if fd == self._wake_fd:
+                os.eventfd_read(fd)
             elif handler := self._handlers.get(fd):
                 self._guard(handler)
         for _ in range(len(self._calls)):
@@ -117,8 +123,11 @@ class Loop:
         self._run_timers()
 
     def close(self) -> None:
+        """Let go of everything.  A `call` that comes later does nothing."""
+        self._wake = None
         self._epoll.close()
-        os.close(self._wake)
+        self._calls.clear()
+        self._timers.clear()
 
     def _set(self, timer: Timer, seconds: float) -> Timer:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))

@@ -29,6 +29,7 @@ from remotely.child import Child, kill_group
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.keys import fresh_pair
+from remotely.log_files import LogFiles
 from remotely.loop import Loop
 from remotely.output import Output
 
@@ -48,10 +49,6 @@ class Home:
     gpus: list[str]  # as CUDA knows them
     host: str
     machine: str
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
 
 
 class Parent(Protocol):
@@ -76,10 +73,18 @@ class Parent(Protocol):
 class Nursery:
     """Starts what it is asked for, and its zygote."""
 
-    def __init__(self, loop: Loop, home: Home, parent: Parent, complaints: Complaints) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        home: Home,
+        logs: LogFiles,
+        parent: Parent,
+        complaints: Complaints,
+    ) -> None:
         self.client_keys: list[bytes] = []  # that the next child admits
         self._loop = loop
         self._home = home
+        self._logs = logs
         self._parent = parent
         self._complaints = complaints
         self._waiting: dict[str, control.Spawn] = {}  # the first to come first
@@ -87,8 +92,7 @@ class Nursery:
         self._is_due = False  # `_serve` will be called
         self._preloaded: set[str] = set()
         self._closing = False
-        home.logs.mkdir(parents=True, exist_ok=True)
-        (home.folder / "s").mkdir(exist_ok=True)
+        (home.folder / "s").mkdir(parents=True, exist_ok=True)
         self._start_zygote()
 
     def ask(self, spawn: control.Spawn) -> None:
@@ -196,7 +200,6 @@ class Nursery:
             again=spawn.again,
         )
         ours.send(control.write(birth))
-        file = home.logs / f"{request.name}-{request.actor[:8]}.log"
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,
@@ -213,7 +216,7 @@ class Nursery:
                 public_key=pair.public,
             ),
             socket=ours,
-            output=Output(file, self._teller(request)),
+            output=Output(self._logs.begin(request), self._teller(request)),
             pipes=pipes,
             since=time.time(),
             client_keys=self.client_keys,

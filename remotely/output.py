@@ -86,13 +86,18 @@ class Output:
                 file.write(data)
                 size = file.tell()
             if size > KEEP_BYTES:
-                self.file.replace(self.file.with_suffix(".log.1"))
+                self.file.replace(second_file(self.file))
         except OSError as error:
             if not self._unkept:
                 self._unkept = True
                 self._tell(True, f"(what it prints is not kept: {self.file}: {error.strerror})\n")
         else:
             self._unkept = False
+
+
+def second_file(file: Path) -> Path:
+    """Return where the first half of a long log is kept."""
+    return file.with_suffix(".log.1")
 
 
 def read_piece(file: Path, offset: int) -> tuple[str, int]:

@@ -1,14 +1,20 @@
 """How the actors of a worker end: asked, made to, seen to have ended, and taken away.
 
-a process ends         its pidfd says so at once; the zygote, or the kernel, says how
-it will not end        asked, then SIGTERM, then SIGKILL to its group
-it left others behind  its group is killed, and strays (we are their subreaper) by their tag
+What one left behind in sessions of its own becomes a child of the worker, which is their subreaper,
+as soon as nobody between them is left.  So strays are found among our own children, by the tag in
+their environment, and not among all processes of the machine; and one look serves all who died at
+that time.
+
+Each line is one step of an end:
+
+    a process ends         its pidfd says so at once; the zygote, or the kernel, says how
+    it will not end        asked, then SIGTERM, then SIGKILL to its group
+    it left others behind  its group is killed; then strays, with all that they started
 """
 
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable
 
 from remotely import control, faults, host
@@ -16,9 +22,8 @@ from remotely.child import Child, exit_of, kill_group, signal_group
 from remotely.lease import TERM_S
 from remotely.loop import Loop
 
-AGAIN_S = 1.0  # after which that is tried again for which the machine had no room
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
-MEMORY_CHECK_S = 0.2  # an actor may take a gigabyte in that time
+LOOK_AGAIN_S = 1.0  # for strays, whom the kernel may leave out of a list while others end
 
 
 class Undertaker:
@@ -35,21 +40,31 @@ class Undertaker:
         self._worker = worker
         self._children = children
         self._tell = tell
-        self._statuses: dict[int, int] = {}
+        self._living: dict[int, Child] = {}  # by pid; until they are buried
+        self._looks = 0  # for strays, that are still to come
         self._oom_kills = host.oom_kills()
-        self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        self._wake = -1
+
+    def listen(self) -> None:
+        """Hear of children that end.  On the main thread, whose part signals are."""
+        self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        loop.watch(self._wake[0], self._reap)
-        loop.every(MEMORY_CHECK_S, self._check_memory)
+        self._loop.watch(self._wake, self._reap)
 
     def watch(self, child: Child) -> None:
         """Wait for the end of its process."""
+        self._living[child.pid] = child
         self._loop.watch(child.pidfd, lambda: self._see_end(child))
 
     def exited(self, pid: int, status: int) -> None:
-        """Another has reaped a process."""
-        self._statuses[pid] = status
+        """A process has been reaped, by us or by the zygote."""
+        if (child := self._living.get(pid)) is None:  # a stray, which may have left others
+            self._look_for_strays()
+            return
+        child.status = status
+        if child.pidfd < 0:  # seen to have ended before it was known how
+            self.bury(child)
 
     def end(self, child: Child, grace_s: float) -> None:
         """Ask, then make.  Calling again shortens the wait."""
@@ -67,13 +82,14 @@ class Undertaker:
     def bury(self, child: Child) -> None:
         """Take away all that is left of an actor, and tell."""
         request = child.request
-        status = self._statuses.pop(child.pid, None)
+        status = child.status
         if exit_of(status) == "SIGKILL" and not child.why and host.oom_kills() > self._oom_kills:
             self._oom_kills = host.oom_kills()
             child.why = "out of memory: the kernel has ended a process of this machine"
-        self._children.pop(request.actor, None)
-        if child.pid:
-            kill_group(child.pid)
+        if self._children.get(request.actor) is child:
+            del self._children[request.actor]
+        self._living.pop(child.pid, None)
+        kill_group(child.pid)
         for timer in child.timers:
             timer.cancel()
         for fd, is_error in child.pipes.items():
@@ -84,8 +100,7 @@ class Undertaker:
         child.socket.close()
         with contextlib.suppress(OSError):
             os.unlink(child.location.ipc.removeprefix("ipc://"))
-        if child.pid:
-            self._kill_left_of(request.actor)
+        self._look_for_strays()
         if faults.ON:
             faults.at("worker.died")
         self._tell(
@@ -110,44 +125,49 @@ class Undertaker:
         self._loop.unwatch(child.pidfd)
         os.close(child.pidfd)
         child.pidfd = -1
-        self._reap()
-        deadline = time.monotonic() + STATUS_WAIT_S
+        if child.status is None:
+            self._reap()  # it may bury it
+        if child.status is None:
+            self._loop.after(STATUS_WAIT_S, lambda: self._bury_once(child))
+        else:
+            self._bury_once(child)
 
-        def look() -> None:
-            if child.pid in self._statuses or time.monotonic() > deadline:
-                self.bury(child)
-            else:
-                self._loop.after(0.005, look)
-
-        look()
-
-    def _kill_left_of(self, actor: str) -> None:
-        try:
-            host.kill_tagged(f"{self._worker}:{actor}")
-        except OSError:  # no descriptor is left, with which to look for them
-            self._loop.after(AGAIN_S, lambda: self._kill_left_of(actor))
+    def _bury_once(self, child: Child) -> None:
+        if self._living.get(child.pid) is child:
+            self.bury(child)
 
     def _reap(self) -> None:
         """Collect those whose parent we are: started, or inherited as subreaper."""
         with contextlib.suppress(BlockingIOError):
-            os.read(self._wake[0], 4096)
+            os.read(self._wake, 4096)
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                self._statuses[pid] = status
+                self.exited(pid, status)
 
-    def _check_memory(self) -> None:
-        for child in self._children.values():
-            limit = child.request.memory
-            if not limit or not child.pid or child.why:
+    # --- strays -----------------------------------------------------------------------------------
+
+    def _look_for_strays(self) -> None:
+        """Look soon, and once more a while later; one look serves all who ask for it till then."""
+        if not self._looks:
+            self._loop.call(self._look)
+        self._looks = 2
+
+    def _look(self) -> None:
+        self._looks -= 1
+        try:
+            self._kill_strays()
+        except OSError:  # no descriptor is left, with which to look for them
+            self._looks = 1
+        if self._looks:
+            self._loop.after(LOOK_AGAIN_S, self._look)
+
+    def _kill_strays(self) -> None:
+        for pid in host.children_of(os.getpid()):
+            if pid in self._living:
                 continue
-            with contextlib.suppress(OSError):
-                used = host.rss(child.pid)
-                if used > limit:
-                    child.why = (
-                        f"out of memory: it used {used / 2**20:.0f} MiB, "
-                        f"its limit is {limit / 2**20:.0f} MiB"
-                    )
-                    child.kill()
+            worker, _, actor = host.tag_of(pid).partition(":")
+            if worker == self._worker and actor not in self._children:
+                host.kill_tree(pid)

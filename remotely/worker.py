@@ -33,7 +33,9 @@ from remotely.fence import LOOK_EVERY_S, WorkersFence
 from remotely.keys import MemberKey
 from remotely.lease import FENCE_S
 from remotely.link import Link
+from remotely.log_files import LogFiles
 from remotely.loop import Loop
+from remotely.memory_limit import CHECK_EVERY_S, MemoryLimit
 from remotely.nursery import Home, Nursery
 from remotely.output import read_piece
 from remotely.undertaker import Undertaker
@@ -70,8 +72,7 @@ class Worker:
         self._children: dict[str, Child] = {}
         self._actor_reader = control.Reader(control.FromActor)
         self._next_lives: dict[str, control.Spawn] = {}  # for when the one before has ended
-        self._log_files: dict[str, Path] = {}
-        self._log_names: dict[str, str] = {}  # to the last actor of that name
+        self._logs = LogFiles(self._folder / "logs")
         self._announced = False
         self._introduced = 0.0  # when we last said who we are
         self._leaving = False
@@ -87,7 +88,7 @@ class Worker:
             machine=self._machine,
         )
         self._undertaker = Undertaker(self._loop, config.worker, self._children, self._died)
-        self._nursery = Nursery(self._loop, home, self, Complaints(log.warning))
+        self._nursery = Nursery(self._loop, home, self._logs, self, Complaints(log.warning))
         self._fence = WorkersFence(self._folder, config.master)
         self._context = sockets.new_context()
         self._link = Link(
@@ -102,12 +103,14 @@ class Worker:
         )
         self._loop.every(LOOK_EVERY_S, self._look)
         self._loop.every(REPORT_EVERY_S, self._report)
+        self._loop.every(CHECK_EVERY_S, MemoryLimit(self._children.values()).check)
         if config.lifeline:
             self._loop.watch(0, self._feel_lifeline)
 
     def run(self) -> None:
         """Serve until told to leave, then leave nothing behind."""
         signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._leave))
+        self._undertaker.listen()
         self._loop.run()
         self._nursery.close()
         self._undertaker.kill_all()
@@ -233,8 +236,7 @@ class Worker:
         )
 
     def _read_log(self, ticket: int, actor: str, offset: int) -> None:
-        actor = self._log_names.get(actor, actor)
-        file = self._log_files.get(actor)
+        actor, file = self._logs.find(actor)
         text, end = read_piece(file, offset) if file else ("", 0)
         self._link.send(
             control.LogPiece(
@@ -277,10 +279,7 @@ class Worker:
             self._died(_unborn(spawn.request, why, asked))
 
     def conceived(self, child: Child) -> None:
-        request = child.request
-        self._log_files[request.actor] = child.output.file
-        self._log_names[request.name] = request.actor
-        self._children[request.actor] = child
+        self._children[child.request.actor] = child
         self._loop.watch(child.socket.fileno(), lambda: self._hear_actor(child))
         for fd, is_error in child.pipes.items():
             self._loop.watch(fd, self._reader_of(child, fd, is_error))
@@ -336,6 +335,7 @@ class Worker:
     def _died(self, obituary: control.Obituary) -> None:
         if obituary.asked:
             recipe.discard(self._folder, obituary.actor)
+        self._logs.end(obituary.actor)
         self._link.send(control.Died(obituary=obituary))
         if spawn := self._next_lives.pop(obituary.actor, None):
             self._spawn(spawn)

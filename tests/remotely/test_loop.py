@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import zmq
@@ -381,3 +382,46 @@ def test_a_repeating_timer_that_raises_goes_on_and_is_told_of_once_a_minute(
     loop.every(0.001, fail)
     turn_until(loop, lambda: len(ran) == 3)
     assert caplog.text.count("ValueError: again") == 1
+
+
+def test_a_call_after_the_end_does_nothing_and_writes_into_nobodys_file(tmp_path: Path) -> None:
+    ended = Loop()
+    number = ended._wake_fd
+    ended.close()
+    (tmp_path / "users").write_text("")
+    file = os.open(tmp_path / "users", os.O_RDWR)
+    os.dup2(file, number)
+    try:
+        ended.call(lambda: None)
+        ended.stop()
+    finally:
+        os.close(number)
+        if file != number:
+            os.close(file)
+    assert (tmp_path / "users").read_bytes() == b""
+    assert not ended._calls
+
+
+def test_a_loop_that_is_closed_while_others_call_writes_into_nobodys_file(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("")
+    for _ in range(50):
+        ended = Loop()
+        begun, over = threading.Event(), threading.Event()
+
+        def call(
+            ended: Loop = ended, begun: threading.Event = begun, over: threading.Event = over
+        ) -> None:
+            while not over.is_set():
+                ended.call(lambda: None)
+                begun.set()
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        assert begun.wait(DEADLINE_S)
+        ended.close()
+        files = [os.open(tmp_path / "users", os.O_RDWR) for _ in range(4)]
+        over.set()
+        caller.join()
+        for file in files:
+            os.close(file)
+    assert (tmp_path / "users").read_bytes() == b""

@@ -11,6 +11,7 @@ import pytest
 from remotely import control, host
 from remotely.child import Child
 from remotely.complaints import Complaints
+from remotely.log_files import LogFiles
 from remotely.loop import Loop
 from remotely.nursery import FORKS_AT_ONCE, Home, Nursery
 from tests.clusters import wait_until
@@ -25,7 +26,7 @@ class Family:
         self.failures: dict[str, str] = {}
         self.loop = Loop()
         home = Home("a worker", folder, f"ipc://{folder}/master", b"", "", [], "host", "machine")
-        self.nursery = Nursery(self.loop, home, self, Complaints(print))
+        self.nursery = Nursery(self.loop, home, LogFiles(folder), self, Complaints(print))
 
     def conceived(self, child: Child) -> None:
         self.conceptions.append(child)
