@@ -16,6 +16,15 @@ So a blocking call leaves from and returns to its own thread.  ZeroMQ's descript
 and any operation may swallow its edge; so whoever has held the socket, while another sleeps on it,
 drains it before letting go, and wakes the leader if something came.
 
+The main thread may be interrupted anywhere, by Ctrl-C or by a handler that itself calls this actor.
+Three things see to it that no other call suffers:
+
+    what cannot be done again is done `with shield`: taking a message, and sending several frames
+    what was taken stays in its thread's deque until it is handed over (delivery.py)
+    whoever is interrupted leaves the rest to the loop's thread, which no signal reaches (`_mend`)
+
+And a handler that waits here takes the lead from its own thread, and gives it back.
+
 To sleep and be woken is most of a short call.  So who leads first looks for SPIN_S without
 sleeping, if the last answer of this actor came soon.
 
@@ -29,26 +38,27 @@ import os
 import select
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from remotely import arena, codec, control, faults, host, in_flight, sockets, wire
+from remotely import arena, codec, control, delivery, faults, host, in_flight, sockets, wire
 from remotely.arena import Loan
 from remotely.codec import NOTHING
 from remotely.control import Location
-from remotely.descriptor import Descriptor
+from remotely.delivery import Arrived
 from remotely.ending import Ended
-from remotely.errors import ActorRaised, RemotelyError, RemoteTraceback, WireError
+from remotely.errors import WireError
 from remotely.future import CallFuture
 from remotely.in_flight import Budget
 from remotely.keys import KeyPair
 from remotely.loop import Loop
 from remotely.partner import Parcel, Partner, decline, unpack
+from remotely.shield import shield
 from remotely.sockets import Reconnect, client, readable
 from remotely.stand_in import Itself
 from remotely.stream import Stream, Token
@@ -66,8 +76,6 @@ HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further 
 HOLD_CALLS = 32  # together, so many at most
 SPIN_S = 400e-6 if host.cores() > 1 else 0.0  # with one core, it would be the actor's time
 SOON_S = 1e-3
-
-Reply = tuple[CallFuture[Any], wire.Message]
 
 _STAND_INS = frozenset((Token, Itself))
 
@@ -89,12 +97,12 @@ class Channel:
         self.connected = False
         self.sources_sent = 0  # so many batches of sources.py
         self._loop = loop
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call amid a call
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
         self._broken = False
         self._unsent: set[int] = set()
-        self._held: list[bytes | memoryview] = []  # calls that leave together
+        self._held: dict[int, bytes | memoryview] = {}  # calls that leave together
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False  # the loop receives
         self._looking = False  # the loop is going to look
@@ -127,95 +135,125 @@ class Channel:
         if bounded and len(self._pending) >= in_flight.CALLS_A_HANDLE:
             self._wait_for_room(0)
         loan = None
-        if parcel.is_large:
-            self._count(parcel.encoded.nbytes, future, bounded)
-            loan = parcel.lend(self._partner)
-            if loan is None:
-                self._offer_memory()
-        with self._lock:
-            if self._ended is None:
-                call_id = next(self._ids)
-                try:
+        left = False
+        try:
+            if parcel.is_large:
+                self._count(parcel.encoded.nbytes, future, bounded)
+                with shield:
+                    loan = parcel.lend(self._partner)
+                if loan is None:
+                    self._offer_memory()
+            with self._lock:
+                if self._ended is None:
+                    call_id = next(self._ids)
                     frames = parcel.message(kind, call_id, name, loan)
-                except RemotelyError:  # it is too large, and nothing of it has left
-                    self._settle_locked(future)
-                    raise
-                future.call_id = call_id
-                future.receiver = self
-                self._pending[call_id] = future
-                if faults.ON and faults.at("client.call"):
-                    self._cut()
-                if self._broken:  # why, we are about to hear
-                    self._unsent.add(call_id)
-                    if loan is not None:
-                        self._take_back(loan)
-                elif (
-                    bounded
-                    and len(frames) == 1
-                    and loan is None
-                    and len(self._pending) > HOLD_ABOVE
-                    and not parcel.is_large
-                ):
-                    self._hold(frames[0])
-                else:
-                    self._send_held()
-                    # Who submits may change its arrays at once; who waits leaves them.
-                    sockets.send(self._socket, frames, copy=background)
-                replies = self._after_use(background)
-        if not future.call_id:
-            assert self._ended is not None
-            if loan is not None:
-                self._take_back(loan)
-            self._settle(future)
-            future.lose(self._ended(False))
-            return
-        if replies:
-            self._complete(replies)
+                    future.call_id = call_id
+                    future.receiver = self
+                    self._pending[call_id] = future
+                    if faults.ON and faults.at("client.call"):
+                        self._cut()
+                    if self._broken:  # why, we are about to hear
+                        self._unsent.add(call_id)
+                        if loan is not None:
+                            self._take_back(loan)
+                    elif (
+                        bounded
+                        and len(frames) == 1
+                        and loan is None
+                        and len(self._pending) > HOLD_ABOVE
+                        and not parcel.is_large
+                    ):
+                        self._hold(call_id, frames[0])
+                    else:
+                        self._send_held()
+                        # Who submits may change its arrays at once; who waits leaves them.
+                        if loan is None and len(frames) == 1:
+                            sockets.send(self._socket, frames, copy=background)
+                        else:
+                            with shield:
+                                sockets.send(self._socket, frames, copy=background)
+                                left = True
+                    came = self._after_use(background)
+            if not future.call_id:
+                assert self._ended is not None
+                if loan is not None:
+                    self._take_back(loan)
+                self._settle(future)
+                future.lose(self._ended(False))
+            elif came and not (me := delivery.of_this_thread()).hands_over:
+                delivery.hand_over(me)
+        except BaseException:  # it cannot be sent, or we are interrupted
+            self._withdraw(future, None if left else loan)
+            self._leave_to_loop(delivery.of_this_thread().arrived)
+            raise
 
     def wait(self, future: CallFuture[Any], timeout: float | None = None) -> None:
         """Return when `future` is done, or after `timeout` seconds."""
         begin = time.monotonic()
         deadline = None if timeout is None else begin + timeout
-        wake = _wake_descriptor()
+        me = delivery.of_this_thread()
+        wake, arrived = me.wake, me.arrived
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.register(wake, select.POLLIN)
-        while not future.answered:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                return
-            with self._lock:
-                self._send_held()
-                here = self._pending.get(future.call_id) is future  # or sent again, elsewhere
-                if lead := here and self._leader is None:
-                    self._leader = wake
-                    replies = self._drain()  # sending may have swallowed its edge
-                elif here:
-                    self._arm()
-            if not lead:  # somebody else receives it, or is completing it at this moment
-                future.block(left_s)
-                return
-            try:
-                if not replies:
-                    self._sleep(poll, wake, begin, left_s)
-            finally:
+        leads = False
+        outer: int | None = None  # ours, if this is a signal handler's wait within our own
+        try:
+            if arrived:  # we are within a hand-over of our own, and this may be the next
+                delivery.hand_over(me)
+            while not future.answered:
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return
                 with self._lock:
-                    self._leader = None
-                    replies += self._drain()
+                    self._send_held()
+                    here = self._pending.get(future.call_id) is future  # or sent again, elsewhere
+                    if here and (self._leader is None or self._leader == wake):
+                        outer, leads = self._leader, True
+                        self._leader = wake
+                        self._drain(arrived)  # sending may have swallowed its edge
+                    elif here:
+                        self._arm()
+                # A handler may have interrupted us with the lock held: it is to be let go of.
+                held = self._lock._release_save() if self._lock._is_owned() else None  # type: ignore[attr-defined]
+                try:
+                    if not leads:  # somebody else receives it, or is completing it at this moment
+                        future.block(left_s)
+                        return
+                    if not arrived:
+                        self._sleep(poll, wake, begin, left_s)
+                finally:
+                    if held is not None:
+                        self._lock._acquire_restore(held)  # type: ignore[attr-defined]
+                with self._lock:
+                    self._leader, leads = outer, False
+                    self._drain(arrived)
                     self._after_lead()
                 # Not as the leader: a done-callback may call again, and wait.
-                self._complete(replies)
+                delivery.hand_over(me)
+        except BaseException:
+            if leads and self._leader == wake:
+                self._leader = outer
+            self._leave_to_loop(arrived)
+            raise
+        finally:
+            if outer is not None:  # its socket's edge may be gone
+                os.eventfd_write(outer, 1)
         self._soon = time.monotonic() - begin < SOON_S
 
     def attend(self) -> None:
         """Let the loop take in replies as they come."""
-        with self._lock:
-            replies: list[Reply] = []
-            self._send_held()
-            if self._pending and self._leader is None and not self._armed:
-                self._arm()
-                replies = self._drain()
-        self._complete(replies)
+        me = delivery.of_this_thread()
+        try:
+            with self._lock:
+                self._send_held()
+                if self._pending and self._leader is None and not self._armed:
+                    self._arm()
+                    self._drain(me.arrived)
+            delivery.hand_over(me)
+        except BaseException:
+            self._leave_to_loop(me.arrived)
+            raise
 
     def attend_soon(self) -> None:
         """The same, but complete nothing on this thread, which may hold a lock."""
@@ -229,30 +267,32 @@ class Channel:
 
     def end(self, ended: Ended) -> None:
         """End every call in flight and close.  Once is enough, twice is harmless."""
-        with self._lock:
-            if self._ended is not None:
-                return
-            replies = self._drain()  # what arrived before the end counts
-            self._ended = ended
-            pending, self._pending = self._pending, {}
-            if self._held:  # the last that were made
-                self._unsent.update(list(pending)[-len(self._held) :])
-            if self._leader is not None:  # it cannot leave, and close its descriptor, meanwhile
-                os.eventfd_write(self._leader, 1)
-            self._disarm()
-            self._socket.disable_monitor()
-            self._loop.call(self._close_monitor)  # whose thread it belongs to
-            self._socket.close(linger=0)
-        self._complete(replies)
-        for future in pending.values():
-            self._settle(future)
-            future.lose(ended(self.connected and future.call_id not in self._unsent))
-        self._partner = None
+        me = delivery.of_this_thread()
+        with shield:
+            with self._lock:
+                if self._ended is not None:
+                    return
+                self._drain(me.arrived)  # what arrived before the end counts
+                self._ended = ended
+                pending, self._pending = self._pending, {}
+                self._unsent.update(self._held)
+                if self._leader is not None:  # it cannot leave, and close its descriptor, meanwhile
+                    os.eventfd_write(self._leader, 1)
+                self._disarm()
+                self._socket.disable_monitor()
+                self._loop.call(self._close_monitor)  # whose thread it belongs to
+                self._socket.close(linger=0)
+            for future in pending.values():
+                self._settle(future)
+                future.lose(ended(self.connected and future.call_id not in self._unsent))
+            self._partner = None
+        if not me.hands_over:
+            delivery.hand_over(me)
 
     # --- sending and receiving; the lock is held --------------------------------------------------
 
-    def _hold(self, call: bytes | memoryview) -> None:
-        self._held.append(call)
+    def _hold(self, call_id: int, call: bytes | memoryview) -> None:
+        self._held[call_id] = call
         if len(self._held) >= HOLD_CALLS:
             self._send_held()
         else:
@@ -260,44 +300,62 @@ class Channel:
 
     def _send_held(self) -> None:
         if self._held and self._ended is None and not self._broken:
-            held, self._held = self._held, []
-            sockets.send(self._socket, wire.together(Kind.CALLS, held))
+            with shield:
+                held, self._held = self._held, {}
+                sockets.send(self._socket, wire.together(Kind.CALLS, [*held.values()]))
 
-    def _drain(self) -> list[Reply]:
-        """Take in what has arrived."""
-        replies: list[Reply] = []
-        while self._pending and self._ended is None and readable(self._socket):
-            with suppress(WireError):
-                for message in wire.each(wire.decode(sockets.receive(self._socket), "actor")):
-                    if (future := self._pending.pop(message.call_id, None)) is not None:
-                        replies.append((future, message))
-                    else:
-                        decline(message, self._partner)
-        if faults.ON and replies and faults.at("client.reply"):
-            self._pending.update((future.call_id, future) for future, _ in replies)
-            replies = []
-            self._cut()
+    def _drain(self, arrived: Arrived) -> None:
+        """Take in what has arrived, for this thread to hand over."""
+        if self._pending and self._ended is None and readable(self._socket):
+            with shield:
+                self._take_in(arrived)
         if not self._pending:
             self._disarm()
-        return replies
+
+    def _take_in(self, arrived: Arrived) -> None:
+        taken = []
+        more = True  # or a signal handler has taken it in a moment ago
+        while more:
+            with suppress(WireError, zmq.Again):
+                for message in wire.each(wire.decode(sockets.receive(self._socket), "actor")):
+                    if (future := self._pending.pop(message.call_id, None)) is not None:
+                        taken.append((self, future, self._open(message)))
+                    else:
+                        decline(message, self._partner)
+            more = bool(self._pending) and readable(self._socket)
+        if faults.ON and taken and faults.at("client.reply"):
+            self._pending.update((future.call_id, future) for _, future, _ in taken)
+            self._cut()
+        else:
+            arrived.extend(taken)
+
+    def _open(self, message: wire.Message) -> wire.Message | Exception:
+        """Have what was lent at hand.  Now: who hands it over may come after our end."""
+        if not message.loan:
+            return message
+        try:
+            payload, buffers = unpack(message, self._partner)
+        except Exception as error:  # for its caller
+            return error
+        return message._replace(payload=payload, buffers=buffers, loan=b"")
 
     def _cut(self) -> None:
         """Break the connection, as a fault on purpose."""
         self._broken = True
         self._loop.call(lambda: self._on_broken(self))
 
-    def _after_use(self, background: bool) -> list[Reply]:
-        """See to it that somebody receives, after the socket was used."""
-        replies: list[Reply] = []
-        if self._leader is not None:
-            if replies := self._drain():
+    def _after_use(self, background: bool) -> bool:
+        """See to it that somebody receives, after the socket was used; true if this thread did."""
+        if self._leader is not None or self._armed:
+            arrived = delivery.of_this_thread().arrived
+            self._drain(arrived)
+            if arrived and self._leader is not None:
                 os.eventfd_write(self._leader, 1)
-        elif self._armed:
-            replies = self._drain()
-        elif background:
+            return bool(arrived)
+        if background:
             self._busy = True
             self._look_soon()
-        return replies
+        return False
 
     def _after_lead(self) -> None:
         if self._pending and not self._armed:
@@ -306,21 +364,23 @@ class Channel:
 
     def _look_soon(self) -> None:
         if not self._looking:
-            self._looking = True
             self._loop.call(self._look_later)
+            self._looking = True
 
     def _look_later(self) -> None:
         self._loop.after(LOOK_S, self._look)
 
     def _arm(self) -> None:
         if not self._armed and self._ended is None:
-            self._armed = True
-            self._loop.watch(self._fd, self._take_in, edge=True)
+            with shield:
+                self._armed = True
+                self._loop.watch(self._fd, self._hear, edge=True)
 
     def _disarm(self) -> None:
         if self._armed:
-            self._armed = False
-            self._loop.unwatch(self._fd)
+            with shield:
+                self._armed = False
+                self._loop.unwatch(self._fd)
 
     # --- receiving; without the lock --------------------------------------------------------------
 
@@ -337,16 +397,18 @@ class Channel:
         if any(fd == wake for fd, _ in ready):
             os.eventfd_read(wake)
 
-    def _take_in(self) -> None:
+    def _hear(self) -> None:
         """On the loop's thread, at an edge."""
+        me = delivery.of_this_thread()
         with self._lock:
             if self._leader is not None or self._ended is not None:
                 return
-            replies = self._drain()
-        self._complete(replies)
+            self._drain(me.arrived)
+        delivery.hand_over(me)
 
     def _look(self) -> None:
         """On the loop's thread, a while after something was submitted."""
+        me = delivery.of_this_thread()
         with self._lock:
             self._looking = False
             self._send_held()
@@ -357,26 +419,57 @@ class Channel:
                 self._loop.after(LOOK_S, self._look)
                 return
             self._arm()
-            replies = self._drain()
-        self._complete(replies)
+            self._drain(me.arrived)
+        delivery.hand_over(me)
 
-    def _complete(self, replies: list[Reply]) -> None:
-        """Hand over outcomes.  Outside of the lock: a done-callback may call again."""
-        for future, message in replies:
-            if future.nbytes:
-                self._settle(future)
-            if self._may_share and message.buffers and _is_large(message):
-                self._offer_memory()
-            try:
-                if message.kind is Kind.RESULT:
-                    value = codec.decode(*unpack(message, self._partner))
-                    if type(value) in _STAND_INS:
-                        value = self._here(value, future.keep)
-                    future.set_result(value)
+    def _leave_to_loop(self, arrived: Arrived) -> None:
+        """Have what this thread was interrupted in be done to its end."""
+        rest = [*arrived]
+        arrived.clear()
+        self._loop.call(partial(self._mend, rest))
+
+    def _mend(self, rest: list[delivery.Arrival]) -> None:
+        """On the loop's thread: whatever was to be done, or seen to, is."""
+        me = delivery.of_this_thread()
+        me.arrived.extend(rest)
+        with self._lock:
+            self._looking = False
+            self._send_held()
+            if self._leader is not None:
+                os.eventfd_write(self._leader, 1)
+            elif self._pending and self._ended is None:
+                self._arm()
+                self._drain(me.arrived)
+        delivery.hand_over(me)
+
+    def _withdraw(self, future: CallFuture[Any], loan: Loan | None) -> None:
+        """Forget a call that nobody is going to wait for; a reply to it is declined."""
+        with self._lock:
+            self._pending.pop(future.call_id, None)
+        self._settle(future)
+        if loan is not None:
+            self._take_back(loan)
+
+    def deliver(self, future: CallFuture[Any], message: wire.Message | Exception) -> None:
+        """Give a call its outcome.  Outside of the lock: it may run a user's code."""
+        self._settle(future)
+        if isinstance(message, Exception):
+            future.settle(None, message)
+            return
+        if self._may_share and message.buffers and _is_large(message):
+            self._offer_memory()
+        try:
+            if message.kind is Kind.RESULT:
+                value = codec.decode(message.payload, message.buffers)
+                if type(value) in _STAND_INS:
+                    with shield:  # a stream that is dropped again would close it over there
+                        future.settle(self._here(value, future.keep), None)
                 else:
-                    future.set_exception(_error_of(message))
-            except Exception as error:  # a value that does not unpickle here
-                future.set_exception(_without_frames(error))
+                    future.settle(value, None)
+            else:
+                future.settle(None, delivery.error_of(message))
+        except Exception as error:  # a value that does not unpickle here
+            future.settle(None, delivery.without_frames(error))
 
     def _here(self, value: Token | Itself, actor: Any) -> object:
         """Return what the caller gets where the actor answered with a stand-in."""
@@ -403,10 +496,13 @@ class Channel:
         may_wait = bounded and not self._loop.is_own_thread()
         if may_wait and self._nbytes + nbytes > in_flight.BYTES_A_HANDLE:
             self._wait_for_room(nbytes)
-        self._budget.take(nbytes, may_wait)
-        future.nbytes = nbytes
-        with self._lock:
-            self._nbytes += nbytes
+        while not future.nbytes:
+            if may_wait:
+                self._budget.wait_for_room(nbytes)
+            with shield, self._lock:
+                if self._budget.take(nbytes, force=not may_wait):
+                    future.nbytes = nbytes
+                    self._nbytes += nbytes
 
     def _take_back(self, loan: Loan) -> None:
         if (ours := arena.ours()) is not None:
@@ -414,13 +510,10 @@ class Channel:
 
     def _settle(self, future: CallFuture[Any]) -> None:
         if future.nbytes:
-            with self._lock:
-                self._settle_locked(future)
-
-    def _settle_locked(self, future: CallFuture[Any]) -> None:
-        nbytes, future.nbytes = future.nbytes, 0
-        self._nbytes -= nbytes
-        self._budget.give(nbytes)
+            with shield, self._lock:
+                nbytes, future.nbytes = future.nbytes, 0
+                self._nbytes -= nbytes
+                self._budget.give(nbytes)
 
     def _wait_for_room(self, nbytes: int) -> None:
         """Wait for the oldest calls until what is in flight is within its bounds."""
@@ -481,33 +574,3 @@ class Channel:
 
 def _is_large(message: wire.Message) -> bool:
     return sum(map(len, message.buffers)) >= arena.SHARE_FROM_BYTES
-
-
-def _without_frames(error: BaseException) -> BaseException:
-    """Keep a traceback as text: its frames, and their callers, hold the future; see future.py."""
-    if error.__cause__ is None:
-        error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
-    return error.with_traceback(None)
-
-
-def _error_of(message: wire.Message) -> BaseException:
-    text = bytes(message.buffers[0]).decode(errors="replace")
-    if message.payload:
-        with suppress(Exception):  # its class may not exist here, or not take its own arguments
-            error = codec.decode(message.payload, [])
-            if isinstance(error, BaseException):
-                error.__cause__ = RemoteTraceback(text)
-                return error
-    return ActorRaised(text)
-
-
-_of_thread = threading.local()
-
-
-def _wake_descriptor() -> int:
-    """Return an eventfd that goes with this thread."""
-    wake = getattr(_of_thread, "wake", None)
-    if wake is None:
-        flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
-        wake = _of_thread.wake = Descriptor(os.eventfd(0, flags))
-    return int(wake.fd)

@@ -17,14 +17,17 @@ error that was caught before it is given to a future comes without its traceback
 """
 
 import asyncio
+import logging
 import os
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from typing import Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout
+from remotely.shield import Condition, shield
+
+log = logging.getLogger("remotely")
 
 R = TypeVar("R")
 
@@ -81,28 +84,45 @@ class CallFuture(Future[R]):
         return not self.answered
 
     def set_result(self, result: R) -> None:
-        with self._condition:
-            self._check_pending()
-            self._result = result
-            self._state = "FINISHED"
-            for watcher in self._watchers or ():
-                watcher.add_result(self)
-            self._condition.notify_all()
-        self._finish()
+        self._check_pending()
+        self.settle(result, None)
+        self.tell()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        with self._condition:
-            self._check_pending()
-            self._exception = exception
-            self._state = "FINISHED"
-            for watcher in self._watchers or ():
-                watcher.add_exception(self)
-            self._condition.notify_all()
-        self._finish()
+        self._check_pending()
+        self.settle(None, exception)
+        self.tell()
 
     def lose(self, error: BaseException) -> None:
         """No answer will come, for the reason that `error` tells."""
         self.set_exception(error)
+
+    def settle(self, result: R | None, error: BaseException | None) -> None:
+        """Note the outcome.  Whoever is interrupted in it may do it again."""
+        if self._watchers:  # they are to hear of it once
+            with shield:
+                self._settle(result, error)
+        else:
+            self._settle(result, error)
+
+    def _settle(self, result: R | None, error: BaseException | None) -> None:
+        with self._condition:
+            if self._state == "PENDING":
+                self._result, self._exception = result, error
+                self._state = "FINISHED"
+                for watcher in self._watchers or ():
+                    (watcher.add_result if error is None else watcher.add_exception)(self)
+            self._condition.notify_all()
+        self._finish()
+
+    def tell(self) -> None:
+        """Run the done-callbacks.  Whoever is interrupted in one may go on with the others."""
+        while self._done_callbacks:
+            callback = self._done_callbacks.pop(0)
+            try:
+                callback(self)
+            except Exception:
+                log.exception("a done-callback of %s failed", self.what)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         super().add_done_callback(fn)
@@ -146,16 +166,15 @@ class CallFuture(Future[R]):
     def _finish(self) -> None:
         self.answered = True
         self.keep = None
-        self._invoke_callbacks()  # type: ignore[attr-defined]
 
 
-_condition = threading.Condition()
+_condition = Condition()
 
 
 def _after_fork() -> None:
     """Another thread of the parent may have held it, and is not here to let it go."""
     global _condition
-    _condition = threading.Condition()
+    _condition = Condition()
 
 
 if hasattr(os, "register_at_fork"):

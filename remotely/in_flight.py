@@ -5,7 +5,8 @@ it sends a further one, and says so, once a handle.
 """
 
 import logging
-import threading
+
+from remotely.shield import Condition
 
 log = logging.getLogger("remotely")
 
@@ -20,14 +21,23 @@ class Budget:
     def __init__(self, nbytes: int = BYTES_A_PROCESS) -> None:
         self._limit = nbytes
         self._taken = 0
-        self._changed = threading.Condition()
+        self._changed = Condition()
 
-    def take(self, nbytes: int, wait: bool) -> None:
-        """Count what is about to be sent; with `wait`, once there is room for it."""
+    def wait_for_room(self, nbytes: int) -> None:
         with self._changed:
-            while wait and self._taken and self._taken + nbytes > self._limit:
+            while not self._has_room(nbytes):
                 self._changed.wait()
-            self._taken += nbytes
+
+    def take(self, nbytes: int, *, force: bool = False) -> bool:
+        """Count what is about to be sent, if there is room for it; with `force` in any case."""
+        with self._changed:
+            taken = force or self._has_room(nbytes)
+            if taken:
+                self._taken += nbytes
+            return taken
+
+    def _has_room(self, nbytes: int) -> bool:
+        return not self._taken or self._taken + nbytes <= self._limit
 
     def give(self, nbytes: int) -> None:
         with self._changed:

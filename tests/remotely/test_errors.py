@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely import channel
+from remotely import delivery
 from remotely.channel import Channel
 from tests.clusters import free_port, wait_until
 
@@ -176,7 +176,7 @@ def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
     pid = worker.pid()
     channels: list[Channel] = []
     woken: list[bool] = []
-    wait, write, mine = Channel.wait, os.eventfd_write, channel._wake_descriptor()
+    wait, write, mine = Channel.wait, os.eventfd_write, delivery.of_this_thread().wake
 
     def waits(self: Channel, *args: Any) -> None:
         channels.append(self)
@@ -184,7 +184,7 @@ def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
 
     def writes(fd: int, value: int) -> None:
         if fd == mine:
-            woken.append(channels[-1]._lock.locked())
+            woken.append(channels[-1]._lock._is_owned())
         write(fd, value)
 
     monkeypatch.setattr(Channel, "wait", waits)

@@ -19,7 +19,7 @@ def test_it_has_what_a_future_has() -> None:
     ours["_waiters"] = CallFuture("a call")._waiters  # a property
     assert plain.keys() <= ours.keys()
     for name, value in plain.items():
-        assert type(ours[name]) is type(value), name
+        assert isinstance(ours[name], type(value)), name
         if name != "_condition":
             assert ours[name] == value, name
 

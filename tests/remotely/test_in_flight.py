@@ -102,11 +102,13 @@ def test_a_dead_actor_holds_nobody_back(embedded: None, monkeypatch: pytest.Monk
 
 def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
     budget = Budget(100)
-    budget.take(60, wait=True)
+    assert budget.take(60)
+    assert not budget.take(50)
     went_on = threading.Event()
 
     def take() -> None:
-        budget.take(50, wait=True)
+        budget.wait_for_room(50)
+        assert budget.take(50)
         went_on.set()
 
     thread = threading.Thread(target=take)
@@ -120,7 +122,9 @@ def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
 
 def test_the_first_and_who_may_not_wait_pass_at_once() -> None:
     budget = Budget(100)
-    budget.take(1000, wait=True)
-    budget.take(1000, wait=False)
+    budget.wait_for_room(1000)
+    assert budget.take(1000)
+    assert budget.take(1000, force=True)
     budget.give(2000)
-    budget.take(100, wait=True)
+    budget.wait_for_room(100)
+    assert budget.take(100)

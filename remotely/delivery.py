@@ -1,0 +1,88 @@
+"""Replies that a thread has taken from a socket and has yet to hand over to their futures.
+
+They stay in the thread's own deque until that is done.  So an interrupt loses none of them: whoever
+is interrupted leaves what is there to the loop's thread (channel.py).  And a done-callback, or a
+signal handler, that waits for a call whose reply has been taken already finds it here.
+
+To hand over one may therefore be begun twice, and is written so that this does no harm.
+"""
+
+import os
+import threading
+import traceback
+from collections import deque
+from contextlib import suppress
+from typing import Any, Protocol
+
+from remotely import codec, wire
+from remotely.descriptor import Descriptor
+from remotely.errors import ActorRaised, RemoteTraceback
+from remotely.future import CallFuture
+
+
+class Receiver(Protocol):
+    """Who took a reply."""
+
+    def deliver(self, future: CallFuture[Any], message: wire.Message | Exception) -> None:
+        """Give a call its outcome."""
+
+
+Arrival = tuple[Receiver, CallFuture[Any], wire.Message | Exception]
+Arrived = deque[Arrival]
+
+
+class OfThread:
+    """What one thread has to receive with.  `wake` is an eventfd that goes with the thread."""
+
+    def __init__(self) -> None:
+        self.arrived: Arrived = deque()
+        self.hands_over = False
+        self._wake = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self.wake = self._wake.fd
+
+
+_local = threading.local()
+
+
+def of_this_thread() -> OfThread:
+    try:
+        return _local.own  # type: ignore[no-any-return]
+    except AttributeError:
+        own = _local.own = OfThread()
+        return own
+
+
+def hand_over(own: OfThread) -> None:
+    """Hand over all that a thread has taken.  Not with a lock held: it runs a user's code."""
+    arrived = own.arrived
+    within, own.hands_over = own.hands_over, True
+    try:
+        while arrived:
+            arrival = arrived[0]
+            receiver, future, message = arrival
+            if not future.answered:
+                receiver.deliver(future, message)
+            future.tell()
+            if arrived and arrived[0] is arrival:  # else a wait within it has done all of this
+                arrived.popleft()
+    finally:
+        own.hands_over = within
+
+
+def error_of(message: wire.Message) -> BaseException:
+    """Return the error that a RAISED tells of."""
+    text = bytes(message.buffers[0]).decode(errors="replace")
+    if message.payload:
+        with suppress(Exception):  # its class may not exist here, or not take its own arguments
+            error = codec.decode(message.payload, [])
+            if isinstance(error, BaseException):
+                error.__cause__ = RemoteTraceback(text)
+                return error
+    return ActorRaised(text)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Keep a traceback as text: its frames, and their callers, hold the future; see future.py."""
+    if error.__cause__ is None:
+        error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
+    return error.with_traceback(None)

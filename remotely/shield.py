@@ -1,0 +1,118 @@
+"""Sections of code that no signal handler interrupts.
+
+Python runs signal handlers on the main thread, between any two bytecodes, and pyzmq runs them at
+the end of each of its operations.  A handler that raises (Ctrl-C) then leaves half a message in a
+socket, or takes a frame with it that had just been received; a handler that calls an actor would
+send amid another message.  What cannot be done again or undone after that is done `with shield:`,
+where handlers are put off until the end of the section.  Everything else is written so that it
+can be done again: see channel.py.
+
+A section costs a microsecond, on the main thread; on any other it costs next to nothing, since no
+handler runs there.  What must be left out of it is whatever may take long, above all a user's code.
+
+Only the signals that programs do handle are looked at: each costs time.  Refused: one handler of
+ours for good, which whoever asks for the handler would find in the place of his own (asyncio.run
+does, to decide what Ctrl-C means).
+"""
+
+import _signal  # type: ignore[import-not-found]  # of `signal`, without its enums: they cost six times as much as all of this
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+SIGNALS = tuple(
+    int(getattr(signal, name))
+    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+
+
+class Shield:
+    """Use the one `shield` below.  It may be entered again within itself."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._replaced: list[tuple[int, Any]] = []
+        self._late: list[int] = []
+        self._put_off = self._note  # one object, to be known again
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != _main:
+            return
+        self._depth += 1
+        if self._depth == 1:
+            try:
+                for number in SIGNALS:
+                    handler = _signal.getsignal(number)
+                    if callable(handler):  # neither the default nor ignored
+                        self._replaced.append((number, handler))
+                        _signal.signal(number, self._put_off)
+            except BaseException:  # of one that we had not come to yet
+                self._depth = 0
+                self._restore()
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        if threading.get_ident() != _main:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            try:
+                self._restore()
+            finally:
+                if self._late:
+                    self._catch_up()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number not in self._late:
+            self._late.append(number)
+
+    def _restore(self) -> None:
+        """Put the handlers back.  Each may run, and raise, from the moment when it is back."""
+        try:
+            while self._replaced:
+                number, handler = self._replaced.pop()
+                if _signal.getsignal(number) is self._put_off:
+                    _signal.signal(number, handler)
+        finally:
+            if self._replaced:
+                self._restore()
+
+    def _catch_up(self) -> None:
+        try:
+            while self._late:
+                signal.raise_signal(self._late.pop())
+        finally:
+            if self._late:
+                self._catch_up()
+
+
+class Condition(threading.Condition):
+    """A condition whose `with` cannot be interrupted between its lock and its body.
+
+    That of the library enters and leaves by methods in Python, and whoever is interrupted there
+    keeps the lock for good.  Here `with` finds, through the slots, the lock's own methods in C.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        lock: Any = self._lock  # type: ignore[attr-defined]
+        self.__enter__ = lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = lock.__exit__  # type: ignore[method-assign]
+
+
+shield = Shield()
+_main = threading.main_thread().ident
+
+
+def _after_fork() -> None:
+    global _main
+    _main = threading.get_ident()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,124 @@
+"""Ctrl-C at any moment ends the call that it interrupts, and no other.
+
+A timer interrupts, and not another thread: it strikes at any instruction, where a thread would
+strike only where this one has let go of the interpreter.
+"""
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import as_completed
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely import delivery
+from tests.clusters import wait_until
+
+SMALL, LARGE = 7, np.arange(30_000)  # in one frame; in several, or through memory
+NO_LATER_THAN_S = 30.0
+
+# The timer is this file's; and an interrupt in a destructor is printed, not raised.
+pytestmark = [
+    pytest.mark.timeout(method="thread"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@remotely.remote_class
+class Echo:
+    def echo(self, value: Any) -> Any:
+        return value
+
+
+@contextmanager
+def interrupting() -> Iterator[Callable[[float], object]]:
+    """Yield what sets the time, in seconds, after which this thread is interrupted."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        # And again: one that strikes in a destructor is printed, not raised.
+        yield lambda after_s: signal.setitimer(signal.ITIMER_REAL, after_s, 1.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def call_until_interrupted(
+    echo: Echo, draw: random.Random, flight: list[Any], begin: Callable[[], object]
+) -> None:
+    begin()
+    while True:
+        flight.extend(echo.echo.submit(draw.choice((i, i, LARGE))) for i in range(20))
+        assert echo.echo(SMALL) == SMALL
+
+
+def interrupt_calls(n: int, seed: int) -> None:
+    """Interrupt a thread that calls, n times, and have all other calls answered."""
+    draw = random.Random(seed)
+    echo = Echo()
+    assert echo.echo(LARGE).sum() == LARGE.sum()  # from here on through memory, if at all
+    for strike in range(n):
+        flight = [echo.echo.submit(draw.choice((i, LARGE))) for i in range(draw.randrange(60))]
+        watched = [echo.echo.submit(i) for i in range(5)]
+        seen: list[Any] = []
+        told = [echo.echo.submit(i) for i in range(5)]
+        for future in told:
+            future.add_done_callback(seen.append)
+        counter = threading.Thread(target=lambda w=watched: list(as_completed(w)))
+        waiter = threading.Thread(target=lambda f=flight: [one.result() for one in f])
+        counter.start()
+        waiter.start()
+        with interrupting() as after, pytest.raises(KeyboardInterrupt):
+            call_until_interrupted(echo, draw, flight, lambda: after(draw.uniform(20e-6, 3e-3)))
+        for future in flight + watched + told:
+            future.result(NO_LATER_THAN_S)
+        for thread in (counter, waiter):
+            thread.join(NO_LATER_THAN_S)
+            assert not thread.is_alive()
+        assert echo.echo(strike) == strike
+        assert len(seen) == len(told)
+    channel = echo._remotely_remote.channel
+    assert channel._nbytes == 0
+
+
+def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str) -> None:
+    interrupt_calls(50, seed=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600, method="thread")
+def test_a_thousand_interrupts_end_the_calls_that_they_interrupt_and_no_other(
+    cluster: str,
+) -> None:
+    interrupt_calls(1000, seed=2)
+
+
+def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo = Echo()
+    for _ in range(3):
+        echo.echo(LARGE)  # from the second on through memory, which ends with the channel
+    channel = echo._remotely_remote.channel
+    wait_until(lambda: channel._partner is not None, "memory is shared")
+    hand_over = delivery.hand_over
+
+    def end_and_hand_over(own: delivery.OfThread) -> None:
+        channel.end(lambda may: remotely.ActorDied("ended on purpose", may_have_run=may))
+        hand_over(own)
+
+    monkeypatch.setattr(delivery, "hand_over", end_and_hand_over)
+    assert (echo.echo(LARGE) == LARGE).all()
+
+
+def test_a_done_callback_may_wait_for_a_call_whose_reply_came_with_its_own(embedded: None) -> None:
+    echo = Echo()
+    waited = []
+    first, second = echo.echo.submit(1), echo.echo.submit(2)
+    first.add_done_callback(lambda _: waited.append(second.result(NO_LATER_THAN_S)))
+    assert first.result(NO_LATER_THAN_S) == 1
+    wait_until(lambda: waited == [2], "the callback has run")
