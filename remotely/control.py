@@ -311,7 +311,7 @@ class Leave(_Struct, frozen=True):
 
 
 class Beat(_Struct, frozen=True):
-    """`asked`: when, on the sender's monotonic clock; not zero if an answer is wanted."""
+    """`asked`: when, on the sender's own clock; not zero if an answer is wanted."""
 
     asked: Moment = 0.0
 

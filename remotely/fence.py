@@ -3,7 +3,8 @@
 A worker that is cut off from its master loses its lease, and the master may then place its actors
 elsewhere.  Before that they must have ended.  The worker may be unable to end them: stopped, or
 itself cut short.  So each actor looks for itself, before every call: the moment is one double in a
-file that the worker writes and its actors map, on the monotonic clock that they share.
+file that the worker writes and its actors map, on a clock that they share.  The clock goes on while
+the machine is suspended: its master counts those seconds too.
 
     the worker renews its lease      the moment moves to FENCE_S after it asked, not after it heard;
                                      an answer that was long on its way proves nothing of now
@@ -31,6 +32,12 @@ FILE = "fence"
 LOOK_EVERY_S = 1.0
 PROBE_BEFORE_S = 6.0  # the end of our lease, with no word from the master: is there one?
 _SIZE = 8
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the second stops in suspend
+
+
+def now() -> float:
+    """Return the seconds of a clock that never stops, nor goes back."""
+    return time.clock_gettime(_CLOCK)
 
 
 class Fence:
@@ -52,7 +59,7 @@ class Fence:
 
     @property
     def moment(self) -> float:
-        """On the clock of time.monotonic()."""
+        """On the clock of `now`."""
         return self._moment[0]
 
     def move(self, moment: float) -> None:
@@ -60,7 +67,7 @@ class Fence:
 
     @property
     def has_passed(self) -> bool:
-        return self._moment[0] < time.monotonic()
+        return self._moment[0] < now()
 
     def look(self) -> bool:
         """Called each LOOK_EVERY_S: whether it has passed for good."""
@@ -90,9 +97,9 @@ class WorkersFence(Fence):
     def look(self) -> bool:
         probe, self._probe = self._probe, None
         if probe is not None and probe.refused():  # there is no master who could place others
-            self.move(time.monotonic() + FENCE_S)
+            self.move(now() + FENCE_S)
         passed = super().look()
-        if not passed and self.moment < time.monotonic() + PROBE_BEFORE_S:
+        if not passed and self.moment < now() + PROBE_BEFORE_S:
             self._probe = Probe(self._master)
         return passed
 

@@ -13,7 +13,8 @@ A worker keeps its own count of its lease, and it is the shorter one: what its m
 elsewhere must have ended before (fence.py).
 
 This file looks at no clock: `now` is handed in, and is time.monotonic() everywhere, since the
-wall's clock jumps.
+wall's clock jumps.  A worker's own count alone goes on in suspend (fence.py): the master's does not
+wait for it, while a master that was suspended owes those who could not reach it the time.
 """
 
 from typing import NamedTuple

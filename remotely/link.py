@@ -16,7 +16,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from remotely import control, errors
+from remotely import control, errors, fence
 from remotely.errors import NotAllowed, RemotelyError, VersionMismatch
 from remotely.keys import MemberKey
 from remotely.lease import BEAT_EVERY_S
@@ -69,10 +69,9 @@ class Link:
 
         Who keeps count of its own lease asks each time, and is told which beat was heard.
         """
-        now = time.monotonic()
         if self._on_renewed is not None:
-            self.send(control.Beat(asked=now))
-        elif now - self._said >= BEAT_EVERY_S:
+            self.send(control.Beat(asked=fence.now()))
+        elif time.monotonic() - self._said >= BEAT_EVERY_S:
             self.send(control.Beat())
 
     def send(self, message: msgspec.Struct) -> None:

@@ -16,7 +16,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from remotely import control, faults, host, pid_file, recipe, sockets
+from remotely import control, faults, fence, host, pid_file, recipe, sockets
 from remotely.child import Child
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
@@ -124,7 +123,7 @@ class Worker:
     # --- the master -------------------------------------------------------------------------------
 
     def _register(self) -> control.Register:
-        self._introduced = time.monotonic()
+        self._introduced = fence.now()
         return control.Register(
             worker=self._config.worker,
             python=host.PYTHON,

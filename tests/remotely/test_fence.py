@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from remotely.fence import PROBE_BEFORE_S, Fence, Probe, WorkersFence
+from remotely import fence as fence_module
+from remotely.fence import PROBE_BEFORE_S, Fence, Probe, WorkersFence, now
 from remotely.lease import FENCE_S
 from tests.clusters import free_port
 
@@ -23,11 +24,11 @@ def test_without_a_lease_it_never_passes(fence: Fence) -> None:
 
 def test_an_actor_sees_at_once_what_its_worker_writes(fence: Fence, tmp_path: Path) -> None:
     of_the_actor = Fence(tmp_path)
-    now = time.monotonic()
-    fence.move(now - 1)
+    at = now()
+    fence.move(at - 1)
     assert of_the_actor.has_passed
-    fence.move(now + 60)
-    assert of_the_actor.moment == now + 60
+    fence.move(at + 60)
+    assert of_the_actor.moment == at + 60
     assert not of_the_actor.has_passed
 
 
@@ -36,11 +37,22 @@ def test_one_look_after_it_passed_ends_nobody_since_a_machine_may_have_been_paus
 ) -> None:
     fence.move(0.0)
     assert not fence.look()
-    fence.move(time.monotonic() + 60)
+    fence.move(now() + 60)
     assert not fence.look()
     fence.move(0.0)
     assert not fence.look()
     assert fence.look()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here counts suspends")
+def test_the_time_of_a_suspend_counts(fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {time.CLOCK_MONOTONIC: 100.0, time.CLOCK_BOOTTIME: 100.0}
+    monkeypatch.setattr(fence_module.time, "clock_gettime", clocks.get)
+    monkeypatch.setattr(fence_module.time, "monotonic", lambda: clocks[time.CLOCK_MONOTONIC])
+    fence.move(now() + FENCE_S)
+    assert not fence.has_passed
+    clocks[time.CLOCK_BOOTTIME] += 3600.0
+    assert fence.has_passed
 
 
 def test_two_workers_never_share_one(fence: Fence, tmp_path: Path) -> None:
@@ -86,7 +98,7 @@ def test_the_worker_of_an_embedded_cluster_has_no_lease_to_lose(tmp_path: Path) 
 
 def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path: Path) -> None:
     fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{free_port()}")
-    begun = time.monotonic()
+    begun = now()
     for _ in range(3):
         fence.move(begun + PROBE_BEFORE_S / 2)
         assert not fence.look()  # asks
@@ -97,7 +109,7 @@ def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path
 def test_where_a_master_may_be_and_is_silent_the_actors_of_a_worker_end(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:
         fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{master.getsockname()[1]}")
-        moment = time.monotonic() - 0.1
+        moment = now() - 0.1
         fence.move(moment)
         assert not fence.look()
         assert fence.look()
