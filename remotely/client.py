@@ -372,7 +372,7 @@ class Client:
             path=[str(Path(entry).absolute()) for entry in sys.path],
             files=self._shipment.files,
             concurrency=options.concurrency,
-            argv=sys.argv,
+            argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
             sources=whole,
         )
         body = Parcel(codec.Encoded((control.write(prepare),), ()))

@@ -19,6 +19,8 @@ import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
+import marshal
+import struct
 import sys
 import threading
 import zlib
@@ -34,7 +36,7 @@ import msgspec
 from remotely.by_value import Way, way_of
 from remotely.errors import RemotelyError
 
-MAX_BYTES = 16 << 20  # of all source of one client
+MAX_BYTES = 16 << 20  # of all modules of one client
 MAX_FILES = 5000  # of one package, and its folders
 
 
@@ -46,6 +48,16 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     text: bytes | None = None
     path: list[str] | None = None  # of a package
     by_value: bool = False
+    compiled: bytes = b""  # as in a .pyc file; empty if it was not loaded
+
+    def is_as(self, other: "Source | None") -> bool:
+        """Tell whether it would be the same module."""
+        return other is not None and (self.file, self.text, self.path, self.by_value) == (
+            other.file,
+            other.text,
+            other.path,
+            other.by_value,
+        )
 
 
 class Batch(NamedTuple):
@@ -81,10 +93,11 @@ class Library:
         Raises RemotelyError if all of it is too large.
         """
         with self._lock:
-            self._loaded = len(sys.modules)
+            loaded = len(sys.modules)
             if found := self._new():
                 self.batches.append(_pack(found))
                 self._held.update((source.name, source) for source in found)
+            self._loaded = loaded
 
     def look(self) -> None:
         """Gather if modules may have been loaded since the last time; called before each call."""
@@ -126,7 +139,7 @@ class Library:
                 continue
             with contextlib.suppress(OSError):  # its file is gone: nothing to be sent
                 source = _source_of(name, module, spec, way)
-                if source is not None and source != self._held.get(name):
+                if source is not None and not source.is_as(self._held.get(name)):
                     found[name] = source
             read[name] = spec
         room = MAX_BYTES - _nbytes_of({**self._held, **found}.values())
@@ -144,7 +157,7 @@ class Library:
 
 
 def _nbytes_of(sources: Iterable[Source]) -> int:
-    return sum(len(source.text or b"") for source in sources)
+    return sum(len(source.text or b"") + len(source.compiled) for source in sources)
 
 
 def _source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | None:
@@ -152,11 +165,23 @@ def _source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | N
     path = getattr(module, "__path__", None)
     path = None if path is None else [str(folder) for folder in path]
     if way is Way.SOURCE:
-        return Source(name, spec.origin, spec.loader.get_data(spec.origin), path)
+        text = spec.loader.get_data(spec.origin)
+        return Source(name, spec.origin, text, path, compiled=_compiled(name, spec, text))
     if path is not None:  # a folder without an `__init__`
         return Source(name, path=path)
     is_script = name in ("__main__", "__mp_main__")
     return None if is_script or not spec.origin else Source(name, by_value=True)
+
+
+def _compiled(name: str, spec: Any, text: bytes) -> bytes:
+    """Return what Python has compiled of a loaded module, so that no actor need do it again."""
+    with contextlib.suppress(Exception):  # it was edited, and is no Python at the moment
+        code = marshal.dumps(spec.loader.get_code(name))
+        return importlib.util.MAGIC_NUMBER + struct.pack("<LLL", 0, _MTIME, len(text)) + code
+    return b""
+
+
+_MTIME = 0  # by which Python tells whether what is compiled is of this source
 
 
 def _files_of(package: Source) -> Iterator[Source]:
@@ -198,7 +223,7 @@ def _module_at(package: str, file: Path) -> Source:
 def _too_large(total: int, found: Iterable[Source]) -> str:
     largest = max(found, key=lambda source: len(source.text or b""))
     return (
-        f"the modules of this script have {total >> 20} MiB of source, and {MAX_BYTES >> 20} MiB "
+        f"the modules of this script have {total >> 20} MiB, and {MAX_BYTES >> 20} MiB "
         f"can be sent; the largest is {largest.name} ({largest.file}): install what is large on "
         "the workers, or keep data in files and ship those (connect(ship=...))"
     )
@@ -210,7 +235,7 @@ def _pack(sources: Sequence[Source]) -> Batch:
 
 def _unpack(content: bytes) -> list[Source]:
     reader = zlib.decompressobj()
-    # Beside the texts there are names and paths, which are short, but may be many.
+    # Beside the modules there are their names and paths, which are short, but may be many.
     packed = reader.decompress(content, 2 * MAX_BYTES)
     if not reader.eof:
         raise RemotelyError("the sources of a client are too large, or cut off")
@@ -289,10 +314,7 @@ class Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module from the text that was sent, as Python would from its file.
-
-    Where that very file is here too, so is what Python has compiled of it.
-    """
+    """Loads a module from what was sent, as Python would from its file and its .pyc file."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.name, source.file)
@@ -305,12 +327,15 @@ class _Loader(SourceFileLoader):
         if path == self.path:
             assert self._source.text is not None
             return self._source.text
+        if path == importlib.util.cache_from_source(self.path):
+            return self._source.compiled
         return super().get_data(path)
 
     def path_stats(self, path: str) -> Any:
-        if super().get_data(path) != self._source.text:
-            raise OSError(f"{path} is another file here")
-        return super().path_stats(path)
+        return {"mtime": _MTIME, "size": len(self._source.text or b"")}
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0) -> None:
+        """Leave the .pyc files of the client alone."""
 
     def exec_module(self, module: ModuleType) -> None:
         outer = importing()

@@ -44,7 +44,7 @@ def held(library: Library) -> dict[str, Source]:
 
 
 def nbytes(library: Library) -> int:
-    return sum(len(source.text or b"") for source in held(library).values())
+    return sources._nbytes_of(held(library).values())
 
 
 def arrived(*given: Source) -> Finder:
@@ -133,10 +133,10 @@ def test_of_a_package_that_is_too_large_only_what_is_loaded_is_sent(
 ) -> None:
     library = Library()
     library.gather()
-    write(here, {f"package/m{i}.py": "#" * 500 for i in range(5)})
+    write(here, {f"package/m{i}.py": "#" * 1000 for i in range(5)})
     write(here, {"package/__init__.py": ""})
     importlib.import_module("package.m1")
-    room = nbytes(library) + 1000 if bound == "MAX_BYTES" else 4
+    room = nbytes(library) + 3000 if bound == "MAX_BYTES" else 4
     monkeypatch.setattr(sources, bound, room)
     library.gather()
     assert {n for n in held(library) if n.startswith("package")} == {"package", "package.m1"}
@@ -209,20 +209,30 @@ def test_what_was_sent_goes_before_what_lies_there_under_its_name(here: Path) ->
     assert importlib.import_module("app").WHICH == "sent"
 
 
-def test_what_python_has_compiled_of_the_same_file_is_used(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    write(here, {"app.py": "X = 1"})
+def test_a_loaded_module_is_not_compiled_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(here, {"app.py": "def fail():\n    raise KeyError('x')\n"})
     importlib.import_module("app")
+    library = Library()
+    library.gather()
     del sys.modules["app"]
 
     def compiles(*_: object) -> None:
         raise AssertionError("compiled anew")
 
     monkeypatch.setattr(sources._Loader, "source_to_code", compiles)
-    arrived(Source("app", str(here / "app.py"), b"X = 1"))
+    arrived(held(library)["app"])
+    app = importlib.import_module("app")
+    assert app.fail.__code__.co_filename == str(here / "app.py")
+
+
+@pytest.mark.parametrize("compiled", [b"", b"what another Python has compiled"])
+def test_a_module_whose_compiled_form_is_of_no_use_is_compiled_and_nothing_is_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch, compiled: bytes
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    arrived(Source("app", str(here / "app.py"), b"X = 1", compiled=compiled))
     assert importlib.import_module("app").X == 1
+    assert list(here.iterdir()) == []
 
 
 def test_data_beside_a_module_is_found_where_the_files_are(here: Path) -> None:
