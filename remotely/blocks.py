@@ -6,8 +6,9 @@ first touch of a page costs ten times the copy into it.
 """
 
 from bisect import bisect_left
+from mmap import PAGESIZE
 
-GRANULE = 4096  # a page: any block can be mapped by itself
+GRANULE = PAGESIZE  # 4 KiB, on some machines 64: any block can be mapped by itself
 
 
 class Blocks:

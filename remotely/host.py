@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from remotely import cgroup
+
 TAG = "REMOTELY_ACTOR"  # "worker:actor", in the environment of an actor and of all it starts
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -31,12 +33,15 @@ def machine_name() -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return how many cores this process may use: of its affinity, and its group's time."""
+    there = len(os.sched_getaffinity(0))
+    return there if (limit := cgroup.cpus()) is None else min(there, max(1, int(limit)))
 
 
 def memory() -> int:
-    return int(psutil.virtual_memory().total)
+    """Return how many bytes of memory this process may use: of the machine's, and its group's."""
+    there = int(psutil.virtual_memory().total)
+    return there if (limit := cgroup.memory()) is None else min(there, limit)
 
 
 def oom_kills() -> int:

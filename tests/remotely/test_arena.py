@@ -13,6 +13,7 @@ import pytest
 
 from remotely import codec
 from remotely.arena import IDLE_TICKS, SHARE_FROM_BYTES, Address, Arena, Loan
+from remotely.blocks import GRANULE
 from remotely.borrowing import Lender
 from remotely.codec import Encoded
 
@@ -168,7 +169,7 @@ def test_what_the_dead_held_comes_back(arena: Arena) -> None:
     kept = lend(arena, np.zeros(LARGE), reader=other)
     reader.lives = False
     arena.tidy()
-    assert arena.lent_bytes == kept.blocks[0][2] // 4096 * 4096
+    assert arena.lent_bytes == kept.blocks[0][2] // GRANULE * GRANULE
 
 
 def test_a_loan_that_was_never_read_can_be_declined_or_taken_back(arena: Arena) -> None:

@@ -1,5 +1,7 @@
 """Blocks never overlap, never leave their space, and come back whole."""
 
+import os
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -72,3 +74,7 @@ def test_giving_back_what_was_not_taken_is_an_error() -> None:
     blocks = Blocks(4 * GRANULE)
     with pytest.raises(KeyError):
         blocks.give(0)
+
+
+def test_a_block_is_of_whole_pages_so_that_it_can_be_mapped_by_itself() -> None:
+    assert os.sysconf("SC_PAGE_SIZE") == GRANULE
