@@ -24,8 +24,8 @@ import mmap
 import os
 import secrets
 import threading
+import weakref
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -200,20 +200,30 @@ class Arena:
         self._dropped.append(placed)
 
     def pin(self, placed: Placed) -> list[memoryview]:
-        """Return the pieces of a placed value as buffers that `place` will know again."""
-        views = []
+        """Return the pieces of a placed value as buffers that `place` will know again.
+
+        The value is let go of when the last of them is gone: one that is being sent, or that a
+        call which may be made again holds, outlives the ref.
+        """
         block = placed.block
         assert block is not None
+        views = []
         for _, start, nbytes in placed.pieces:
             begin = self._start + block.offset + start
             view = self._memory[begin : begin + nbytes]
             self._pinned[id(view)] = block, start
             views.append(view)
-        return views
+        left = [id(view) for view in views]
 
-    def unpin(self, views: Sequence[memoryview]) -> None:
+        def unpin(key: int) -> None:
+            del self._pinned[key]
+            left.remove(key)
+            if not left:
+                self.let_go(placed)
+
         for view in views:
-            self._pinned.pop(id(view), None)
+            weakref.finalize(view, unpin, id(view)).atexit = False
+        return views
 
     def tidy(self) -> None:
         """Called each second: take back what the dead held, and trim after a while of silence."""

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 import remotely
-from remotely import arena
-from tests.clusters import wait_until
+from remotely import arena, codec
+from tests.clusters import Started, wait_until
 
 Array = np.ndarray[Any, Any]
 MIB = 1 << 20
@@ -320,7 +320,7 @@ for i in range(6):
     keepers.append(keeper.echo(value))
     keeper.keep(value)
 assert all((value == i).all() for i, value in enumerate(keepers))
-from remotely import arena
+from remotely import arena, codec
 print("arena" if arena.ours() else "none")
 """
 
@@ -344,6 +344,37 @@ def test_without_room_values_travel_by_socket_with_one_warning_a_process(
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [there]
     assert done.stderr.count("memory for large values is full") <= warnings
+
+
+@remotely.remote_class(concurrency=4)
+class Putter:
+    def put(self, number: int) -> Any:
+        return remotely.put(np.full(20_000, number))
+
+
+def test_a_ref_that_is_returned_by_socket_arrives_as_it_was_put(
+    started: Started, nothing_left: None
+) -> None:
+    """It is let go before it is sent, and other threads put theirs meanwhile."""
+    remotely.connect(started.address, key=started.key)
+    putter = Putter()
+    for _ in range(5):
+        futures = [putter.put.submit(number) for number in range(100)]
+        for number, future in enumerate(futures):
+            assert (future.result() == number).all()
+
+
+def test_a_ref_lives_for_as_long_as_what_was_made_of_it(embedded: None) -> None:
+    ref = remotely.put(np.arange(MIB))
+    encoded = codec.encode((ref,))
+    memory = arena.ours()
+    assert memory is not None
+    del ref
+    assert memory.lent_bytes >= MIB
+    (value,) = codec.decode(encoded.payload, encoded.buffers)
+    assert (value == np.arange(MIB)).all()
+    del value, encoded
+    assert memory.lent_bytes == 0
 
 
 def test_across_machines_large_values_travel_by_socket(cluster: str) -> None:
