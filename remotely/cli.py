@@ -316,7 +316,7 @@ def _show_one(client: "Client", name: str, follow: bool) -> None:
         ids = ", ".join(f"{where.actor} (pid {where.pid})" for where in named)
         raise RemotelyError(f"{len(named)} actors are named {name}; name one by its id: {ids}")
     actor = named[0].actor if named else name
-    piece = client.read_log(actor, -1)
+    piece = client.read_log(actor, -1).result()
     if not piece.known:
         names = ", ".join(sorted({location.name for location in living})) or "none now"
         raise RemotelyError(
@@ -326,7 +326,7 @@ def _show_one(client: "Client", name: str, follow: bool) -> None:
     while follow and not (piece.ended and not piece.text):
         if not piece.text:
             time.sleep(FOLLOW_EVERY_S)
-        piece = client.read_log(actor, piece.offset)
+        piece = client.read_log(actor, piece.offset).result()
         click.echo(piece.text, nl=False)
 
 
@@ -334,9 +334,10 @@ def _show_all(client: "Client", follow: bool) -> None:
     offsets: dict[str, int] = {}
     unfinished: dict[str, str] = {}
     while True:
-        for actor in _actors(client):
-            known, name = actor.location.actor, actor.location.name
-            piece = client.read_log(known, offsets.get(known, -1))
+        locations = [actor.location for actor in _actors(client)]
+        asked = [client.read_log(at.actor, offsets.get(at.actor, -1)) for at in locations]
+        for location, future in zip(locations, asked, strict=True):
+            known, name, piece = location.actor, location.name, future.result()
             offsets[known] = piece.offset
             *lines, unfinished[known] = (unfinished.get(known, "") + piece.text).split("\n")
             if not follow and unfinished[known]:

@@ -36,7 +36,7 @@ from remotely.channel import Channel
 from remotely.codec import NOTHING
 from remotely.complaints import Complaints
 from remotely.control import Location, Obituary
-from remotely.ending import Ended, doubt, how_it_ended
+from remotely.ending import Ended, how_it_broke, how_it_ended
 from remotely.engine import Options, Remote
 from remotely.errors import (
     ActorDied,
@@ -287,12 +287,9 @@ class Client:
         found: control.Status = self._ask(lambda t: control.AskStatus(ticket=t)).result()
         return found
 
-    def read_log(self, actor: str, offset: int) -> control.LogPiece:
-        """Return the next piece of an actor's output."""
-        found: control.LogPiece = self._ask(
-            lambda t: control.ReadLog(ticket=t, actor=actor, offset=offset)
-        ).result()
-        return found
+    def read_log(self, actor: str, offset: int) -> Future[control.LogPiece]:
+        """Return the future of the next piece of an actor's output."""
+        return self._ask(lambda t: control.ReadLog(ticket=t, actor=actor, offset=offset))
 
     def _ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
         self._check()
@@ -603,8 +600,8 @@ class Client:
 
     def _give_up(self, channel: Channel) -> None:
         if not channel.ended:
-            where = f"{channel.location.name} on {channel.location.machine}"
-            channel.end(lambda may: WorkerLost(f"the connection to {where} broke{doubt(may)}", may))
+            same_host = channel.location.host == self._host
+            channel.end(how_it_broke(channel.location, same_host, channel.connected))
         self._channels.discard(channel)
 
     def _hear_of_death(self, obituary: Obituary) -> None:

@@ -29,6 +29,23 @@ def how_it_ended(name: str, location: Location | None, obituary: Obituary) -> En
     return how
 
 
+def how_it_broke(location: Location, same_host: bool, was_connected: bool) -> Ended:
+    """Return what to raise where a connection has ended, or never began, and nobody says why."""
+    where = f"{location.name} on {location.machine}"
+    if was_connected or same_host:
+        why = f"the connection to {where} broke"
+    else:
+        address, _, port = location.tcp.removeprefix("tcp://").rpartition(":")
+        why = (
+            f"no connection to {where}: nothing answers at {address} port {port}. A firewall may "
+            "be in the way: calls go straight to the actor, at a port that its machine's kernel "
+            "chooses (/proc/sys/net/ipv4/ip_local_port_range), and those have to be open between "
+            f"the machines of a cluster. If {address} is not how this machine reaches it, name "
+            "another address: remotely join ... --host ADDRESS"
+        )
+    return lambda may: WorkerLost(f"{why}{doubt(may)}", may)
+
+
 def doubt(may_have_run: bool) -> str:
     """Return whether a call may have run, as the end of a sentence."""
     return "; the call may have run" if may_have_run else "; the call did not run"

@@ -18,14 +18,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 import remotely
-from remotely import launch
+from remotely import cli, control, launch
 from remotely.client import client_of
 from remotely.status import status_facts
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
@@ -536,6 +538,37 @@ def test_another_version_of_the_protocol_is_refused_in_words(
         assert "version 1 " in why
         assert "install the same version of remotely" in why
     first.does("stop", "--port", port)
+
+
+class Logs:
+    """A client whose questions are answered when three have been asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Future[control.LogPiece]] = []
+
+    def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
+        self.asked.append(Future())
+        if len(self.asked) == 3:
+            for number, future in enumerate(self.asked):
+                text = f"the output of {number}\n"
+                piece = control.LogPiece(ticket=0, text=text, offset=0, known=True, ended=False)
+                future.set_result(piece)
+        return self.asked[-1]
+
+
+def test_the_logs_of_all_actors_are_asked_for_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locations = [SimpleNamespace(actor=f"{n}", name=f"Counter-{n}") for n in range(3)]
+    actors = [SimpleNamespace(location=location) for location in locations]
+    monkeypatch.setattr(cli, "_actors", lambda client: actors)
+    client: Any = Logs()
+
+    cli._show_all(client, follow=False)
+
+    assert capsys.readouterr().out.splitlines() == [
+        f"[Counter-{number}] the output of {number}" for number in range(3)
+    ]
 
 
 # --- daemons that are killed ----------------------------------------------------------------------

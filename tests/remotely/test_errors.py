@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely import delivery
+from remotely import delivery, sockets
 from remotely.channel import Channel
 from tests.clusters import free_port, wait_until
 
@@ -473,3 +473,24 @@ def _answer_as_http(server: socket.socket) -> None:
         with peer:
             peer.recv(1024)
             peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_an_actor_that_cannot_be_reached_is_told_with_its_address_its_port_and_what_to_look_at(
+    started: Any, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remotely.connect(started.address, key=started.key)
+    connect, blocked = sockets.connect, free_port()
+    reached: list[str] = []
+
+    def connect_to_a_blocked_port(socket: Any, address: str) -> None:
+        reached.append(address)
+        connect(socket, f"tcp://127.0.0.1:{blocked}")
+
+    monkeypatch.setattr(sockets, "connect", connect_to_a_blocked_port)
+
+    with pytest.raises(remotely.WorkerLost, match="firewall") as lost:
+        Worker()
+
+    host, port = reached[0].removeprefix("tcp://").split(":")
+    assert f"nothing answers at {host} port {port}" in str(lost.value)
+    assert not lost.value.may_have_run
