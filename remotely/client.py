@@ -121,6 +121,7 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._tickets: dict[int, Question] = {}
+        self._ends: dict[str, control.End] = {}  # asked for, and not told yet
         self._waits: dict[int, str] = {}  # of those, which wait for room, and why
         self._ids = itertools.count(1)
         self._counts: dict[str, itertools.count[int]] = {}
@@ -235,7 +236,7 @@ class Client:
             except (ActorDied, WorkerLost):
                 pass
             except errors.CallTimeout:
-                self._tell(control.End(actor=actor.actor, grace_s=0.0))
+                self._have_ended(actor.actor, 0.0)
             finally:
                 actor.gone.wait(GONE_WAIT_S)
                 self._mark_closed(actor)
@@ -245,7 +246,7 @@ class Client:
             return
         assert isinstance(remote, ClusterActor)
         if remote.owned and remote.ended is None:
-            self._tell(control.End(actor=remote.actor, grace_s=PLACE_S))
+            self._have_ended(remote.actor, PLACE_S)
         if (channel := remote.channel) is not None:  # no call is in flight: it would hold a handle
             self._loop.call(lambda: self._drop(channel))
 
@@ -299,6 +300,12 @@ class Client:
         question = self._tickets[ticket] = Question(message(ticket))
         self._tell(question.message)
         return question
+
+    def _have_ended(self, actor: str, grace_s: float) -> None:
+        """Have the master end an actor; a new one is told again until it says that it has ended."""
+        end = control.End(actor=actor, grace_s=grace_s)
+        self._loop.call(lambda: self._ends.update({actor: end}))
+        self._tell(end)
 
     def _tell(self, message: msgspec.Struct) -> None:
         self._loop.call(lambda: self._link.send(message))
@@ -564,6 +571,8 @@ class Client:
                 if not self._welcome.done():
                     self._welcome.set_result(message)
                 else:
+                    for end in self._ends.values():
+                        self._link.send(end)
                     for question in list(self._tickets.values()):
                         self._link.send(question.message)
             case control.Farewell():
@@ -605,6 +614,8 @@ class Client:
         self._channels.discard(channel)
 
     def _hear_of_death(self, obituary: Obituary) -> None:
+        if not obituary.restarting:
+            self._ends.pop(obituary.actor, None)
         actor = self._actors.get(obituary.actor)
         if actor is None or obituary.life < actor.request.life:
             return

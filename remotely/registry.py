@@ -220,8 +220,8 @@ class Registry:
         match message:
             case control.Place() if not self._sessions[who].leaving:
                 self._place(who, message)
-            case control.End(actor=actor, grace_s=grace_s):
-                self._end_actor(actor, grace_s)
+            case control.End():
+                self._hear_end(who, message)
             case control.Locate():
                 self._locate(who, message)
             case control.AskStatus(ticket=ticket):
@@ -477,6 +477,18 @@ class Registry:
             self._tell(waiter.session, control.Waiting(ticket=waiter.place.ticket, why=""))
         return served
 
+    def _hear_end(self, who: str, end: control.End) -> None:
+        """End an actor, or say that there is none: who asked asks until it hears of the end."""
+        actor = end.actor
+        self._end_actor(actor, end.grace_s)
+        if actor in self._actors:
+            return
+        if self._is_learning and actor not in self._deaths:
+            self._sought.hold(UNHEARD_OF, who, end)
+        else:
+            none = control.Obituary(actor=actor, life=0, asked=True)
+            self._tell(who, control.Died(obituary=self._deaths.get(actor, none)))
+
     def _end_actor(self, actor: str, grace_s: float) -> None:
         if record := self._actors.get(actor):
             record.ends_within_s = grace_s
@@ -508,9 +520,11 @@ class Registry:
     def _answer_sought(self, actor: str) -> None:
         """There is news of an actor: look at the questions again."""
         for who, ask in self._sought.release(actor):
-            if who not in self._sessions:
+            if isinstance(ask, control.End):  # whoever asked for it, and may have gone
+                self._hear_end(who, ask)
+            elif who not in self._sessions:
                 continue
-            if isinstance(ask, control.Place):
+            elif isinstance(ask, control.Place):
                 self._place(who, ask)
             else:
                 self._locate(who, ask)

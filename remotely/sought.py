@@ -4,6 +4,7 @@
     an actor that is being made, or made again     it has a place, or will have none
     an actor of which a new master has not heard   its worker may have come back
     a name that a new master has not heard of      the same: it may be taken
+    the end of such an actor                       the same
 
 So after a master was started again nobody is told that an actor is gone, and no name is given to a
 second one, before those who know better could say so.
@@ -13,7 +14,8 @@ from remotely import control
 
 UNHEARD_OF = ""  # in the place of an actor's id
 
-Question = tuple[str, control.Locate | control.Place]
+Ask = control.Locate | control.Place | control.End
+Question = tuple[str, Ask]
 
 
 class Sought:
@@ -22,7 +24,7 @@ class Sought:
     def __init__(self) -> None:
         self._questions: dict[str, list[Question]] = {}
 
-    def hold(self, actor: str, session: str, ask: control.Locate | control.Place) -> None:
+    def hold(self, actor: str, session: str, ask: Ask) -> None:
         self._questions.setdefault(actor, []).append((session, ask))
 
     def release(self, actor: str) -> list[Question]:

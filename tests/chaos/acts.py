@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos.finding import Finding, Trial
-from tests.chaos.stage import ROLES, Stage
+from tests.chaos.load import ACTORS_A_THREAD, THREADS
+from tests.chaos.stage import CLIENTS, ROLES, Stage, within
 
+ACTORS = CLIENTS * THREADS * ACTORS_A_THREAD
 WELL_S = 60.0  # after everything, calls run again within so long
 
 
@@ -75,11 +77,37 @@ def _flap(stage: Stage, draw: random.Random) -> None:
         time.sleep(draw.uniform(0.02, 0.4))
 
 
+def _kill_master_amid_births(stage: Stage, draw: random.Random) -> None:
+    """The owners of some actors that die are about to have them made again."""
+    time.sleep(draw.uniform(0.2, 1.0))
+    for _ in range(draw.randrange(1, 5)):
+        if (actor := stage.victim("actor")) is not None:
+            stage.signal(actor, signal.SIGKILL)
+    time.sleep(draw.uniform(0.0, 0.1))
+    if (master := stage.victim("master")) is not None:
+        stage.signal(master, signal.SIGKILL)
+    stage.mend()
+
+
+def _cut_amid_an_owners_end(stage: Stage, draw: random.Random) -> None:
+    """What its worker is told of the actors of a client that goes may be lost."""
+    stage.await_clients(WELL_S)
+    time.sleep(draw.uniform(0.0, 0.5))
+    stage.dismiss()
+    time.sleep(draw.uniform(0.0, 0.1))
+    stage.weather(draw.choice(("reset", "full", "up", "down")))
+    time.sleep(draw.uniform(0.0, 1.0))
+    stage.weather("pass")
+    stage.mend()
+
+
 ACTS = {
     "kill actor": Act(1000, _kill("actor", 0.1)),
     "kill worker": Act(300, _kill("worker", 1.0)),
     "kill client": Act(300, _kill("client", 0.7)),
     "kill master": Act(100, _kill("master", 1.5)),
+    "kill master amid births": Act(300, _kill_master_amid_births),
+    "cut amid an owner's end": Act(300, _cut_amid_an_owners_end, True),
     **{f"stop {role} briefly": Act(25, _stop(role, 0.2, 8.0)) for role in ROLES},
     **{f"stop {role} for long": Act(25, _stop(role, 16.0, 24.0)) for role in ROLES},
     "partition": Act(100, _weather(lambda _: "full", 0.5, 20.0), True),
@@ -110,6 +138,8 @@ def run(name: str, n: int, seed: int, folder: Path) -> Finding:
         stage.mend()
         if not stage.await_calls(100, WELL_S):
             unwell.append("at the end no calls ran any more")
+        if not within(WELL_S, lambda: len(stage.pids("actor")) <= ACTORS):
+            unwell.append(f"more live than {ACTORS} actors: {stage.pids('actor')}")
     finally:
         verdict, left = stage.close()
     unwell += [f"left behind: {name}: {value}" for name, value in left.items()]

@@ -43,6 +43,7 @@ class Stage:
         self._port = free_port()
         self._through_relay = through_relay
         self._clients: dict[str, subprocess.Popen[str]] = {}
+        self._dismissed: dict[str, subprocess.Popen[str]] = {}
         self._killed: list[subprocess.Popen[str]] = []
         self._ended_well: list[str] = []
         self._names = 0
@@ -80,6 +81,13 @@ class Stage:
         if number is signal.SIGKILL:
             _within(END_S, lambda: birth(pid) is None)
 
+    def dismiss(self) -> None:
+        """Have a client end in good order; what it owns ends with it."""
+        name = self._draw.choice(sorted(self._clients))
+        client = self._dismissed[name] = self._clients.pop(name)
+        assert client.stdin is not None
+        client.stdin.close()
+
     def mend(self) -> None:
         """Bring back who is missing: a master, workers, clients."""
         if not self.pids("master"):
@@ -102,6 +110,11 @@ class Stage:
             return (self._folder / "ran").read_bytes().count(b"\n")
         return 0
 
+    def await_clients(self, within_s: float) -> bool:
+        """Wait until every client has called: one that is still connecting may not be cut off."""
+        files = [self._folder / "journals" / name for name in self._clients]
+        return _within(within_s, lambda: all(f.exists() and f.stat().st_size for f in files))
+
     def await_calls(self, count: int, within_s: float) -> bool:
         """Wait until so many more have run: the cluster is well again."""
         enough = self.calls() + count
@@ -116,7 +129,7 @@ class Stage:
         for client in self._clients.values():
             assert client.stdin is not None
             client.stdin.close()
-        for name, client in self._clients.items():
+        for name, client in (self._clients | self._dismissed).items():
             try:
                 client.wait(END_S + 90)
                 self._ended_well.append(name)

@@ -731,6 +731,28 @@ def test_an_actor_that_ended_while_its_end_was_on_the_way_is_not_lost_but_closed
     )
 
 
+def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgotten(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.starts_master()
+    cluster.registry._learns_until = LEASE_S
+    cluster.hello("client")
+    cluster.says("client", control.End(actor="a", grace_s=1))
+    assert cluster.told(control.Died) == []
+    cluster.joins("worker")
+    assert ("worker", control.End(actor="a", grace_s=1)) in cluster.told(control.End)
+    cluster.buries("a")
+    assert [died.obituary.actor for _, died in cluster.told(control.Died)] == ["a"]
+
+
+def test_who_has_an_actor_ended_that_is_not_there_is_told_so(cluster: Cluster) -> None:
+    cluster.says("client", control.End(actor="a", grace_s=1))
+    ((who, died),) = cluster.told(control.Died)
+    assert (who, died.obituary.actor, died.obituary.asked) == ("client", "a", True)
+
+
 def test_a_birth_that_nobody_knows_of_is_ended(cluster: Cluster) -> None:
     cluster.joins("worker")
     stray = status_of(request_of("a", "client"))
