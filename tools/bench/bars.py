@@ -4,6 +4,7 @@ from tools.bench.rows import Row, Term, at_least, at_most
 
 BARE = Term("bare", "bare pyzmq")
 RAY = Term("ray", "Ray")
+CALL = Term("ours", "a blocking call", "call_s")
 EMPTY_CALL = Term("ours", "an empty call", "empty_16_s")
 
 
@@ -19,6 +20,7 @@ def from_memory(size: str, times: float = 1) -> Term:
 ROWS = (
     Row("blocking call, ipc", "call_s", (at_most(1.3, BARE),)),
     Row("blocking call, tcp; bare pyzmq with CURVE too", "call_tcp_s", (at_most(1.3, BARE),)),
+    Row("submitted call, by as_completed", "as_completed_s", (at_most(2, CALL), at_most(1, RAY))),
     Row(
         "pipelined calls, one client, one actor",
         "pipelined_per_s",

@@ -33,6 +33,7 @@ def calls(effort: Effort) -> None:
     actor = Actor()
     report(
         call_s=stopwatch.per_call(blocking(actor), effort.calls, effort.repeats),
+        as_completed_s=stopwatch.per_call(one_by_one(actor), effort.calls, effort.repeats),
         pipelined_per_s=1 / stopwatch.per_call(pipelined(actor), effort.pipelined, effort.repeats),
     )
 
@@ -60,6 +61,15 @@ def blocking(actor: Any) -> Any:
     def run(count: int) -> None:
         for _ in range(count):
             actor.ping()
+
+    return run
+
+
+def one_by_one(actor: Any) -> Any:
+    def run(count: int) -> None:
+        for _ in range(count):
+            for future in remotely.as_completed([actor.ping.submit()]):
+                future.result()
 
     return run
 

@@ -67,11 +67,17 @@ def calls(effort: Effort) -> None:
         for _ in range(count):
             ray.get(actor.ping.remote())
 
+    def one_by_one(count: int) -> None:
+        for _ in range(count):
+            done, _pending = ray.wait([actor.ping.remote()])
+            ray.get(done)
+
     def pipelined(count: int) -> None:
         ray.get([actor.ping.remote() for _ in range(count)])
 
     report(
         call_s=stopwatch.per_call(blocking, effort.calls, effort.repeats),
+        as_completed_s=stopwatch.per_call(one_by_one, effort.calls, effort.repeats),
         pipelined_per_s=1 / stopwatch.per_call(pipelined, effort.pipelined, effort.repeats),
     )
 
