@@ -265,8 +265,11 @@ class Channel:
         self._attending = False
         self.attend()
 
-    def end(self, ended: Ended) -> None:
-        """End every call in flight and close.  Once is enough, twice is harmless."""
+    def end(self, ended: Ended, asked: bool = False) -> None:
+        """End every call in flight and close.  Once is enough, twice is harmless.
+
+        If the end was `asked` for, futures that nobody looks at are not told of.
+        """
         me = delivery.of_this_thread()
         with shield:
             with self._lock:
@@ -284,6 +287,8 @@ class Channel:
                 self._socket.close(linger=0)
             for future in pending.values():
                 self._settle(future)
+                if asked:
+                    future.on_unseen = None
                 future.lose(ended(self.connected and future.call_id not in self._unsent))
             self._partner = None
         if not me.hands_over:

@@ -30,7 +30,7 @@ from typing import Any, cast
 import msgspec
 import zmq
 
-from remotely import arena, codec, control, errors, host, keys, sockets, sources
+from remotely import arena, codec, control, errors, host, keys, sockets, sources, unseen
 from remotely.address import nobody, parse_address
 from remotely.channel import Channel
 from remotely.codec import NOTHING
@@ -40,6 +40,7 @@ from remotely.ending import Ended, how_it_broke, how_it_ended
 from remotely.engine import Options, Remote
 from remotely.errors import (
     ActorDied,
+    ActorRaised,
     MasterLost,
     NoResources,
     NotAllowed,
@@ -131,6 +132,9 @@ class Client:
         self._refusal: RemotelyError | None = None
         self._farewell = threading.Event()
         self._budget = Budget()
+        self._leaving = False
+        self._unseen: deque[tuple[str, BaseException]] = deque()
+        self._on_unseen = self._note_unseen  # bound once, not with each call
         self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
 
         self._loop = Loop()
@@ -272,6 +276,7 @@ class Client:
     def shutdown(self) -> None:
         if self._closed or self._pid != os.getpid():
             return
+        self._leaving = True
         try:
             self._tell(control.Goodbye())
             self._farewell.wait(FAREWELL_S)
@@ -461,6 +466,8 @@ class Client:
                     future = RetriedFuture(what, remote, again, retries)
                 else:
                     future = CallFuture(what, remote)
+                if background and kind is Kind.CALL:
+                    future.on_unseen = self._on_unseen
                 self._send_to(remote, kind, name, parcel, future, background)
                 futures.append(future)
         finally:
@@ -589,6 +596,22 @@ class Client:
             asked, _, _ = why.partition(". ")  # a group of 100 waits as one
             self._complaints.add(asked, text, time.monotonic())
 
+    def _note_unseen(self, what: str, error: BaseException) -> None:
+        """On any thread, amid anything: a future with this error was dropped."""
+        is_own = isinstance(error, RemotelyError) and not isinstance(error, ActorRaised)
+        leaves = self._leaving and is_own
+        if leaves or isinstance(error, NotConnected) or self._pid != os.getpid():
+            return
+        self._unseen.append((what, error))
+        if not self._closed:
+            self._loop.call(self._tell_unseen)
+
+    def _tell_unseen(self) -> None:
+        while self._unseen:
+            what, error = self._unseen.popleft()
+            text = unseen.sentence(what, error)
+            self._complaints.add(unseen.source(what, error), text, time.monotonic())
+
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():
             self._welcome.set_exception(error)
@@ -633,7 +656,7 @@ class Client:
         else:  # the next call asks where it is, and is answered when it is there again
             actor.expect_life(obituary.life + 1)
         if channel is not None and channel.location.life <= obituary.life:
-            channel.end(how)
+            channel.end(how, obituary.asked)
             self._channels.discard(channel)
 
     def _drop(self, channel: Channel) -> None:
@@ -650,7 +673,7 @@ class Client:
             gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
             actor.ended = how_it_ended(actor.name, actor.location, gone)
             if actor.channel is not None:
-                actor.channel.end(actor.ended)
+                actor.channel.end(actor.ended, asked=True)
                 self._channels.discard(actor.channel)
 
     def _abandon(self) -> None:
@@ -664,6 +687,7 @@ class Client:
         for future in list(self._tickets.values()):
             with contextlib.suppress(Exception):
                 future.set_exception(NotConnected("remotely was shut down here"))
+        self._tell_unseen()
         self._link.close()
         self._context.destroy(linger=0)
         self._loop.close()

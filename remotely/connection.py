@@ -172,8 +172,21 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
+    _hush_daemons()
     with contextlib.suppress(KeyboardInterrupt):
         shutdown()
+
+
+def _hush_daemons() -> None:
+    """Print nothing of daemon threads whose calls end with us: they were left to run until then."""
+    told = threading.excepthook
+
+    def tell(args: threading.ExceptHookArgs) -> None:
+        is_daemon = args.thread is not None and args.thread.daemon
+        if not (is_daemon and isinstance(args.exc_value, RemotelyError)):
+            told(args)
+
+    threading.excepthook = tell
 
 
 def is_connected() -> bool:

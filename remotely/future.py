@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout
 from remotely.shield import Condition, shield
+from remotely.unseen import Tell, Unseen
 
 log = logging.getLogger("remotely")
 
@@ -48,6 +49,9 @@ class Receiver(Protocol):
 class CallFuture(Future[R]):
     """The one outcome of one call.  A call that has left cannot be cancelled."""
 
+    on_unseen: Tell | None = None  # who is told of an error that nobody looked at
+    _unseen: Unseen | None = None
+
     def __init__(self, what: str, keep: object = None) -> None:
         self._condition = _condition
         self._state = "PENDING"
@@ -66,6 +70,8 @@ class CallFuture(Future[R]):
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
         if not self.answered:
             self.wait(timeout)
+        if self._unseen is not None:
+            self._see()
         try:
             return super().result()
         finally:
@@ -75,6 +81,8 @@ class CallFuture(Future[R]):
         """Wait for the error, or None if there is none.  Raises CallTimeout."""
         if not self.answered:
             self.wait(timeout)
+        if self._unseen is not None:
+            self._see()
         return super().exception()
 
     def cancel(self) -> bool:
@@ -110,6 +118,8 @@ class CallFuture(Future[R]):
             if self._state == "PENDING":
                 self._result, self._exception = result, error
                 self._state = "FINISHED"
+                if error is not None and self.on_unseen is not None:
+                    self._unseen = Unseen(self.what, error, self.on_unseen)
                 for watcher in self._watchers or ():
                     (watcher.add_result if error is None else watcher.add_exception)(self)
             self._condition.notify_all()
@@ -159,6 +169,11 @@ class CallFuture(Future[R]):
 
     _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
 
+    def _see(self) -> None:
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None:
+            unseen.seen()
+
     def _check_pending(self) -> None:
         if self._state != "PENDING":
             raise InvalidStateError(f"{self._state}: {self!r}")
@@ -188,8 +203,9 @@ def completed(value: R) -> CallFuture[R]:
     return future
 
 
-def failed(error: BaseException) -> CallFuture[Any]:
-    future: CallFuture[Any] = CallFuture("")
+def failed(error: BaseException, what: str = "", on_unseen: Tell | None = None) -> CallFuture[Any]:
+    future: CallFuture[Any] = CallFuture(what)
+    future.on_unseen = on_unseen
     future.set_exception(error)
     return future
 

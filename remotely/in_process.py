@@ -7,6 +7,8 @@ import asyncio
 import functools
 import inspect
 import itertools
+import sys
+import time
 import traceback
 import uuid
 import weakref
@@ -14,11 +16,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from remotely.complaints import Complaints
 from remotely.construct import construct
 from remotely.engine import Options, Remote
 from remotely.errors import ActorDied, NameTaken
 from remotely.future import CallFuture, completed, failed
 from remotely.stand_in import Routine, stays
+from remotely.unseen import Tell, sentence, source
 
 
 class InProcess:
@@ -29,6 +33,7 @@ class InProcess:
         self._names: dict[str, str] = {}
         self._remotes: weakref.WeakValueDictionary[str, Remote] = weakref.WeakValueDictionary()
         self._counts: dict[str, itertools.count[int]] = {}
+        self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
 
     def place(
         self,
@@ -53,7 +58,11 @@ class InProcess:
             value = _finish(getattr(target, method)(*args, **kwargs))
             return remote.face(remote) if value is target else value
 
-        return [self._outcome(remote, functools.partial(run, remote)) for remote in remotes]
+        tell = self._on_unseen if background else None
+        return [
+            self._outcome(remote, functools.partial(run, remote), f"{remote.name}.{method}", tell)
+            for remote in remotes
+        ]
 
     def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
         def read(target: Any) -> Any:
@@ -115,13 +124,18 @@ class InProcess:
         remote = self._remotes[actor] = Remote(self, actor, name, owned=not options.detached)
         return remote
 
-    def _outcome(self, remote: Remote, run: Callable[[Any], Any]) -> CallFuture[Any]:
+    def _outcome(
+        self, remote: Remote, run: Callable[[Any], Any], what: str = "", tell: Tell | None = None
+    ) -> CallFuture[Any]:
         if remote.actor not in self._objects:
             return failed(ActorDied(f"{remote.name} was closed", exit=0, may_have_run=False))
         try:
             return completed(run(self._objects[remote.actor]))
         except Exception as error:
-            return failed(error)
+            return failed(error, what, tell)
+
+    def _on_unseen(self, what: str, error: BaseException) -> None:
+        self._complaints.add(source(what, error), sentence(what, error), time.monotonic())
 
 
 def _finish(value: Any) -> Any:

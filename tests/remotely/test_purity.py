@@ -28,6 +28,7 @@ PURE = (
     "waiting",
     "log_asks",
     "restarts",
+    "unseen",
     "sought",
     "complaints",
     "status",
