@@ -220,7 +220,7 @@ class Actor:
         if message.kind is Kind.CALL and message.name in servant.batched:
             self._gather(route, message)
             return
-        if self._gathered:  # calls run in the order made
+        if self._gathered and message.kind is not Kind.SOURCES:  # calls run in the order made
             self._run_gathered(list(self._gathered))
         if servant.is_async and servant.is_coroutine(message):
             self._start(self._answer_async(route, message))

@@ -372,7 +372,9 @@ class Client:
         finally:
             del place  # see future.py
         channel = self._open(actor)
-        whole, channel.sources_sent = sources.library.whole()
+        whole, stands_for = sources.library.whole()
+        channel.sources_sent = len(stands_for)
+        actor.sent = actor.location.life, frozenset((whole.digest, *stands_for))
         prepare = control.Prepare(
             job=self.job,
             client_public=self._key.pair.public,
@@ -382,7 +384,7 @@ class Client:
             files=self._shipment.files,
             concurrency=options.concurrency,
             argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
-            sources=whole,
+            sources=whole.content,
         )
         body = Parcel(codec.Encoded((control.write(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")
@@ -501,7 +503,7 @@ class Client:
             future.lose(error.with_traceback(None))  # whose frames hold the future; see future.py
         else:
             if channel.sources_sent < len(sources.library.batches):
-                _send_sources(channel)
+                _send_sources(remote, channel)
             channel.send(kind, name, parcel, future, background)
 
     def _channel_of(self, actor: ClusterActor) -> Channel:
@@ -712,14 +714,18 @@ def client_of(
     return Client(f"tcp://{host}:{port}", member, shipment, patience_s)
 
 
-def _send_sources(channel: Channel) -> None:
-    """Send the modules that an actor has not been sent yet; twice, if two threads call, is once."""
+def _send_sources(actor: ClusterActor, channel: Channel) -> None:
+    """Send the modules that an actor may not have; twice, if two threads call, is once."""
+    life = channel.location.life
+    there = actor.sent[1] if actor.sent[0] == life else frozenset()
     batches = list(sources.library.batches)
     for digest, content in batches[channel.sources_sent :]:
-        parcel = Parcel(codec.Encoded((), (memoryview(content),)))
-        learnt: CallFuture[None] = CallFuture("the actor")
-        channel.send(Kind.SOURCES, digest, parcel, learnt, background=True)
-        parcel.close()
+        if digest not in there:
+            parcel = Parcel(codec.Encoded((), (memoryview(content),)))
+            learnt: CallFuture[None] = CallFuture("the actor")
+            channel.send(Kind.SOURCES, digest, parcel, learnt, background=True)
+            parcel.close()
+    actor.sent = life, there.union(digest for digest, _ in batches)
     channel.sources_sent = len(batches)
 
 

@@ -45,6 +45,9 @@ class Remote:
 
     face: Callable[["Remote"], Any]  # no handle itself: the last one's end is to be seen
 
+    # Which life of it was sent which sources, by anybody: its handles carry that along.
+    sent: tuple[int, frozenset[str]] = (0, frozenset())
+
     def __init__(self, engine: "Engine", actor: str, name: str, owned: bool) -> None:
         self.engine = engine
         self.actor = actor

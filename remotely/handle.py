@@ -139,7 +139,8 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         remote = _remote(self)
-        return _arrive, (self._remotely_class, remote.actor, remote.name, self._remotely_wait)
+        cls, wait = self._remotely_class, self._remotely_wait
+        return _arrive, (cls, remote.actor, remote.name, wait, remote.sent)
 
 
 class Group(Generic[T]):
@@ -318,9 +319,11 @@ def _send(
     return _call((handle,), name, args, kwargs, background)[0]
 
 
-def _arrive(cls: type, actor: str, name: str, wait: bool) -> Any:
+def _arrive(cls: type, actor: str, name: str, wait: bool, sent: tuple[int, frozenset[str]]) -> Any:
     """Unpickle a handle."""
-    return _handle(cls, connection.current().borrow(actor, name), wait)
+    remote = connection.current().borrow(actor, name)
+    remote.sent = max(remote.sent, sent, key=lambda known: (known[0], len(known[1])))
+    return _handle(cls, remote, wait)
 
 
 def _member(cls: type, name: str) -> Any:

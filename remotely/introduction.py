@@ -18,7 +18,7 @@ class Introduction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         pickled = codec.encode(self._cls, in_band=True).payload
-        return _arrive, (pickled, library.whole()[0])
+        return _arrive, (pickled, library.whole()[0].content)
 
 
 def _arrive(pickled: bytes, whole: bytes) -> Any:

@@ -104,14 +104,14 @@ class Library:
         if len(sys.modules) != self._loaded:
             self.gather()
 
-    def whole(self) -> tuple[bytes, int]:
-        """Return all as they are now, as one batch, and how many batches that stands for."""
+    def whole(self) -> tuple[Batch, list[str]]:
+        """Return all as they are now, as one batch, and the hashes of those it stands for."""
         with self._lock:
             if self._whole_of != len(self.batches):
                 self._whole_of = len(self.batches)
                 is_one = self._whole_of == 1
                 self._whole = self.batches[0] if is_one else _pack(list(self._held.values()))
-            return self._whole.content, self._whole_of
+            return self._whole, [batch.digest for batch in self.batches]
 
     def add(self, batch: Batch) -> list[Source]:
         """Keep what this process was sent, to send it on.  Return the sources that are new."""

@@ -102,14 +102,14 @@ def test_nothing_is_sent_twice_but_what_was_reloaded(here: Path) -> None:
     write(here, {"one.py": "ONE = 'one'"})
     library.gather()
     assert len(library.batches) == 1
-    assert library.whole() == (library.batches[0].content, 1)
+    assert library.whole() == (library.batches[0], [library.batches[0].digest])
     importlib.reload(one)
     library.gather()
     assert len(library.batches) == 2
     assert held(library)["one"].text == b"ONE = 'one'"
     whole, stands_for = library.whole()
-    assert stands_for == 2
-    sent = sources._unpack(whole)
+    assert stands_for == [batch.digest for batch in library.batches]
+    sent = sources._unpack(whole.content)
     assert [s.text for s in sent if s.name == "one"] == [b"ONE = 'one'"]
     assert len(sent) == len(held(library))
 
