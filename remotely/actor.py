@@ -64,6 +64,7 @@ FENCED_S = 0.05
 # Who found the actor by its name, or borrowed it, may call while its maker is still sending files.
 NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
+_ARE_YOU_THERE = wire.encode(Kind.RESULT, 0)  # of no call: whoever gets it drops it
 
 
 class Actor:
@@ -79,6 +80,7 @@ class Actor:
         self._ender: tuple[bytes, Message] | None = None  # who asked for its end in a call
         self._early: list[tuple[bytes, Message]] = []  # came before there was an object
         self._done: deque[Reply] = deque()
+        self._gone: deque[bytes] = deque()  # routes of consumers of streams
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: ThreadPoolExecutor | None = None
         self._gathered: dict[str, Gathering] = {}
@@ -174,6 +176,10 @@ class Actor:
     def _woken(self, ready: Iterable[int]) -> None:
         if self._done_fd in ready:
             os.eventfd_read(self._done_fd)
+        while self._gone:  # as if they had said so themselves
+            route = self._gone.popleft()
+            for name in self._servant.streams.of(route):
+                self._handle(route, Message(Kind.CLOSE, 0, name, b"", ()))
 
     def _turn(self) -> bool:
         """Send what is done and take one message; false if there was neither."""
@@ -398,9 +404,20 @@ class Actor:
 
     def _count(self) -> None:
         self._servant.tidy()
+        self._ask_after_consumers()
         if self._servant.calls != self._counted:
             self._counted = self._servant.calls
             self._tell(control.Count(calls=self._counted))
+
+    def _ask_after_consumers(self) -> None:
+        """Find out who of those that are silent is gone."""
+        silent = self._servant.streams.silent(time.monotonic())
+        for route in silent:
+            with self._lock:
+                if not self._send_now((route, *_ARE_YOU_THERE)):
+                    self._gone.append(route)
+        if silent:  # also since sending may have swallowed the socket's edge
+            os.eventfd_write(self._done_fd, 1)
 
     def _tell(self, message: control.FromActor) -> None:
         with contextlib.suppress(OSError):

@@ -7,7 +7,6 @@ nothing of the order or the thread in which they are called: that is the actor's
 import asyncio
 import difflib
 import inspect
-import itertools
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from remotely.errors import RemotelyError
 from remotely.introduction import Introduction
 from remotely.partner import Parcel, Partner, unpack
 from remotely.stand_in import Itself, Routine, function_of, stays
-from remotely.stream import Token
+from remotely.streams import Streams
 from remotely.wire import Kind, Message
 
 
@@ -56,9 +55,7 @@ class Servant:
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
         self._partners: dict[bytes, Partner] = {}
-        self._streams: dict[str, Any] = {}
-        self._stream_names = itertools.count(1)
-        self._turns: dict[str, asyncio.Lock] = {}  # of async streams: one item at a time
+        self.streams = Streams()
 
     def answer(self, route: bytes, message: Message) -> Reply:
         """Run one message.  Every one gets exactly one reply, or the process dies.
@@ -103,9 +100,7 @@ class Servant:
                 name not in self._names
                 and inspect.iscoroutinefunction(getattr(self.object, name, None))
             )
-        return message.kind in (Kind.NEXT, Kind.CLOSE) and isinstance(
-            self._streams.get(message.name), AsyncGeneratorType
-        )
+        return message.kind in (Kind.NEXT, Kind.CLOSE) and self.streams.is_async(message.name)
 
     async def answer_async(self, route: bytes, message: Message) -> Reply:
         """Run one message that waits for others."""
@@ -114,9 +109,12 @@ class Servant:
                 self.calls += 1
                 args, kwargs = self.arguments(route, message)
                 value = await getattr(self.object, message.name)(*args, **kwargs)
-                return self._returned(route, message, self._kept(value))
-            async with self._turns.setdefault(message.name, asyncio.Lock()):
-                return self._returned(route, message, await self._next_async(message))
+                return self._returned(route, message, self._kept(route, value))
+            if message.kind is Kind.CLOSE:
+                await self.streams.close_async(message.name)
+                return self._returned(route, message, None)
+            item = await self.streams.next_async(route, message.name)
+            return self._returned(route, message, item)
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
         except (Exception, asyncio.CancelledError) as error:
@@ -216,7 +214,7 @@ class Servant:
         value = self._attribute(message.name)(*args, **kwargs)
         if message.name in _MAKE_ITERATORS and value is not self.object:
             value = (item for item in value)  # one by one, as the caller asks for them
-        return self._kept(value)
+        return self._kept(route, value)
 
     def _get(self, route: bytes, message: Message) -> object:
         if message.name == "__class__":  # asked by `get_actor` alone
@@ -238,48 +236,23 @@ class Servant:
                 raise  # a property of the user's failed
             raise AttributeError(unknown_name(type(self.object), name, dir(self.object))) from None
 
-    def _kept(self, value: Any) -> Any:
+    def _kept(self, route: bytes, value: Any) -> Any:
         """Return a result, or what travels in its place."""
         if value is self.object:
             return Itself()
         if not isinstance(value, _STAY_HERE):
             return value
         if isinstance(value, CoroutineType):  # of a class that has no async methods itself
-            return self._kept(asyncio.run(value))
-        return self._streamed(value)
+            return self._kept(route, asyncio.run(value))
+        return self.streams.keep(route, value)
 
     # --- streams ----------------------------------------------------------------------------------
 
-    def _streamed(self, value: Any) -> Token:
-        """Keep a generator here, and let its token travel."""
-        name = f"{next(self._stream_names)}"
-        self._streams[name] = value
-        return Token(name)
-
     def _next(self, route: bytes, message: Message) -> object:
-        stream = self._streams.get(message.name)
-        if stream is None:  # it ended while more was asked for
-            raise StopIteration
-        try:
-            return next(stream)
-        except BaseException:
-            self._streams.pop(message.name, None)
-            raise
-
-    async def _next_async(self, message: Message) -> object:
-        stream = self._streams[message.name]
-        try:
-            if message.kind is Kind.CLOSE:
-                raise StopAsyncIteration
-            return await anext(stream)
-        except BaseException:
-            self._streams.pop(message.name, None)
-            await stream.aclose()
-            raise
+        return self.streams.next(route, message.name)
 
     def _close_stream(self, route: bytes, message: Message) -> None:
-        if (stream := self._streams.pop(message.name, None)) is not None:
-            stream.close()
+        self.streams.close(message.name)
 
     # --- large values through memory --------------------------------------------------------------
 
