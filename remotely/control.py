@@ -281,7 +281,10 @@ class Spawned(_Struct, frozen=True):
 
 
 class Died(_Struct, frozen=True):
+    """`lived`: of one that may be restarted, for a master that has not heard that it lived."""
+
     obituary: Obituary
+    lived: ActorStatus | None = None
 
 
 class Report(_Struct, frozen=True):

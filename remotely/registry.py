@@ -628,8 +628,14 @@ class Registry:
                 self._tell(who, control.Tick(asked=asked))
             case control.Spawned(location=location, since=since):
                 self._spawned(who, location, since)
-            case control.Died(obituary=obituary):
+            case control.Died(obituary=obituary, lived=lived):
+                if lived is not None and self._is_learning and obituary.actor not in self._actors:
+                    brought = Brought(lived.request, lived.gpu_ids, lived)  # died without a master
+                    if self._is_wanted(who, brought, is_new=True):
+                        self._adopt(who, brought)
                 self._forget(obituary)
+                if lived is not None:
+                    self._answer_sought(UNHEARD_OF)
             case control.Report(actors=actors):
                 self._workers[who].reports = {figures.actor: figures for figures in actors}
             case control.Output(job=job):

@@ -34,7 +34,7 @@ class Undertaker:
         loop: Loop,
         worker: str,
         children: dict[str, Child],
-        tell: Callable[[control.Obituary], None],
+        tell: Callable[[Child, control.Obituary], None],
     ) -> None:
         self._loop = loop
         self._worker = worker
@@ -104,6 +104,7 @@ class Undertaker:
         if faults.ON:
             faults.at("worker.died")
         self._tell(
+            child,
             control.Obituary(
                 actor=request.actor,
                 life=request.life,
@@ -111,7 +112,7 @@ class Undertaker:
                 exit=exit_of(status),
                 why=child.why,
                 stderr=child.output.tail.decode(errors="replace"),
-            )
+            ),
         )
 
     def kill_all(self) -> None:

@@ -86,7 +86,7 @@ class Worker:
             host=self._host,
             machine=self._machine,
         )
-        self._undertaker = Undertaker(self._loop, config.worker, self._children, self._died)
+        self._undertaker = Undertaker(self._loop, config.worker, self._children, self._buried)
         self._nursery = Nursery(self._loop, home, self._logs, self, Complaints(log.warning))
         self._fence = WorkersFence(self._folder, config.master)
         self._context = sockets.new_context()
@@ -331,11 +331,15 @@ class Worker:
                 child.asked = True
                 child.why = child.why or why
 
-    def _died(self, obituary: control.Obituary) -> None:
+    def _buried(self, child: Child, obituary: control.Obituary) -> None:
+        may_restart = child.announced and child.request.max_restarts and not obituary.asked
+        self._died(obituary, self._status(child) if may_restart else None)
+
+    def _died(self, obituary: control.Obituary, lived: control.ActorStatus | None = None) -> None:
         if obituary.asked:
             recipe.discard(self._folder, obituary.actor)
         self._logs.end(obituary.actor)
-        self._link.send(control.Died(obituary=obituary))
+        self._link.send(control.Died(obituary=obituary, lived=lived))
         if spawn := self._next_lives.pop(obituary.actor, None):
             self._spawn(spawn)
         if self._leaving and not self._children:

@@ -85,3 +85,20 @@ def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started)
         assert isinstance(second.exception(), remotely.NameTaken)
         assert other.result() == 1
     remotely.close(store)
+
+
+def test_an_actor_that_died_while_there_was_no_master_is_restarted(machines: Started) -> None:
+    counter = remotely.options(Counter, max_restarts=1)()
+    assert counter.add() == 1
+    (master,) = daemons(machines.home, "remotely.master")
+    os.kill(master, signal.SIGKILL)
+    wait_until(lambda: not daemons(machines.home, "remotely.master"), "the end of the master")
+    died = counter.pid()
+    os.kill(died, signal.SIGKILL)
+    with pytest.raises((remotely.ActorDied, remotely.WorkerLost)):
+        counter.add()
+
+    machines.run(machines.home, "start", "--port", str(machines.port), "--cpus", "0")
+
+    assert counter.pid() != died
+    assert counter.add() == 1

@@ -941,6 +941,30 @@ def test_a_detached_actor_is_lost_with_its_machine_unless_its_maker_is_there(
     assert {died.obituary.lost for _, died in told} == {True}
 
 
+@pytest.mark.parametrize("owner", ["client", ""])
+def test_an_actor_that_died_while_there_was_no_master_has_its_next_life(
+    cluster: Cluster, owner: str
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1, owner=owner)
+    lived = cluster.living["worker"].pop("a")
+    cluster.starts_master()
+    cluster.registry._learns_until = LEASE_S
+    cluster.hello("finder")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    cluster.joins("worker")
+    obituary = control.Obituary(actor="a", life=0)
+    cluster.says("worker", control.Died(obituary=obituary, lived=lived))
+    if owner:
+        cluster.hello("client")
+        assert cluster.told(control.Died)[-1][1].obituary.restarting
+        cluster.asks("client", "a", max_restarts=1, life=1)
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is not None
+    assert located.location.life == 1
+
+
 def test_a_maker_whose_connection_was_broken_is_told_again_of_what_it_is_to_make(
     cluster: Cluster,
 ) -> None:

@@ -82,7 +82,7 @@ def test_one_look_serves_five_hundred_who_die_together(
     children = {
         child.request.actor: child for child in (child_of(loop, n, tmp_path) for n in range(500))
     }
-    undertaker = Undertaker(loop, "w", children, told.append)
+    undertaker = Undertaker(loop, "w", children, lambda _, obituary: told.append(obituary))
     for child in list(children.values()):
         undertaker.bury(child)
     loop.turn(0)
@@ -102,7 +102,7 @@ def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
         return []
 
     monkeypatch.setattr(host, "children_of", children_of)
-    undertaker = Undertaker(loop, "w", {}, lambda _: None)
+    undertaker = Undertaker(loop, "w", {}, lambda *_: None)
     before = {name: repr(value) for name, value in vars(undertaker).items() if name != "_looks"}
     for pid in range(NO_PIDS_FROM, NO_PIDS_FROM + 100):
         undertaker.exited(pid, 0)
