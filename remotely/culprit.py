@@ -4,6 +4,7 @@ Nothing here pickles: whoever asks brings along how that is done.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ class Culprit(NamedTuple):
     path: str
     type_name: str
     error: Exception
+    is_future: bool = False
 
 
 def find_culprit(value: object, path: str, pickling: Pickling) -> Culprit | None:
@@ -37,6 +39,8 @@ def find_culprit(value: object, path: str, pickling: Pickling) -> Culprit | None
     if error is None:
         return None
     for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
+        if _is_future(value):
+            break
         try:
             found = _first_bad(_children(value, path, pickling), pickling)
         except Exception:  # a user's object may raise at the least touch
@@ -44,7 +48,7 @@ def find_culprit(value: object, path: str, pickling: Pickling) -> Culprit | None
         if found is None:
             break
         path, value, error = found
-    return Culprit(path, _type_name(value), error)
+    return Culprit(path, _type_name(value), error, _is_future(value))
 
 
 def why_not(
@@ -56,7 +60,7 @@ def why_not(
     else:
         root = what if isinstance(what, str) else ", ".join(what)
         named = [("" if " " in root else root, value)]
-    culprit = Culprit("", _type_name(value), error)
+    culprit = Culprit("", _type_name(value), error, _is_future(value))
     for name, part in named:
         if (found := find_culprit(part, name, pickling)) is not None:
             culprit = found
@@ -70,10 +74,16 @@ def why_not(
         where = f"{culprit.path} in {root}"
     else:
         where = culprit.path
+    if culprit.is_future:
+        return f"{where} is a future, and cannot be sent: call .result() and pass what it returns"
     return (
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
         "leave it out (`__getstate__`), or make it over there"
     )
+
+
+def _is_future(value: object) -> bool:
+    return issubclass(type(value), Future)
 
 
 def _is_endless(error: Exception) -> bool:

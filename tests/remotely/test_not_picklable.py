@@ -1,6 +1,7 @@
 """A sentence says which part of a value could not be sent, however hostile the value is."""
 
 import collections
+import concurrent.futures
 import copy
 import dataclasses
 import functools
@@ -16,6 +17,7 @@ import pytest
 from remotely import codec
 from remotely.codec import encode
 from remotely.errors import NotPicklable
+from remotely.future import CallFuture, completed
 
 
 @dataclasses.dataclass
@@ -208,3 +210,20 @@ def test_a_value_that_was_refused_is_unharmed() -> None:
     with pytest.raises(NotPicklable):
         encode(agent)
     assert vars(agent) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "where"),
+    [
+        ((CallFuture("a call"),), "f: args[0]"),
+        (({"inside": [1, completed(2)]},), "f: args[0]['inside'][1]"),
+        ((concurrent.futures.Future(),), "f: args[0]"),
+    ],
+)
+def test_a_future_among_the_arguments_is_told_to_be_asked_for_its_result(
+    args: Any, where: str
+) -> None:
+    with pytest.raises(NotPicklable) as raised:
+        codec.encode_arguments(args, {}, "f")
+    wanted = f"{where} is a future, and cannot be sent: call .result() and pass what it returns"
+    assert str(raised.value) == wanted
