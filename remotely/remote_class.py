@@ -127,10 +127,33 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [env]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"env={env!r}: it is to map names to strings")
+    _check_environment(env)
     return msgspec.structs.replace(base, **changes)
 
 
 _MOST = 10**12  # as much as the master's messages carry of anything but bytes
+
+
+def _check_environment(env: dict[str, str]) -> None:
+    """Refuse what no process could be started with."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(f"env has the name {name!r}: a name is not empty, without '=' and NUL")
+        if "\0" in value:
+            raise ValueError(f"env[{name!r}]={value!r}: a value is without NUL")
+    try:
+        size = sum(len(text.encode()) for pair in env.items() for text in pair)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"env has {error.object!r}, which is no Unicode text") from None
+    if size > MAX_ENVIRONMENT_BYTES:
+        raise ValueError(
+            f"env has {size:,} bytes, and may have {MAX_ENVIRONMENT_BYTES:,}: pass large values to "
+            "the constructor"
+        )
+
+
+MAX_ENVIRONMENT_BYTES = 128 << 10  # a kernel takes no longer a string, and all goes in one message
+
 _LEAST: dict[str, tuple[int, Any]] = {
     "cpus": (0, (int, float)),
     "gpus": (0, int),
