@@ -187,6 +187,11 @@ class Channel:
             self._leave_to_loop(delivery.of_this_thread().arrived)
             raise
 
+    def send_file(self, digest: str, content: bytes, future: CallFuture[None]) -> None:
+        """Send one of the client's files."""
+        parcel = Parcel(codec.Encoded((), (memoryview(content),)))
+        self.send(Kind.FILE, digest, parcel, future, background=True)
+
     def wait(self, future: CallFuture[Any], timeout: float | None = None) -> None:
         """Return when `future` is done, or after `timeout` seconds."""
         begin = time.monotonic()

@@ -49,6 +49,7 @@ from remotely.errors import (
     VersionMismatch,
     WorkerLost,
 )
+from remotely.freight import Freight
 from remotely.future import CallFuture
 from remotely.idempotent import RetriedFuture
 from remotely.in_flight import Budget
@@ -114,7 +115,7 @@ class Client:
         self.job = job or self.session
         self._inside = inside
         self._key = key
-        self._shipment = shipment
+        self._freight = Freight(shipment)
         self._patience_s = min(max(0.0, patience_s), control.LONGEST_S)
         self._on_shutdown = on_shutdown
         self._on_forget = on_forget
@@ -199,7 +200,7 @@ class Client:
                 if not collected and not places[0].has_room():
                     gc.collect()  # handles in circles of garbage may be what fills the cluster
                     collected = True
-                made.append(self._init(actor, places.popleft(), encoded, options))
+                made.extend(self._init(actor, places.popleft(), encoded, options))
             while made:
                 made.popleft().result()
         except BaseException:
@@ -365,8 +366,11 @@ class Client:
         place: Question,
         encoded: codec.Encoded,
         options: Options,
-    ) -> CallFuture[Any]:
-        """Wait for the place, then send the files, the class and the arguments there."""
+    ) -> list[CallFuture[Any]]:
+        """Wait for the place, then send the files, the class and the arguments there.
+
+        Returns the futures of the files and of the constructor: what fails first tells why.
+        """
         try:
             actor.location = place.result()
         finally:
@@ -381,7 +385,7 @@ class Client:
             client_secret=self._key.pair.secret,
             host=self._host,
             path=[str(Path(entry).absolute()) for entry in sys.path],
-            files=self._shipment.files,
+            files=self._freight.files,
             concurrency=options.concurrency,
             argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
             sources=whole.content,
@@ -389,20 +393,19 @@ class Client:
         body = Parcel(codec.Encoded((control.write(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
-        if self._shipment.files:
+        stored: list[CallFuture[None]] = []
+        if self._freight.files:
             try:
                 digests = missing.result()
             finally:
                 del missing  # see future.py
-            for digest in digests:
-                content = codec.Encoded((), (memoryview(self._shipment.read(digest)),))
-                stored: CallFuture[None] = CallFuture("the actor")
-                channel.send(Kind.FILE, digest, Parcel(content), stored, background=True)
+            worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
+            stored = self._freight.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
         parcel = Parcel(encoded)
         channel.send(Kind.INIT, "", parcel, future, background=True)
         parcel.close()
-        return future
+        return [*stored, future]
 
     def _open(self, actor: ClusterActor) -> Channel:
         location = actor.location
@@ -433,7 +436,9 @@ class Client:
         """Give an actor that died its next life; its handles stay."""
         life = actor.request.life
         try:
-            self._init(actor, self._ask_for_place(actor), encoded, options).result()
+            made = deque(self._init(actor, self._ask_for_place(actor), encoded, options))
+            while made:
+                made.popleft().result()
         except Exception as error:
             why = f"{actor.name} died, and could not be restarted: {error}"
             if actor.request.life == life:  # else its next life is on the way
@@ -699,7 +704,7 @@ class Client:
 def client_of(
     address: str,
     key: str | Path | None = None,
-    ship: Iterable[str | Path] = (),
+    ship: str | Path | Iterable[str | Path] = (),
     patience_s: float = PLACE_S,
 ) -> Client:
     """Return a client of the cluster at `address`, beside the one that this process may use."""

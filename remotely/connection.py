@@ -33,7 +33,7 @@ def connect(
     key: str | Path | None = None,
     cpus: float | None = None,
     gpus: Gpus | None = None,
-    ship: Iterable[str | Path] = (),
+    ship: str | Path | Iterable[str | Path] = (),
     patience_s: float = PLACE_S,
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
@@ -42,7 +42,7 @@ def connect(
                  many, or which: [2, 3], or names that CUDA_VISIBLE_DEVICES may have.  Where
                  REMOTELY_ADDRESS names a started one, that one's own numbers hold
     key          the client's key file; see keys.py
-    ship         files and folders that the actors are to have: see `shipped`
+    ship         files, folders and patterns ("*.csv") that the actors are to have: see `shipped`
     patience_s   how long making an actor waits for room before NoResources
 
     Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch.
@@ -117,7 +117,7 @@ def set_shipped_root(root: Path) -> None:
 
 
 def _connect_to(
-    address: str, key: str | Path | None, ship: Iterable[str | Path], patience_s: float
+    address: str, key: str | Path | None, ship: str | Path | Iterable[str | Path], patience_s: float
 ) -> Engine:
     from remotely.client import client_of  # noqa: PLC0415 - what an engine in process does not need
 
@@ -127,7 +127,10 @@ def _connect_to(
 
 
 def _embed(
-    cpus: float | None, gpus: Gpus | None, ship: Iterable[str | Path], patience_s: float
+    cpus: float | None,
+    gpus: Gpus | None,
+    ship: str | Path | Iterable[str | Path],
+    patience_s: float,
 ) -> Engine:
     from remotely.client import Client  # noqa: PLC0415 - what Local does not need
     from remotely.launch import Embedded  # noqa: PLC0415

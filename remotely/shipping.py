@@ -1,4 +1,4 @@
-"""Files that travel with a client: `connect(ship=["data/", "lib.py"])`.
+"""Files that travel with a client: `connect(ship=["data/", "lib.py", "models/*.pt"])`.
 
 A file is known by the SHA-256 of its bytes.  A worker stores each once, under `files/HASH`; a
 client's tree is laid out over there from links into that store, under `trees/HASH OF THE LIST`,
@@ -7,10 +7,11 @@ either side.
 """
 
 import contextlib
+import glob
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from remotely.errors import RemotelyError
@@ -19,18 +20,31 @@ MAX_FILE_BYTES = 2 << 30
 
 
 class Shipment:
-    """The files of one client: where they lie here, and their hashes."""
+    """The files of one client: where they lie here, and their hashes.
 
-    def __init__(self, paths: Iterable[str | Path] = ()) -> None:
+    A folder with nothing in it is a name that ends in "/", and has no hash.
+    """
+
+    def __init__(self, paths: str | Path | Iterable[str | Path] = ()) -> None:
         self.root = Path.cwd()
         self.files: dict[str, str] = {}
         self._paths: dict[str, Path] = {}
-        for given in paths:
-            for path in _files_of(Path(given)):
-                name = _name_of(path, Path(given), self.root)
-                digest = _digest(path)
-                self.files[name] = digest
-                self._paths[digest] = path
+        for given in _expanded([paths] if isinstance(paths, str | Path) else paths):
+            for path in _files_of(given):
+                self._add(path, _name_of(path, given, self.root))
+
+    def _add(self, path: Path, name: str) -> None:
+        if path.is_dir():
+            if name != ".":
+                self.files[f"{name}/"] = ""
+            return
+        digest = _digest(path)
+        if self.files.setdefault(name, digest) != digest:
+            raise RemotelyError(
+                f"{str(path)!r} and another file would both be shipped as {name!r}: ship the "
+                "folder that they have in common"
+            )
+        self._paths[digest] = path
 
     @classmethod
     def from_tree(cls, root: Path | None, files: dict[str, str]) -> "Shipment":
@@ -38,17 +52,31 @@ class Shipment:
         shipment = cls()
         if root is not None:
             shipment.files = dict(files)
-            shipment._paths = {digest: root / name for name, digest in files.items()}
+            shipment._paths = {digest: root / name for name, digest in files.items() if digest}
         return shipment
 
     def read(self, digest: str) -> bytes:
-        """Return a file's bytes; they are checked against the hash where they arrive."""
-        return self._paths[digest].read_bytes()
+        """Return a file's bytes.  Raises RemotelyError if they are not what they were."""
+        path = self._paths[digest]
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise RemotelyError(f"{_CHANGED.format(path)}: {error.strerror}") from None
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise RemotelyError(_CHANGED.format(path))
+        return content
+
+
+_CHANGED = (
+    "{} is not what it was when remotely.connect(ship=...) read it, and all actors are to have the "
+    "same files: run the script again, or call remotely.shutdown() and connect again"
+)
 
 
 def missing(folder: Path, files: dict[str, str]) -> list[str]:
     """Return the hashes of those files that this worker does not have yet."""
-    return sorted({digest for digest in files.values() if not _stored(folder, digest).exists()})
+    digests = {digest for digest in files.values() if digest}
+    return sorted(digest for digest in digests if not _stored(folder, digest).exists())
 
 
 def store(folder: Path, digest: str, content: bytes | memoryview) -> None:
@@ -57,12 +85,15 @@ def store(folder: Path, digest: str, content: bytes | memoryview) -> None:
         raise RemotelyError("a shipped file changed while it was being sent; run the script again")
     target = _stored(folder, digest)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Several actors may store the same file at once; a rename lets the last one win, whole.
+    # Several actors may store one file at once, while others link to it: the first wins, whole, and
+    # stays.  A rename over it would leave them a file without a name, which cannot be linked to.
     handle, temporary = tempfile.mkstemp(dir=target.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     os.chmod(temporary, 0o400)  # the trees link to it: who changed one file would change all
-    os.replace(temporary, target)
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, target)
+    os.unlink(temporary)
 
 
 def lay_out(folder: Path, files: dict[str, str]) -> Path:
@@ -73,6 +104,9 @@ def lay_out(folder: Path, files: dict[str, str]) -> Path:
         target = (root / name).resolve()
         if root.resolve() not in target.parents:
             raise RemotelyError(f"the shipped name {name!r} leads out of its folder")
+        if not digest:
+            target.mkdir(parents=True, exist_ok=True)
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.link(_stored(folder, digest), target)
@@ -83,10 +117,26 @@ def _stored(folder: Path, digest: str) -> Path:
     return folder / "files" / digest
 
 
+def _expanded(paths: Iterable[str | Path]) -> Iterator[Path]:
+    """Return what is meant: each path, or all that match it as a pattern."""
+    for given in paths:
+        pattern = os.fspath(given)
+        if not glob.has_magic(pattern) or os.path.lexists(pattern):
+            yield Path(given)
+            continue
+        found = sorted(glob.glob(pattern, recursive=True))
+        if not found:
+            raise RemotelyError(f"cannot ship {pattern!r}: no file matches it")
+        yield from map(Path, found)
+
+
 def _files_of(path: Path) -> list[Path]:
+    """Return the files below a path, and the folders in which there is nothing to ship."""
     if path.is_dir():
-        inside = (p for p in sorted(path.rglob("*")) if p.is_file())
-        return [p for p in inside if "__pycache__" not in p.parts]
+        inside = [p for p in sorted(path.rglob("*")) if "__pycache__" not in p.parts]
+        items = [p for p in inside if p.is_file() or p.is_dir()]
+        filled = {p.parent for p in items}
+        return [p for p in [path, *items] if p.is_file() or p not in filled]
     if path.is_file():
         return [path]
     raise RemotelyError(f"cannot ship {str(path)!r}: there is no such file or folder")

@@ -93,14 +93,6 @@ class Wrapper:
 
     add_five = functools.partialmethod(add, 5)
 
-    @functools.singledispatchmethod
-    def kind(self, value: object) -> str:
-        return f"object {self.count}"
-
-    @kind.register
-    def _(self, value: int) -> str:
-        return f"int {self.count}"
-
     @property
     def chosen(self) -> Callable[[], int]:
         return self.env.step
@@ -127,12 +119,31 @@ def test_a_delegated_method_is_a_method_in_every_way(place: str) -> None:
     assert copy.copy(step)() == 3
 
 
-def test_partial_and_dispatched_methods_run_where_the_object_is(place: str) -> None:
+def test_a_partial_method_runs_where_the_object_is(place: str) -> None:
     wrapper = Wrapper()
     assert [wrapper.add_five(), wrapper.add_five(sign=-1), wrapper.add(1)] == [5, 0, 1]
     assert wrapper.add_five.submit().result() == 6
-    assert (wrapper.kind(1), wrapper.kind("")) == ("int 6", "object 6")
     assert str(inspect.signature(wrapper.add_five)) == "(*, sign: int = 1) -> int"
+
+
+@remotely.remote_class
+class Dispatching:
+    """It does not pickle by value, as a class of a test would have to; hence `local`."""
+
+    @functools.singledispatchmethod
+    def kind(self, value: object) -> str:
+        return "object"
+
+    @kind.register
+    def _(self, value: int) -> str:
+        return "int"
+
+
+def test_a_dispatched_method_is_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_engine", InProcess())
+    dispatching = Dispatching()
+    assert isinstance(dispatching.kind, Method)
+    assert (dispatching.kind(1), dispatching.kind("")) == ("int", "object")
 
 
 def test_functions_partials_and_builtins_kept_by_the_object_run_where_it_is(place: str) -> None:

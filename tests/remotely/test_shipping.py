@@ -134,6 +134,46 @@ def test_a_file_that_is_too_large_is_named_with_what_to_do(
         Shipment(["huge.bin"])
 
 
+def test_a_pattern_is_what_matches_it(here: Path, worker: Path, tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv", "c.txt", "deep/d.csv", "[odd].txt"):
+        write(here / name, name)
+    write(tmp_path / "elsewhere" / "e.csv", "e.csv")
+    given: list[str | Path] = ["*.csv", Path("deep/**/*.csv"), "[odd].txt", "../elsewhere/*.csv"]
+    files = arrived(Shipment(given), worker)
+    assert files == {n: n for n in ("a.csv", "b.csv", "deep/d.csv", "[odd].txt", "e.csv")}
+
+
+def test_a_pattern_that_nothing_matches_is_named(here: Path) -> None:
+    with pytest.raises(RemotelyError, match=r"cannot ship '\*\.csv': no file matches it"):
+        Shipment(["*.csv"])
+
+
+def test_one_path_needs_no_list(here: Path) -> None:
+    write(here / "lib.py", "")
+    assert set(Shipment("lib.py").files) == set(Shipment(Path("lib.py")).files) == {"lib.py"}
+
+
+def test_an_empty_folder_is_shipped(here: Path, worker: Path) -> None:
+    write(here / "data" / "full" / "a", "a")
+    write(here / "data" / "compiled" / "__pycache__" / "a.pyc", "")
+    (here / "data" / "deep" / "empty").mkdir(parents=True)
+    (here / "alone").mkdir()
+    shipment = Shipment(["data", "alone/", "."])
+    send(shipment, worker)
+    root = lay_out(worker, shipment.files)
+    for name in ("data/deep/empty", "data/compiled", "alone"):
+        assert not list((root / name).iterdir())
+    assert Shipment.from_tree(root, shipment.files).files == shipment.files
+
+
+def test_two_files_of_one_name_are_refused(here: Path, tmp_path: Path) -> None:
+    for folder in ("train", "test"):
+        write(tmp_path / folder / "x.csv", folder)
+    with pytest.raises(RemotelyError, match=r"both be shipped as 'x\.csv': ship the folder"):
+        Shipment(["../train/x.csv", "../test/x.csv"])
+    assert set(Shipment(["../train/x.csv", "../train/*.csv"]).files) == {"x.csv"}
+
+
 def test_shipping_nothing_is_nothing(here: Path, worker: Path) -> None:
     assert Shipment().files == {}
     assert missing(worker, {}) == []
@@ -173,14 +213,24 @@ def test_a_hash_is_never_taken_as_a_path(worker: Path, digest: str) -> None:
     assert not (worker / "escaped").exists()
 
 
-def test_a_file_that_changes_after_connect_is_refused_where_it_arrives(
-    here: Path, worker: Path
+@pytest.mark.parametrize("change", ["write", "unlink"])
+def test_a_file_that_changes_after_connect_is_named_with_what_to_do(
+    here: Path, worker: Path, change: str
 ) -> None:
-    write(here / "lib.py", "before")
+    file = write(here / "lib.py", "before")
     shipment = Shipment(["lib.py"])
-    write(here / "lib.py", "after")
-    with pytest.raises(RemotelyError, match="run the script again"):
+    file.unlink() if change == "unlink" else write(file, "after")
+    with pytest.raises(RemotelyError, match=r"lib\.py is not what it was.* run the script again"):
         send(shipment, worker)
+
+
+def test_what_is_stored_stays_while_others_store_it_too(worker: Path) -> None:
+    """Somebody may be about to link to it."""
+    store(worker, sha("content"), b"content")
+    first = (worker / "files" / sha("content")).stat()
+    store(worker, sha("content"), b"content")
+    again = (worker / "files" / sha("content")).stat()
+    assert (again.st_ino, again.st_nlink) == (first.st_ino, 1)
 
 
 def test_the_store_takes_a_view_of_a_message_and_leaves_no_parts(worker: Path) -> None:
