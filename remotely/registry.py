@@ -81,6 +81,7 @@ class Expected(NamedTuple):
     """A worker that was lost, and may come back: its machine may be rebooting."""
 
     machine: str
+    host: str
     until: float
 
 
@@ -164,14 +165,17 @@ class Registry:
         """Tell those who have waited in vain for workers that were to come back."""
         given_up = [name for name, back in self._expected.items() if back.until <= self._now]
         for name in given_up:
-            del self._expected[name]
-            self._ledger.remove_worker(name)
+            self._expect_not(name)
         has_learnt = self._learns_until and not self._is_learning
         if has_learnt:
             self._learns_until = 0.0
             self._answer_sought(UNHEARD_OF)
         if given_up or has_learnt:
             self._retry()
+
+    def _expect_not(self, worker: str) -> None:
+        del self._expected[worker]
+        self._ledger.remove_worker(worker)
 
     def admit(self, client_keys: list[bytes]) -> None:
         """From now on these keys alone may call: the workers tell their actors."""
@@ -335,6 +339,8 @@ class Registry:
         named = place.request.named and self._holder_of(place.request.name) is None
         if named and self._is_learning:
             self._sought.hold(UNHEARD_OF, who, place)
+            why = "the master was started again, and an actor of that name may come back"
+            self._tell(who, control.Waiting(ticket=place.ticket, why=why))
         elif not self._try(who, place):
             self._waiting.add(who, place, self._now + place.patience_s)
             why = self._why_waiting(place.request)
@@ -538,7 +544,9 @@ class Registry:
         self.renew(name, now)
         self._workers.setdefault(name, Machine(register))
         if new:
-            self._expected.pop(name, None)
+            for other, lost in list(self._expected.items()):
+                if other == name or lost.host == register.host:  # it may be another's successor
+                    self._expect_not(other)
             size = Resources(register.cpus, register.gpus, register.memory)
             self._ledger.add_worker(name, size, register.python)
         # With all that lives there, before anything else can be placed on it.
@@ -675,7 +683,9 @@ class Registry:
         self._leases.end(name)
         self._let_go(name)
         if may_return:
-            self._expected[name] = Expected(machine.register.machine, self._now + EXPECTED_S)
+            register = machine.register
+            until = self._now + EXPECTED_S
+            self._expected[name] = Expected(register.machine, register.host, until)
             self._ledger.suspend(name)
         else:
             self._ledger.remove_worker(name)

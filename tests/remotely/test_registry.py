@@ -661,6 +661,14 @@ def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> Non
     assert cluster.spawns() == ["a"]
 
 
+def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster) -> None:
+    cluster.joins("far", cpus=2)
+    cluster.registry.remove_worker("far", "lost", may_return=True)
+    cluster.joins("far's next", cpus=1)
+    cluster.asks("client", "a", cpus=2)
+    assert cluster.told(control.NotPlaced)
+
+
 def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster) -> None:
     cluster.joins("head", cpus=0)
     cluster.joins("far", cpus=2)
