@@ -270,6 +270,22 @@ class Channel:
         self._attending = False
         self.attend()
 
+    def holds(self, future: CallFuture[Any]) -> bool:
+        """Tell whether the call has not left yet."""
+        with self._lock:
+            call_id = future.call_id
+            return call_id in self._held and self._pending.get(call_id) is future
+
+    def recall(self, future: CallFuture[Any]) -> bool:
+        """Forget a call that has not left; false if it has."""
+        with self._lock:
+            if not self.holds(future):
+                return False
+            del self._held[future.call_id], self._pending[future.call_id]
+            if not self._pending:
+                self._disarm()
+            return True
+
     def end(self, ended: Ended, asked: bool = False) -> None:
         """End every call in flight and close.  Once is enough, twice is harmless.
 

@@ -45,9 +45,15 @@ class Receiver(Protocol):
     def attend_soon(self) -> None:
         """The same, but complete nothing on this thread, which may hold a lock."""
 
+    def holds(self, future: "CallFuture[Any]") -> bool:
+        """Tell whether the call has not left yet."""
+
+    def recall(self, future: "CallFuture[Any]") -> bool:
+        """Forget a call that has not left; false if it has."""
+
 
 class CallFuture(Future[R]):
-    """The one outcome of one call.  A call that has left cannot be cancelled."""
+    """The one outcome of one call.  It can be cancelled until the call leaves this process."""
 
     on_unseen: Tell | None = None  # who is told of an error that nobody looked at
     _unseen: Unseen | None = None
@@ -86,10 +92,26 @@ class CallFuture(Future[R]):
         return super().exception()
 
     def cancel(self) -> bool:
-        return False
+        """Take the call back if it has not left: true means that it never runs, false that it does.
+
+        Small calls are held for a moment while many are in flight; any other has left already.
+        """
+        receiver = self.receiver
+        with shield:
+            if self.answered or receiver is None or not receiver.recall(self):
+                return self.cancelled()
+            with self._condition:
+                self._state = "CANCELLED_AND_NOTIFIED"
+                for watcher in self._watchers or ():
+                    watcher.add_cancelled(self)
+                self._condition.notify_all()
+            self._finish()
+        self.tell()
+        return True
 
     def running(self) -> bool:
-        return not self.answered
+        """Tell whether the call has left, and its outcome is not known."""
+        return not self.answered and not (self.receiver and self.receiver.holds(self))
 
     def set_result(self, result: R) -> None:
         self._check_pending()

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import codec, wire
+from remotely import channel, codec, wire
+from remotely.channel import HOLD_ABOVE
 from remotely.future import CallFuture
 from remotely.partner import Parcel
 from remotely.wire import Kind
@@ -494,3 +495,37 @@ def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
             again.result(10)
 
     assert echo.value == 7
+
+
+def test_a_call_is_cancelled_only_if_it_never_runs(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "LOOK_S", 3600)  # what is held leaves when somebody waits
+    echo = Echo()
+    futures = {number: echo.note.submit(number) for number in range(HOLD_ABOVE + 10)}
+    held = [number for number, future in futures.items() if not future.running()]
+    assert held
+
+    cancelled = {number for number, future in futures.items() if future.cancel()}
+
+    assert cancelled == set(held)
+    done = concurrent.futures.wait([futures[number] for number in held], timeout=0).done
+    assert all(future.cancelled() and future.cancel() for future in done)
+    assert len(done) == len(held)
+    with pytest.raises(concurrent.futures.CancelledError):
+        futures[held[0]].result()
+    later = echo.note.submit(1000)
+    assert echo.note(1001) == [*sorted(futures.keys() - cancelled), 1000, 1001]
+    assert not later.cancel()
+
+
+def test_cancelling_while_calls_leave_and_are_answered_never_tells_a_lie(embedded: None) -> None:
+    echo = Echo()
+    cancelled: set[int] = set()
+    for begin in range(0, 2000, 200):
+        futures = {n: echo.note.submit(n) for n in range(begin, begin + 200)}
+        cancelled |= {n for n, future in futures.items() if n % 3 == 0 and future.cancel()}
+        left = [future for n, future in futures.items() if n not in cancelled]
+        assert not concurrent.futures.wait(left, timeout=20).not_done
+
+    assert echo.note(2000) == [n for n in range(2001) if n not in cancelled]
