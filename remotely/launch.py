@@ -18,7 +18,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -66,7 +65,7 @@ class Embedded:
         """Return when the master takes calls; then `close` is the caller's duty, before too."""
         self.folder.mkdir(mode=0o700)
         config = MasterConfig(address=self.address, key=self._master_key.to_dict(), lifeline=True)
-        master = _launch("remotely.master", subprocess.PIPE, sys.stderr.fileno())
+        master = _launch("remotely.master", subprocess.PIPE, None)
         self._daemons.append(master)
         # Beside the master, not after it: its socket retries until the master is there.
         worker = _launch("remotely.worker", subprocess.DEVNULL, None)
@@ -384,7 +383,7 @@ def _launch(module: str, stdout: int, stderr: int | None) -> Daemon:
         host.module_command(module),
         stdin=subprocess.PIPE,
         stdout=stdout,
-        stderr=stderr,
+        stderr=stderr,  # None is ours, whatever sys.stderr is now
         start_new_session=True,
     )
 

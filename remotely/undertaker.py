@@ -76,7 +76,7 @@ class Undertaker:
             timer.cancel()
         child.timers = [
             self._loop.after(grace_s, lambda: signal_group(child.pid, signal.SIGTERM)),
-            self._loop.after(grace_s + min(TERM_S, grace_s), lambda: kill_group(child.pid)),
+            self._loop.after(grace_s + min(TERM_S, grace_s), child.kill),
         ]
 
     def bury(self, child: Child) -> None:

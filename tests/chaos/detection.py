@@ -22,7 +22,10 @@ from tests.machines import MASTER, PORT, Machines, why_not
 ACTOR_S = 0.2  # the promises
 WORKER_S = 2.0  # a master is given 1.5 s to say how it ended
 MACHINE_S = 10.0
+CROWD_S = 10.0  # the length of a fence: a worker that is busy for longer ends all that it has
 HANG_S = 60.0
+BESIDE = 1000  # processes that have nothing to do with it
+OTHERS = 4
 
 
 @remotely.remote_class
@@ -93,6 +96,38 @@ for _ in range(int(sys.argv[2])):
 """
 
 
+def crowd(n: int, seed: int, folder: Path) -> Finding:
+    """Kill n actors amid a call, all at once, beside many other processes; others live on."""
+    begun, draw = time.monotonic(), random.Random(seed)
+    started = Started(folder)
+    remotely.connect(started.address, key=started.key)
+    beside = [subprocess.Popen(["sleep", "600"]) for _ in range(BESIDE)]
+    try:
+        crowd_class = remotely.options(Waiting, cpus=0)
+        others = remotely.group(crowd_class, OTHERS)
+        lives = others.pid()
+        crowd = remotely.group(crowd_class, n)
+        pids, calls = crowd.pid(), [waiting.wait.submit() for waiting in crowd]
+        draw.shuffle(pids)
+        at = time.monotonic()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        told = []
+        for call in calls:
+            _wait_s(call, lambda: None)
+            told.append(time.monotonic() - at)
+        finding = _finding(told, CROWD_S, begun)
+        if others.pid() != lives:
+            finding.wrong.append("an actor that nobody killed was ended")
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
+        remotely.shutdown()
+        started.stop()
+    return finding
+
+
 def machines(n: int, seed: int, folder: Path) -> Finding:
     """Pull the cable of a machine amid a call to one of its actors, and plug it in again, n times.
 
@@ -143,6 +178,7 @@ def _finding(told_s: list[float], promised_s: float, begun: float) -> Finding:
 
 TRIALS = {
     "told of an actor": Trial(1000, actors),
+    "told of a crowd": Trial(500, crowd),
     "told of a worker": Trial(200, workers),
     "told of a machine": Trial(20, machines),
 }

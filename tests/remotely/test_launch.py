@@ -1,5 +1,7 @@
 """A cluster inside of a script's life begins and ends whole, at whatever moment of it Ctrl-C is."""
 
+import contextlib
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,6 +55,13 @@ def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_them
     assert not cluster.folder.exists()
     wait_until(lambda: not processes(str(cluster.folder)), "the end of the daemons")
     cluster.close()  # they are our children, to be reaped
+
+
+def test_a_cluster_starts_where_stderr_is_no_file(nothing_left: None) -> None:
+    cluster = Embedded()
+    with contextlib.redirect_stderr(io.StringIO()):
+        cluster.start(cpus=1, gpus=0)
+    cluster.close()
 
 
 @pytest.mark.parametrize("role", ["master", "worker"])
