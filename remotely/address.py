@@ -2,6 +2,15 @@
 
 DEFAULT_PORT = 8010
 
+SHARED = (
+    "Several processes share a cluster that 'remotely start' has started: name it by "
+    "REMOTELY_ADDRESS, or remotely.connect(address) in each"
+)
+FORKED = (
+    "this process was forked from one that is connected, and cannot share its connection: call "
+    f"remotely.connect() here first, which without an address starts another cluster. {SHARED}"
+)
+
 
 def parse_address(address: str) -> tuple[str, int]:
     """Read "host:port", "host" or "tcp://host:port".  Raises ValueError."""

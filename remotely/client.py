@@ -31,7 +31,7 @@ import msgspec
 import zmq
 
 from remotely import arena, codec, control, errors, host, keys, sockets, sources, unseen
-from remotely.address import nobody, parse_address
+from remotely.address import FORKED, nobody, parse_address
 from remotely.channel import Channel
 from remotely.codec import NOTHING
 from remotely.complaints import Complaints
@@ -111,6 +111,7 @@ class Client:
         on_forget: Callable[[], None] = lambda: None,
     ) -> None:
         self.address = address
+        self.cluster = f"{address} {key.master_public.decode()}"
         self.session = secrets.token_hex(16)
         self.job = job or self.session
         self._inside = inside
@@ -318,11 +319,7 @@ class Client:
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            raise NotConnected(
-                "this process was forked from one that is connected, and cannot share its "
-                "connection: call remotely.connect() here, or start it by "
-                "multiprocessing's 'spawn'"
-            )
+            raise NotConnected(FORKED)
         if self._closed:
             raise NotConnected("remotely was shut down here; call remotely.connect() to go on")
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from remotely import control
+from remotely.address import FORKED, SHARED
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
 from remotely.gpus import Gpus
@@ -74,11 +75,7 @@ def current() -> Engine:
     if _engine is None or _forked:
         with _lock:
             if _forked:
-                raise NotConnected(
-                    "this process was forked from one that is connected, and cannot share its "
-                    "connection: call remotely.connect() here first, or start it by "
-                    "multiprocessing's 'spawn'"
-                )
+                raise NotConnected(FORKED)
             if _engine is None:
                 if _adopted is not None:
                     _engine = _connect_from_actor(*_adopted)
@@ -86,6 +83,32 @@ def current() -> Engine:
                     connect()
     assert _engine is not None
     return _engine
+
+
+def of(cluster: str) -> Engine:
+    """Return the engine for a handle that has arrived here; `cluster` is that of its sender.
+
+    A process that is not connected yet connects to a started cluster, by its own key.  It cannot
+    connect to a cluster that another process started for itself: then NotConnected says so.
+    """
+    address, _, identity = cluster.partition(" ")
+    is_free = not is_connected() and not _forked and _adopted is None
+    if is_free and not os.environ.keys() & {"REMOTELY_ADDRESS", "REMOTELY_LOCAL"}:
+        if address.startswith("ipc://"):
+            raise NotConnected(
+                "this handle is of a cluster that another process started for itself alone, and "
+                f"cannot be used in this one. {SHARED}"
+            )
+        if address:
+            connect(address)
+    engine = current()
+    if engine.cluster.partition(" ")[2] != identity:
+        mine = engine.cluster.partition(" ")[0] or "none: its objects live in it (REMOTELY_LOCAL)"
+        raise NotConnected(
+            f"this handle is of the cluster at {address or 'no address'}, and this process uses "
+            f"another: {mine}. {SHARED}"
+        )
+    return engine
 
 
 def shutdown() -> None:

@@ -59,6 +59,8 @@ class Remote:
 
 
 class Engine(Protocol):
+    cluster: str  # the master's address and public key; empty without a cluster
+
     def place(
         self,
         cls: type,

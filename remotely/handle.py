@@ -139,8 +139,8 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         remote = _remote(self)
-        cls, wait = self._remotely_class, self._remotely_wait
-        return _arrive, (cls, remote.actor, remote.name, wait, remote.sent)
+        cls, wait, cluster = self._remotely_class, self._remotely_wait, remote.engine.cluster
+        return _arrive, (cls, remote.actor, remote.name, wait, cluster, remote.sent)
 
 
 class Group(Generic[T]):
@@ -319,9 +319,11 @@ def _send(
     return _call((handle,), name, args, kwargs, background)[0]
 
 
-def _arrive(cls: type, actor: str, name: str, wait: bool, sent: tuple[int, frozenset[str]]) -> Any:
+def _arrive(
+    cls: type, actor: str, name: str, wait: bool, cluster: str, sent: tuple[int, frozenset[str]]
+) -> Any:
     """Unpickle a handle."""
-    remote = connection.current().borrow(actor, name)
+    remote = connection.of(cluster).borrow(actor, name)
     remote.sent = max(remote.sent, sent, key=lambda known: (known[0], len(known[1])))
     return _handle(cls, remote, wait)
 

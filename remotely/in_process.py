@@ -28,6 +28,8 @@ from remotely.unseen import Tell, sentence, source
 class InProcess:
     """Implements `engine.Engine` without another process."""
 
+    cluster = ""
+
     def __init__(self) -> None:
         self._objects: dict[str, Any] = {}
         self._names: dict[str, str] = {}
