@@ -18,6 +18,7 @@ from remotely import codec, wire
 from remotely.descriptor import Descriptor
 from remotely.errors import ActorRaised, RemoteTraceback
 from remotely.future import CallFuture
+from remotely.source_lines import with_source_lines
 
 
 class Receiver(Protocol):
@@ -71,7 +72,7 @@ def hand_over(own: OfThread) -> None:
 
 def error_of(message: wire.Message) -> BaseException:
     """Return the error that a RAISED tells of."""
-    text = bytes(message.buffers[0]).decode(errors="replace")
+    text = with_source_lines(bytes(message.buffers[0]).decode(errors="replace"))
     if message.payload:
         with suppress(Exception):  # its class may not exist here, or not take its own arguments
             error = codec.decode(message.payload, [])

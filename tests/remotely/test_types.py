@@ -153,8 +153,8 @@ BY_VALUE = """
         out["own result"] = type(actor.pair()) is Pair and actor.pair().side is Side.LEFT
         try:
             actor.fail()
-        except Mine:
-            out["own error"] = True
+        except Mine as error:
+            out["own error"] = 'raise Mine("no")' in str(error.__cause__)
         out["own error over there"] = actor.run(fail) == "caught"
         out["one lock"] = actor.hold() and not actor.run(lambda: GUARD.acquire(blocking=False))
         out["not mine"] = not GUARD.locked()
