@@ -36,7 +36,7 @@ from remotely.errors import (
     WorkerLost,
 )
 from remotely.future import as_completed
-from remotely.handle import Group, close, get_actor, put, submit
+from remotely.handle import Group, close, get_actor, kill, put, status, submit
 from remotely.idempotent import idempotent
 from remotely.remote_class import group, local, options, remote_class
 from remotely.stream import Stream, merge
@@ -68,6 +68,7 @@ __all__ = [
     "group",
     "idempotent",
     "is_connected",
+    "kill",
     "local",
     "merge",
     "options",
@@ -75,5 +76,6 @@ __all__ = [
     "remote_class",
     "shipped",
     "shutdown",
+    "status",
     "submit",
 ]

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ from remotely import control
 from remotely.address import DEFAULT_PORT, parse_address
 from remotely.client import client_of
 from remotely.errors import MasterLost, RemotelyError
-from remotely.status import status_facts, tables
+from remotely.report import status_facts, tables
 
 if TYPE_CHECKING:
     from remotely.client import Client
@@ -55,6 +55,7 @@ def main() -> None:
     remotely join 192.168.0.10:8010 --key worker.key
     remotely status                                 who is there, what is free
     remotely logs Counter-1 --follow                what an actor prints
+    remotely kill Counter-1                         end an actor at once
     remotely keys                                   who may come in
     remotely stop
 
@@ -271,11 +272,13 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
                 since                                           seconds since 1970
                 owner   {pid, machine, actor} of the client whose end is its end, actor being
                         the name if that is one; null if it is detached
+    clients     a list: pid, machine, actor (its name, if the client is one), actors (how
+                many it owns); this command is left out
     """
     where = _where(address, port)
     with _client(where, key) as client:
         found = client.status()
-    facts = status_facts(found, where)
+    facts = status_facts(found, where, client.session)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -311,11 +314,7 @@ def logs(
 
 def _show_one(client: "Client", name: str, follow: bool) -> None:
     living = [actor.location for actor in _actors(client)]
-    named = [location for location in living if location.name == name]
-    if len(named) > 1:  # of several scripts
-        ids = ", ".join(f"{where.actor} (pid {where.pid})" for where in named)
-        raise RemotelyError(f"{len(named)} actors are named {name}; name one by its id: {ids}")
-    actor = named[0].actor if named else name
+    actor = _id_of(name, living)
     piece = client.read_log(actor, -1).result()
     if not piece.known:
         names = ", ".join(sorted({location.name for location in living})) or "none now"
@@ -328,6 +327,15 @@ def _show_one(client: "Client", name: str, follow: bool) -> None:
             time.sleep(FOLLOW_EVERY_S)
         piece = client.read_log(actor, piece.offset).result()
         click.echo(piece.text, nl=False)
+
+
+def _id_of(name: str, living: Sequence[control.Location]) -> str:
+    """Return the id of the actor of a name; the name itself if none that lives has it."""
+    named = [location for location in living if location.name == name]
+    if len(named) > 1:  # of several scripts
+        ids = ", ".join(f"{where.actor} (pid {where.pid})" for where in named)
+        raise RemotelyError(f"{len(named)} actors are named {name}; name one by its id: {ids}")
+    return named[0].actor if named else name
 
 
 def _show_all(client: "Client", follow: bool) -> None:
@@ -353,7 +361,29 @@ def _actors(client: "Client") -> Iterable[control.ActorStatus]:
     return [actor for worker in client.status().workers for actor in worker.actors]
 
 
-# --- stop -----------------------------------------------------------------------------------------
+# --- kill, stop -----------------------------------------------------------------------------------
+
+
+@main.command(short_help="End an actor at once, whatever it is doing.")
+@click.argument("actor")
+@click.option("--address", metavar="HOST:PORT", help="Of the master.  [REMOTELY_ADDRESS]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Of a cluster on this machine.  [8010]")
+@_key
+def kill(actor: str, address: str | None, port: int | None, key: Path | None) -> None:
+    """End an actor at once: its calls fail, its own `close` is not called, it is not restarted.
+
+    ACTOR is a name that `remotely status` shows, or an id.
+    """
+    with _client(_where(address, port), key) as client:
+        living = [found.location for found in _actors(client)]
+        meant = _id_of(actor, living)
+        for location in living:
+            if location.actor == meant:
+                client.end([client.borrow(meant, location.name)], 0.0)
+                click.echo(f"{location.name} (pid {location.pid}) has ended.")
+                return
+    names = ", ".join(sorted({location.name for location in living})) or "none now"
+    raise RemotelyError(f"no actor of this cluster is named {actor!r}; there are: {names}")
 
 
 @main.command(short_help="End the cluster of this machine at a port.")

@@ -60,10 +60,12 @@ from remotely.loop import Loop
 from remotely.partner import Parcel
 from remotely.question import Question
 from remotely.ref import Ref
+from remotely.report import ClusterStatus, as_objects, status_facts
 from remotely.shipping import Shipment
 from remotely.wire import Kind
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
+KILLED_WAIT_S = 5.0  # for a killed actor's end to be told; a busy machine takes long over a core
 GONE_WAIT_S = 1.0  # after an actor said that it ends, for the master to know it too
 SAY_WAITING_AFTER_S = 2.5  # a cluster that is just starting needs no word
 FAREWELL_S = 3.0
@@ -235,6 +237,9 @@ class Client:
         self._check()
         deadline = time.monotonic() + grace_s
         actors = [r for r in remotes if isinstance(r, ClusterActor) and r.ended is None]
+        if not grace_s:
+            self._kill(actors)
+            return
         asked = self._send(actors, Kind.END, "", NOTHING, background=True)[::-1]
         for actor in actors:
             try:
@@ -246,6 +251,15 @@ class Client:
             finally:
                 actor.gone.wait(GONE_WAIT_S)
                 self._mark_closed(actor)
+
+    def _kill(self, actors: Sequence[ClusterActor]) -> None:
+        for actor in actors:
+            if not actor.owned:  # who asks where it is, is told of its end
+                self._locate(actor)
+            self._have_ended(actor.actor, 0.0)
+        for actor in actors:
+            actor.gone.wait(KILLED_WAIT_S)
+            self._mark_closed(actor)
 
     def release(self, remote: Remote) -> None:
         if self._closed or self._pid != os.getpid():
@@ -289,6 +303,9 @@ class Client:
                 self._on_shutdown()
 
     # --- asking the master ------------------------------------------------------------------------
+
+    def report(self) -> ClusterStatus:
+        return as_objects(status_facts(self.status(), self.address.removeprefix("tcp://")))
 
     def status(self) -> control.Status:
         """Return who is on the cluster."""

@@ -1,7 +1,7 @@
 """The seam between what users hold (handles, groups) and what runs their objects.
 
 Handles know an Engine and nothing of ZeroMQ; `client.Client` is the engine of a cluster,
-`local.Local` the one of REMOTELY_LOCAL=1.  A further engine has these ten verbs to provide.
+`local.Local` the one of REMOTELY_LOCAL=1.  A further engine has these eleven verbs to provide.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from remotely.future import CallFuture
+from remotely.report import ClusterStatus
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +96,10 @@ class Engine(Protocol):
         """Return what can be passed in the place of `value` and arrives as it."""
 
     def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
-        """End each after the calls made before, and return when they have ended."""
+        """End each after the calls made before, and return when they have ended.
+
+        With no grace they end at once, whatever they are doing.
+        """
 
     def release(self, remote: Remote) -> None:
         """The last handle in this process is gone: if owned, so is the actor.  Never blocks."""
@@ -105,6 +109,9 @@ class Engine(Protocol):
 
     def borrow(self, actor: str, name: str) -> Remote:
         """Return the actor of a handle that arrived from another process."""
+
+    def report(self) -> ClusterStatus:
+        """Tell who is there."""
 
     def shutdown(self) -> None:
         """End what this process owns and let go of the cluster."""

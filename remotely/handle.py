@@ -19,6 +19,7 @@ from remotely.engine import Options, Remote
 from remotely.future import CallFuture, completed, failed
 from remotely.idempotent import retries_of
 from remotely.lease import DRAIN_S
+from remotely.report import ClusterStatus
 from remotely.special import defines, leave, special_methods
 from remotely.stand_in import Routine
 
@@ -241,17 +242,21 @@ def close(target: Any, grace_s: float = DRAIN_S) -> None:
 
     An actor that has not ended after `grace_s` seconds is made to.  Closing again does nothing.
     """
-    if isinstance(target, Group):
-        handles = target._remotely_handles
-    elif issubclass(type(target), Handle):
-        handles = (target,)
-    else:
-        raise TypeError(f"close takes a handle or a group; {target!r} is neither")
-    by_engine: dict[Any, list[Remote]] = {}
-    for handle in handles:
-        by_engine.setdefault(_remote(handle).engine, []).append(_remote(handle))
-    for engine, remotes in by_engine.items():
-        engine.end(remotes, grace_s)
+    _end(target, grace_s)
+
+
+def kill(target: Any) -> None:
+    """End an actor or a group at once, whatever it is doing.
+
+    Calls that are under way fail with ActorDied; the class's own `close` is not called, and
+    `max_restarts` does not bring it back.
+    """
+    _end(target, 0.0)
+
+
+def status() -> ClusterStatus:
+    """Return who is on the cluster: machines, clients, actors, and how many requests wait."""
+    return connection.current().report()
 
 
 def get_actor(name: str) -> Any:
@@ -264,6 +269,20 @@ def get_actor(name: str) -> Any:
 def put(value: T) -> T:
     """Pickle a value once, to be passed many times; it arrives as the value."""
     return connection.current().put(value)  # type: ignore[no-any-return]
+
+
+def _end(target: Any, grace_s: float) -> None:
+    if isinstance(target, Group):
+        handles = target._remotely_handles
+    elif issubclass(type(target), Handle):
+        handles = (target,)
+    else:
+        raise TypeError(f"this takes a handle or a group; {target!r} is neither")
+    by_engine: dict[Any, list[Remote]] = {}
+    for handle in handles:
+        by_engine.setdefault(_remote(handle).engine, []).append(_remote(handle))
+    for engine, remotes in by_engine.items():
+        engine.end(remotes, grace_s)
 
 
 class _MethodOf:

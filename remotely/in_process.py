@@ -7,6 +7,7 @@ import asyncio
 import functools
 import inspect
 import itertools
+import os
 import sys
 import time
 import traceback
@@ -21,6 +22,7 @@ from remotely.construct import construct
 from remotely.engine import Options, Remote
 from remotely.errors import ActorDied, NameTaken
 from remotely.future import CallFuture, completed, failed
+from remotely.report import ActorStatus, ClientStatus, ClusterStatus
 from remotely.stand_in import Routine, stays
 from remotely.unseen import Tell, sentence, source
 
@@ -81,7 +83,7 @@ class InProcess:
 
     def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
         for remote in remotes:
-            self._end(remote.actor)
+            self._end(remote.actor, grace_s > 0)
 
     def release(self, remote: Remote) -> None:
         if remote.owned:
@@ -98,14 +100,37 @@ class InProcess:
             found = self._remotes[actor] = Remote(self, actor, name, owned=False)
         return found
 
+    def report(self) -> ClusterStatus:
+        me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._objects))
+        actors = [
+            ActorStatus(
+                name=name,
+                class_name=type(self._objects[actor]).__name__,
+                actor=actor,
+                machine="",
+                worker="",
+                pid=me.pid,
+                cpus=0,
+                gpu_ids=[],
+                memory_limit=0,
+                cpu_percent=0,
+                rss=0,
+                calls=0,
+                since=0,
+                owner=me,
+            )
+            for name, actor in self._names.items()
+        ]
+        return ClusterStatus(address="", waiting=0, machines=[], clients=[me], actors=actors)
+
     def shutdown(self) -> None:
         for actor in list(self._objects):
             self._end_unasked(actor)
 
-    def _end(self, actor: str) -> None:
+    def _end(self, actor: str, in_good_order: bool = True) -> None:
         target = self._objects.pop(actor, None)
         self._names = {name: held for name, held in self._names.items() if held != actor}
-        if callable(close := getattr(target, "close", None)):
+        if in_good_order and callable(close := getattr(target, "close", None)):
             _finish(close())
 
     def _end_unasked(self, actor: str) -> None:

@@ -29,7 +29,7 @@ import pytest
 import remotely
 from remotely import cli, control, launch
 from remotely.client import client_of
-from remotely.status import status_facts
+from remotely.report import status_facts
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
 
 SCRIPT = """
@@ -192,6 +192,7 @@ def test_a_cluster_is_started_used_watched_and_stopped(here: Machine, port: int)
         assert actor["worker"] == machine["worker"]
         assert actor["owner"] == {"pid": script.pid, "machine": machine["machine"], "actor": ""}
         assert actor["rss"] > 1 << 20
+        assert found["clients"] == [actor["owner"] | {"actors": 1}]
 
         table = here.does("status", f"127.0.0.1:{port}")
         assert "2 of 3 CPUs" in table
@@ -203,6 +204,12 @@ def test_a_cluster_is_started_used_watched_and_stopped(here: Machine, port: int)
             "[Counter-1] the total is 5",
         ]
         assert "Counter-1" in here.refuses("logs", "Countr", "--port", port)
+        assert "Counter-1" in here.refuses("kill", "Countr", "--port", port)
+        assert f"Counter-1 (pid {actor['pid']}) has" in here.does(
+            "kill", "Counter-1", "--port", port
+        )
+        table = here.does("status", f"127.0.0.1:{port}")
+        assert re.search(rf"CLIENT +MACHINE +ACTORS\npid {script.pid} +\S+ +0", table)
 
     wait_until(lambda: not here.status(port)["actors"], "the actor ends with its script")
     assert here.does("logs", "Counter-1", "--port", port) == "the total is 2\nthe total is 5\n"

@@ -31,7 +31,7 @@ PURE = (
     "unseen",
     "sought",
     "complaints",
-    "status",
+    "report",
     "errors",
     "control",
 )

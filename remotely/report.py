@@ -1,7 +1,12 @@
-"""What `remotely status` prints: as facts, for programs, and as tables, for people.  Pure."""
+"""Who is on a cluster: as objects, for `remotely.status()`; as facts, for `remotely status --json`;
+and as tables, for people.  Pure.
+"""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from remotely import control
 
@@ -9,13 +14,71 @@ JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not wh
 _MACHINE_COLUMNS = (
     "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
 )  # fmt: skip
+_CLIENT_COLUMNS = ("CLIENT", "MACHINE", "ACTORS")
 _ACTOR_COLUMNS = (
     "ACTOR", "CLASS", "MACHINE", "PID", "CPU", "MEMORY", "CALLS", "SINCE", "WHOSE",
 )  # fmt: skip
 
 
-def status_facts(found: control.Status, address: str) -> dict[str, Any]:
-    """Return what `status --json` prints, as documented there."""
+class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine, which is one worker; memory in bytes."""
+
+    worker: str  # its id
+    machine: str
+    address: str
+    python: str
+    cpus: float
+    gpus: int
+    memory: int
+    free_cpus: float
+    free_gpus: int
+    free_memory: int
+
+
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A script, or an actor that uses the cluster; `actor` is then its name."""
+
+    pid: int
+    machine: str
+    actor: str
+    actors: int = 0  # how many it owns
+
+
+class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor: what it was given, what it uses and has done."""
+
+    name: str
+    class_name: str = msgspec.field(name="class")
+    actor: str  # its id
+    machine: str
+    worker: str
+    pid: int
+    cpus: float
+    gpu_ids: list[int | str]  # as CUDA knows them
+    memory_limit: int  # bytes; 0 is none
+    cpu_percent: float
+    rss: int  # bytes
+    calls: int
+    since: float  # seconds since 1970
+    owner: ClientStatus | None  # whose end is its end; None if it is detached
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is on the cluster, as `remotely.status()` returns it."""
+
+    address: str  # of the master; empty without a cluster
+    waiting: int  # requests that wait for room
+    machines: list[MachineStatus]
+    clients: list[ClientStatus]
+    actors: list[ActorStatus]
+
+
+def as_objects(facts: dict[str, Any]) -> ClusterStatus:
+    return msgspec.convert(facts, ClusterStatus)
+
+
+def status_facts(found: control.Status, address: str, without: str = "") -> dict[str, Any]:
+    """Return what `status --json` prints, as documented there; `without` that session."""
     actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
     names = {actor.location.actor: actor.location.name for _, actor in actors}
     owners = {
@@ -26,6 +89,7 @@ def status_facts(found: control.Status, address: str) -> dict[str, Any]:
         }
         for client in found.clients
     }
+    owned = Counter(actor.request.owner for _, actor in actors)
     unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
     machine = ("worker", "machine", "address", "python", "cpus", "gpus", "memory")
     free = ("free_cpus", "free_gpus", "free_memory")
@@ -35,6 +99,11 @@ def status_facts(found: control.Status, address: str) -> dict[str, Any]:
         "waiting": found.waiting,
         "machines": [
             {name: getattr(worker, name) for name in machine + free} for worker in found.workers
+        ],
+        "clients": [
+            {**client, "actors": owned[session]}
+            for session, client in owners.items()
+            if session != without
         ],
         "actors": [
             {
@@ -105,6 +174,16 @@ def tables(facts: dict[str, Any], now: float) -> str:
             for a in actors
         ]
         parts.append(_table(_ACTOR_COLUMNS, rows))
+    if clients := facts["clients"]:
+        rows = [
+            (
+                f"actor {c['actor']}" if c["actor"] else f"pid {c['pid']}",
+                c["machine"],
+                str(c["actors"]),
+            )
+            for c in clients
+        ]
+        parts.append(_table(_CLIENT_COLUMNS, rows))
     return "\n\n".join(parts)
 
 
