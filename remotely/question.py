@@ -1,5 +1,6 @@
 """What a client asks the master, and waits for."""
 
+import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,16 +13,15 @@ class Question(Future[Any]):
     def __init__(self, message: msgspec.Struct) -> None:
         super().__init__()
         self.message = message
-        self._waits_for_room = False
+        # Not the future's own condition: `result()` that is woken takes it for the time's end.
+        self._has_news = news = threading.Event()
+        self.add_done_callback(lambda _: news.set())
 
     def wait_for_room(self) -> None:
         """There is none yet, the master says."""
-        with self._condition:
-            self._waits_for_room = True
-            self._condition.notify_all()
+        self._has_news.set()
 
     def has_room(self) -> bool:
         """Wait for the answer, or for the word that it will be long in coming."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._waits_for_room or self.done())
-            return self.done()
+        self._has_news.wait()
+        return self.done()
