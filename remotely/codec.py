@@ -133,6 +133,9 @@ class _ByValue(Exception):
     """Plain pickle has met a class or function that must travel by value."""
 
 
+_VALUE = Way.VALUE  # to look a member up takes ten times as long, and is done for each class
+
+
 class _PlainPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for all but the plainest objects."""
@@ -141,7 +144,7 @@ class _PlainPickler(pickle.Pickler):
             return reducer(obj)
         if isinstance(obj, (type, FunctionType)):
             module: object = obj.__module__
-            if not isinstance(module, str) or way_of(module) is Way.VALUE:
+            if not isinstance(module, str) or way_of(module) is _VALUE:
                 raise _ByValue
         return NotImplemented
 
