@@ -298,6 +298,7 @@ class Channel:
                     return
                 self._drain(me.arrived)  # what arrived before the end counts
                 self._ended = ended
+                may_have_left = self._may_have_left()
                 pending, self._pending = self._pending, {}
                 self._unsent.update(self._held)
                 if self._leader is not None:  # it cannot leave, and close its descriptor, meanwhile
@@ -310,7 +311,7 @@ class Channel:
                 self._settle(future)
                 if asked:
                     future.on_unseen = None
-                future.lose(ended(self.connected and future.call_id not in self._unsent))
+                future.lose(ended(may_have_left and future.call_id not in self._unsent))
             self._partner = None
         if not me.hands_over:
             delivery.hand_over(me)
@@ -587,8 +588,22 @@ class Channel:
             self._loop.unwatch(self._monitor.FD)
             self._monitor.close(linger=0)
 
+    def _may_have_left(self) -> bool:
+        """Tell whether the actor may have received anything, by the last word of the monitor.
+
+        libzmq tells it of the handshake before it sends the first byte: so what is not told by now
+        has not been.  Who may not ask, since it is the loop's, cannot rule it out.
+        """
+        if self._loop.is_own_thread():
+            self._read_monitor()
+            return self.connected
+        return True
+
     def _hear_monitor(self) -> None:
         """On the loop's thread."""
+        self._read_monitor()
+
+    def _read_monitor(self) -> None:
         while not self._monitor.closed and readable(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

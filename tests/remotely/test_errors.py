@@ -168,6 +168,20 @@ def test_all_calls_in_flight_end_when_their_actor_dies(cluster: str) -> None:
     assert all(isinstance(f.exception(timeout=5), remotely.ActorDied) for f in futures)
 
 
+def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The news of a death comes from the master, and may overtake those of the connection."""
+    monkeypatch.setattr(Channel, "_hear_monitor", lambda self: None)
+    worker = Worker()
+    pid = worker.pid()
+    future = worker.sleep.submit(60)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(remotely.ActorDied) as died:
+        future.result(20)
+    assert died.value.may_have_run
+
+
 def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
     embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
