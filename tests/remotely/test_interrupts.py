@@ -7,6 +7,7 @@ strike only where this one has let go of the interpreter.
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from contextlib import contextmanager
@@ -31,14 +32,17 @@ pytestmark = [
 
 @remotely.remote_class
 class Echo:
-    def echo(self, value: Any) -> Any:
+    def echo(self, value: Any, seconds: float = 0.0) -> Any:
+        time.sleep(seconds)
         return value
 
 
 @contextmanager
-def interrupting() -> Iterator[Callable[[float], object]]:
+def interrupting(
+    handler: Callable[..., object] = signal.default_int_handler,
+) -> Iterator[Callable[[float], object]]:
     """Yield what sets the time, in seconds, after which this thread is interrupted."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before = signal.signal(signal.SIGALRM, handler)
     try:
         # And again: one that strikes in a destructor is printed, not raised.
         yield lambda after_s: signal.setitimer(signal.ITIMER_REAL, after_s, 1.0)
@@ -95,6 +99,37 @@ def test_a_thousand_interrupts_end_the_calls_that_they_interrupt_and_no_other(
     cluster: str,
 ) -> None:
     interrupt_calls(1000, seed=2)
+
+
+def test_a_signal_handler_may_call_the_actor_for_which_its_thread_waits(cluster: str) -> None:
+    echo = Echo()
+    saved: list[str] = []
+    with interrupting(lambda *_: saved.append(echo.echo("saved"))) as after:
+        after(0.1)
+        assert echo.echo("slow", seconds=0.4) == "slow"
+    assert saved == ["saved"]
+
+
+def test_a_signal_handler_may_call_at_any_moment(cluster: str) -> None:
+    draw = random.Random(3)
+    echo = Echo()
+    asked: list[int] = []
+    saved: list[Any] = []
+
+    def save(*_: object) -> None:
+        asked.append(len(asked))
+        saved.append(echo.echo(asked[-1]))
+
+    with interrupting(save) as after:
+        for strike in range(50):
+            after(draw.uniform(20e-6, 3e-3))
+            while len(asked) <= strike:
+                values = [draw.choice((i, i, LARGE)) for i in range(20)]
+                futures = [echo.echo.submit(value) for value in values]
+                assert echo.echo(SMALL) == SMALL
+                for value, future in zip(values, futures, strict=True):
+                    assert np.array_equal(future.result(NO_LATER_THAN_S), value)
+    assert saved == asked
 
 
 def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile(
