@@ -50,6 +50,7 @@ from remotely import arena, codec, control, delivery, faults, host, in_flight, s
 from remotely.arena import Loan
 from remotely.codec import NOTHING
 from remotely.control import Location
+from remotely.deadlock import Blocked
 from remotely.delivery import Arrived
 from remotely.ending import Ended
 from remotely.errors import WireError
@@ -92,6 +93,7 @@ class Channel:
         pair: KeyPair,
         budget: Budget,
         on_broken: Callable[["Channel"], None],
+        blocked: Blocked | None = None,
     ) -> None:
         self.location = location
         self.connected = False
@@ -116,6 +118,7 @@ class Channel:
         self._partner: Partner | None = None
         self._ended: Ended | None = None
         self._on_broken = on_broken
+        self._blocked = blocked  # if this process is an actor
         self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
         self._monitor = self._socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._fd = int(self._socket.FD)
@@ -131,6 +134,8 @@ class Channel:
         self, kind: Kind, name: str, parcel: Parcel, future: CallFuture[Any], background: bool
     ) -> None:
         """Send one call.  Without `background` the caller is about to wait for it."""
+        if self._blocked is not None and not background:
+            self._blocked.refuse(self.location, future.what)
         bounded = background and kind is Kind.CALL
         if bounded and len(self._pending) >= in_flight.CALLS_A_HANDLE:
             self._wait_for_room(0)
@@ -203,13 +208,18 @@ class Channel:
         poll.register(wake, select.POLLIN)
         leads = False
         outer: int | None = None  # ours, if this is a signal handler's wait within our own
+        blocks = None
         try:
+            if self._blocked is not None and deadline is None:
+                blocks = self._blocked if self._blocked.begin(self.location, future) else None
             if arrived:  # we are within a hand-over of our own, and this may be the next
                 delivery.hand_over(me)
             while not future.answered:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return
+                if blocks is not None:
+                    left_s = blocks.go_on(self.location, begin)
                 with self._lock:
                     self._send_held()
                     here = self._pending.get(future.call_id) is future  # or sent again, elsewhere
@@ -224,7 +234,7 @@ class Channel:
                 try:
                     if not leads:  # somebody else receives it, or is completing it at this moment
                         future.block(left_s)
-                        return
+                        continue
                     if not arrived:
                         self._sleep(poll, wake, begin, left_s)
                 finally:
@@ -242,6 +252,8 @@ class Channel:
             self._leave_to_loop(arrived)
             raise
         finally:
+            if blocks is not None:
+                blocks.end()
             if outer is not None:  # its socket's edge may be gone
                 os.eventfd_write(outer, 1)
         self._soon = time.monotonic() - begin < SOON_S
@@ -533,7 +545,8 @@ class Channel:
 
     def _take_back(self, loan: Loan) -> None:
         if (ours := arena.ours()) is not None:
-            ours.take_back(loan)
+            with shield:
+                ours.take_back(loan)
 
     def _settle(self, future: CallFuture[Any]) -> None:
         if future.nbytes:

@@ -36,6 +36,7 @@ from remotely.channel import Channel
 from remotely.codec import NOTHING
 from remotely.complaints import Complaints
 from remotely.control import Location, Obituary
+from remotely.deadlock import Blocked
 from remotely.ending import Ended, how_it_broke, how_it_ended
 from remotely.engine import Options, Remote
 from remotely.errors import (
@@ -78,7 +79,7 @@ class ClusterActor(Remote):
     def __init__(self, client: "Client", request: control.Request, owned: bool) -> None:
         super().__init__(client, request.actor, request.name, owned)
         self.request = request
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may call amid a call
         self.location: Location | None = None
         self.channel: Channel | None = None
         self.ended: Ended | None = None
@@ -117,6 +118,7 @@ class Client:
         self.session = secrets.token_hex(16)
         self.job = job or self.session
         self._inside = inside
+        self._blocked = Blocked(inside, self._tell) if inside else None
         self._key = key
         self._freight = Freight(shipment)
         self._patience_s = min(max(0.0, patience_s), control.LONGEST_S)
@@ -434,6 +436,7 @@ class Client:
                 self._key.pair,
                 self._budget,
                 self._broken,
+                self._blocked,
             )
         except (zmq.ZMQError, OSError) as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -603,6 +606,8 @@ class Client:
                         self._link.send(end)
                     for question in list(self._tickets.values()):
                         self._link.send(question.message)
+            case control.Deadlocked() if self._blocked is not None:
+                self._blocked.hear(message)
             case control.Farewell():
                 self._farewell.set()
 

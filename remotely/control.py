@@ -62,7 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     name: str
     named: bool = False  # by the user: then no other actor may have that name
-    together: int = 1  # how many of a group are made at once, this among them
+    together: Amount = 1  # how many of a group are made at once, this among them
     class_name: str
     owner: str  # the session whose end is the actor's end; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output
@@ -182,6 +182,21 @@ class ReadLog(_Struct, frozen=True):
     offset: Offset = -1
 
 
+class Blocked(_Struct, frozen=True):
+    """I live in an actor, and that has served nobody for a while: it waits for another.
+
+    Said again for as long as the wait lasts, which has this number.
+    """
+
+    wait: Amount
+    actor: str
+    call: str
+
+
+class Unblocked(_Struct, frozen=True):
+    pass
+
+
 class Goodbye(_Struct, frozen=True):
     """End my actors, then let me go."""
 
@@ -242,6 +257,13 @@ class Output(_Struct, frozen=True):
 
 class Farewell(_Struct, frozen=True):
     pass
+
+
+class Deadlocked(_Struct, frozen=True):
+    """Your wait of this number is one of a circle."""
+
+    wait: Amount
+    why: str
 
 
 # --- to a worker, and back from one that is asked who it is ---------------------------------------
@@ -409,7 +431,16 @@ class Exited(_Struct, frozen=True):
 
 
 ToMaster = {
-    "client": Hello | Place | End | Locate | AskStatus | ReadLog | Goodbye | Beat,
+    "client": Hello
+    | Place
+    | End
+    | Locate
+    | AskStatus
+    | ReadLog
+    | Blocked
+    | Unblocked
+    | Goodbye
+    | Beat,
     "worker": Register | Spawned | Died | Report | Output | LogPiece | Left | Beat,
 }
 FromMaster = {
@@ -424,6 +455,7 @@ FromMaster = {
         | LogPiece
         | Output
         | Farewell
+        | Deadlocked
         | Tick
         | WhoAreYou
         | Refused

@@ -60,6 +60,14 @@ class CallTimeout(RemotelyError, FutureTimeout):
         return type(self), (self.args[0], self.still_running)
 
 
+class Deadlock(RemotelyError):
+    """Actors wait for each other in a circle, or one for itself: none of the calls can go on.
+
+    Have one of them not wait (`submit`), or serve others meanwhile (`concurrency=2`, async
+    methods).  The call for which this was raised may still run, once its actor is free.
+    """
+
+
 class ActorRaised(RemotelyError):
     """The method raised an error that could not travel; its traceback is the message.
 

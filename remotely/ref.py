@@ -5,6 +5,7 @@ from typing import Any
 from remotely import arena, codec
 from remotely.arena import SHARE_FROM_BYTES
 from remotely.codec import Encoded
+from remotely.shield import shield
 
 
 class Ref:
@@ -16,7 +17,8 @@ class Ref:
 
     def __init__(self, encoded: Encoded) -> None:
         memory = arena.ours() if encoded.nbytes >= SHARE_FROM_BYTES else None
-        placed = memory.place(encoded) if memory else None
+        with shield:
+            placed = memory.place(encoded) if memory else None
         if memory and placed:
             self._buffers = memory.pin(placed)
             self._payload = self._buffers.pop(0) if placed.has_payload else encoded.payload

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from remotely import control, shortage
+from remotely.circles import Circles
 from remotely.index import Index
 from remotely.lease import EXPECTED_S, LEASE_S, Leases
 from remotely.log_asks import LogAsks
@@ -106,6 +107,7 @@ class Registry:
         self._actors: dict[str, Record] = {}
         self._names: dict[str, str] = {}
         self._waiting = Waiting()
+        self._circles = Circles()
         self._deaths: OrderedDict[str, control.Obituary] = OrderedDict()
         self._log_asks = LogAsks(tell)
         self._restarts = Restarts()
@@ -232,11 +234,28 @@ class Registry:
                 self._tell(who, self._status(ticket))
             case control.ReadLog():
                 self._read_log(who, message)
+            case control.Blocked():
+                self._hear_blocked(who, message, now)
+            case control.Unblocked():
+                self._circles.end(self._sessions[who].hello.actor)
             case control.Goodbye():
                 self._sessions[who].leaving = True
                 self._waiting.remove_session(who)
                 self._end_owned(who)
                 self._say_farewell(who)
+
+    def _hear_blocked(self, who: str, blocked: control.Blocked, now: float) -> None:
+        """An actor waits for another: tell it if that closes a circle."""
+        actor = self._sessions[who].hello.actor
+        if (record := self._actors.get(actor)) is None:
+            return
+        sentence = f"{record.request.name} waits for {blocked.call}"
+        if circle := self._circles.hear(actor, blocked.wait, blocked.actor, sentence, now):
+            why = (
+                f"{' and '.join(circle)}: none of them can go on. Have one of them not wait "
+                "(submit), or serve others while it waits (concurrency=2, or async methods)"
+            )
+            self._tell(who, control.Deadlocked(wait=blocked.wait, why=why))
 
     def end_session(self, who: str) -> None:
         """A client has ended, and with it the actors that it owns."""
@@ -245,6 +264,7 @@ class Registry:
         self._leases.end(who)
         self._let_go(who)
         self._inside.discard(session.hello.actor, who)
+        self._circles.end(session.hello.actor)
         for module in session.modules:
             self._using.discard((session.hello.python, module), who)
         for actor in self._watched.pop(who):

@@ -26,6 +26,7 @@ PURE = (
     "registry",
     "index",
     "waiting",
+    "circles",
     "log_asks",
     "restarts",
     "unseen",
