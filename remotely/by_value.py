@@ -76,7 +76,7 @@ def _decide(module_name: str) -> Way:
         return Way.INSTALLED
     if file and (_is_library(file) or any(e.provides(module_name, file) for e in _in_place())):
         return Way.INSTALLED
-    if file and _reads_plainly(loader):
+    if file and _reads_plainly(loader, module_name):
         return Way.SOURCE
     package = module_name.rpartition(".")[0]
     # What an installed package makes by hand is there when the package has been imported.
@@ -92,12 +92,17 @@ def _is_library(file: Path) -> bool:
     return any(file.is_relative_to(folder) for folder in _library_folders())
 
 
-def _reads_plainly(loader: object) -> bool:
-    """Tell whether a module of this loader is what Python makes of its source, and no more."""
+def _reads_plainly(loader: object, module_name: str) -> bool:
+    """Tell whether a module of this loader is what Python makes of its source, or as good."""
+    kind = type(loader)
+    if kind.__module__ == "_pytest.assertion.rewrite":
+        # It adds to asserts.  What tests share does without; but tests themselves would have each
+        # actor import pytest.
+        name = module_name.rpartition(".")[2]
+        return not (name == "conftest" or name.startswith("test_") or name.endswith("_test"))
     if isinstance(loader, SourceFileLoader):
-        kind = type(loader)
         return all(getattr(kind, n) is getattr(SourceFileLoader, n) for n in _READING)
-    return type(loader) is zipimporter
+    return kind is zipimporter
 
 
 _READING = ("get_code", "source_to_code")

@@ -185,6 +185,7 @@ TEST = (
         print('told', json.dumps(out))
     """)
 )
+CONFTEST = "import pytest\npytest.register_assert_rewrite('flat', 'app.kinds')\n"
 CELLS = """
     import linecache
     def run(number, text):
@@ -241,7 +242,10 @@ def folder(tmp_path: Path) -> Path:
 WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
     "a script": ({"script.py": SCRIPT}, ["script.py"]),
     "python -m": ({"app/main.py": SCRIPT}, ["-m", "app.main"]),
-    "pytest": ({"test_it.py": TEST}, ["-m", "pytest", "-qs", "-p", "no:cacheprovider"]),
+    "pytest": (
+        {"test_it.py": TEST, "conftest.py": CONFTEST},
+        ["-m", "pytest", "-qs", "-p", "no:cacheprovider"],
+    ),
     "pytest importlib": (
         {"tests/deep/test_it.py": TEST, "pytest.ini": "[pytest]\npythonpath = ."},
         ["-m", "pytest", "-qs", "-p", "no:cacheprovider", "--import-mode=importlib"],
