@@ -1,7 +1,6 @@
 """Where a worker makes the processes of its actors: forks of its zygote, or new interpreters.
 
-    no variables of its own    forked from the zygote (zygote.py), which the nursery holds, and
-                               starts again when it ends
+    no variables of its own    forked from the zygote (zygote.py, zygote_line.py)
     variables of its own       a new interpreter: they hold from its first import on (birth.py)
 
 Either way the child is told who it is to be by the first message on a socket of its own.
@@ -12,7 +11,6 @@ and neither of the two ever waits for the other to read.
 """
 
 import contextlib
-import errno
 import os
 import socket
 import subprocess
@@ -27,14 +25,13 @@ import msgspec
 from remotely import control, host
 from remotely.child import Child, kill_group
 from remotely.complaints import Complaints
-from remotely.control import MAX_MESSAGE
 from remotely.keys import fresh_pair
 from remotely.log_files import LogFiles
 from remotely.loop import Loop
 from remotely.output import Output
+from remotely.zygote_line import ZygoteLine
 
 FORKS_AT_ONCE = 32  # a socket holds some 278 messages, and a process's limit of descriptors less
-AGAIN_S = 1.0  # after which that is tried again for which the machine had no room
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class Parent(Protocol):
 
 
 class Nursery:
-    """Starts what it is asked for, and its zygote."""
+    """Starts what it is asked for, one after the other."""
 
     def __init__(
         self,
@@ -86,14 +83,13 @@ class Nursery:
         self._home = home
         self._logs = logs
         self._parent = parent
-        self._complaints = complaints
         self._waiting: dict[str, control.Spawn] = {}  # the first to come first
         self._expected: dict[str, Child] = {}  # of whose birth the zygote is to tell
         self._is_due = False  # `_serve` will be called
-        self._preloaded: set[str] = set()
-        self._closing = False
         (home.folder / "s").mkdir(parents=True, exist_ok=True)
-        self._start_zygote()
+        self._zygote = ZygoteLine(
+            loop, home.folder, home.worker, self._hear_zygote, self._lose_zygote, complaints
+        )
 
     def ask(self, spawn: control.Spawn) -> None:
         """Have an actor born when its turn comes."""
@@ -145,23 +141,13 @@ class Nursery:
 
     def preload(self, modules: list[str]) -> None:
         """Have modules imported before the next fork."""
-        if (new := set(modules) - self._preloaded) and self._zygote.fileno() >= 0:
-            self._preloaded |= new
-            with contextlib.suppress(OSError):  # its end is seen by `_hear_zygote`
-                self._zygote.send(control.write(control.Preload(modules=sorted(new))))
+        self._zygote.preload(modules)
 
     def stop(self) -> None:
         """Start no other zygote when this one ends."""
-        self._closing = True
+        self._zygote.stop()
 
     def close(self) -> None:
-        """End the zygote.
-
-        Not asked to end: it may be in the middle of an import of many seconds.  What it was about
-        to tell of is a child of the worker's now, and is killed like the rest.
-        """
-        self._zygote_process.kill()
-        self._zygote_process.wait()
         self._zygote.close()
 
     def _conceive(self, spawn: control.Spawn) -> tuple[Child, list[int]]:
@@ -251,40 +237,12 @@ class Nursery:
     # --- the zygote -------------------------------------------------------------------------------
 
     def _fork(self, child: Child, descriptors: list[int]) -> None:
-        if self._zygote.fileno() < 0:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        self.preload(child.request.modules)
-        message = control.write(control.Fork(actor=child.request.actor))
-        socket.send_fds(self._zygote, [message], descriptors)
+        self._zygote.preload(child.request.modules)
+        self._zygote.fork(child.request.actor, descriptors)
         self._expected[child.request.actor] = child
 
-    def _start_zygote(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, contextlib.ExitStack() as undo:
-            undo.enter_context(ours)
-            command = host.module_command("remotely.zygote", str(theirs.fileno()))
-            # The zygote removes the folder if we cannot; it is a child of ours, so that actors
-            # that lose it fall to us.
-            self._zygote_process = subprocess.Popen(
-                [*command, str(self._home.folder), self._home.worker],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # ours goes to whoever started us
-                start_new_session=True,
-            )
-            undo.pop_all()
-        ours.setblocking(False)  # it has room by the rule above; if not, we had rather be told
-        self._zygote = ours
-        self._reader = control.Reader(control.FromZygote)
-        self._loop.watch(ours.fileno(), self._hear_zygote)
-        self._preloaded.clear()  # asked for again by who needs them: one may be what ended the last
-
-    def _hear_zygote(self) -> None:
-        data, descriptors, _, _ = socket.recv_fds(self._zygote, MAX_MESSAGE, 1)
-        if not data:
-            self._zygote_is_gone()
-            return
-        match self._reader.read(data):
+    def _hear_zygote(self, message: object, descriptors: list[int]) -> None:
+        match message:
             case control.Forked(actor=actor, pid=pid):
                 self._forked(self._expected.pop(actor), pid, descriptors)
             case control.NotForked(actor=actor, why=why):
@@ -303,26 +261,12 @@ class Nursery:
         else:
             self._born(child, pid, pidfd)
 
-    def _zygote_is_gone(self) -> None:
-        self._loop.unwatch(self._zygote.fileno())
-        self._zygote.close()
-        if self._closing:
-            return
-        self._complaints.add("zygote", "the zygote ended; starting another", time.monotonic())
+    def _lose_zygote(self) -> None:
         expected, self._expected = self._expected, {}
         for child in expected.values():
             self._parent.not_born(child.request, "the zygote that was to fork it ended")
-        self._restart_zygote()
         if self._waiting:
             self._serve_soon()
-
-    def _restart_zygote(self) -> None:
-        try:
-            self._start_zygote()
-        except OSError as error:
-            sentence = f"no zygote could be started: {error.strerror}"
-            self._complaints.add(sentence, sentence, time.monotonic())
-            self._loop.after(AGAIN_S, self._restart_zygote)
 
 
 def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:

@@ -85,7 +85,7 @@ def family(tmp_path: Path) -> Iterator[Family]:
 def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waiting(
     family: Family,
 ) -> None:
-    os.kill(family.nursery._zygote_process.pid, signal.SIGSTOP)
+    os.kill(family.nursery._zygote.pid, signal.SIGSTOP)
     for number in range(1000):
         family.asks(f"{number}")
 
@@ -97,7 +97,7 @@ def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waitin
     for spawn in family.nursery.waiting[10:]:
         assert family.nursery.withdraw(spawn.request.actor) == spawn.request
     assert family.nursery.withdraw("999") is None
-    os.kill(family.nursery._zygote_process.pid, signal.SIGCONT)
+    os.kill(family.nursery._zygote.pid, signal.SIGCONT)
     family.turns_until(lambda: len(family.births) == FORKS_AT_ONCE + 10, "all that stayed are born")
     assert [child.request.actor for child in family.births] == [
         f"{number}" for number in range(FORKS_AT_ONCE + 10)
@@ -105,13 +105,13 @@ def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waitin
 
 
 def test_an_interpreter_of_its_own_need_not_wait_for_the_zygote(family: Family) -> None:
-    os.kill(family.nursery._zygote_process.pid, signal.SIGSTOP)
+    os.kill(family.nursery._zygote.pid, signal.SIGSTOP)
     for number in range(FORKS_AT_ONCE + 1):
         family.asks(f"{number}")
     family.asks("own", {"A": "1"})
     family.turns_until(lambda: family.births, "a birth")
     assert [child.request.actor for child in family.births] == ["own"]
-    os.kill(family.nursery._zygote_process.pid, signal.SIGCONT)
+    os.kill(family.nursery._zygote.pid, signal.SIGCONT)
 
 
 def descriptors() -> int:
@@ -158,3 +158,26 @@ def test_a_child_whose_end_could_not_be_seen_is_ended(
     family.turns_until(lambda: family.failures, "the failure is told")
     assert family.failures["a"] == "Too many open files"
     assert os.waitstatus_to_exitcode(os.waitpid(begun[0], 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_births_that_a_zygote_took_along_are_told_and_the_others_still_come(
+    family: Family, leaving: bool
+) -> None:
+    zygote = family.nursery._zygote.pid
+    os.kill(zygote, signal.SIGSTOP)
+    for number in range(FORKS_AT_ONCE + 1):
+        family.asks(f"{number}")
+    family.turns_until(lambda: not family.nursery._is_due, "all that could be asked is asked")
+    if leaving:
+        family.nursery.stop()
+        family.nursery.withdraw(f"{FORKS_AT_ONCE}")
+    os.kill(zygote, signal.SIGKILL)
+    os.waitpid(zygote, 0)
+
+    family.turns_until(lambda: len(family.failures) == FORKS_AT_ONCE, "those are told")
+
+    assert set(family.failures.values()) == {"the zygote that was to fork it ended"}
+    if not leaving:
+        family.turns_until(lambda: family.births, "the last is born of another")
+        assert [child.request.actor for child in family.births] == [f"{FORKS_AT_ONCE}"]
