@@ -78,6 +78,8 @@ class CallFuture(Future[R]):
             self.wait(timeout)
         if self._unseen is not None:
             self._see()
+        if self._state == "FINISHED" and self._exception is None:
+            return self._result  # type: ignore[return-value]
         try:
             return super().result()
         finally:
@@ -230,6 +232,12 @@ def failed(error: BaseException, what: str = "", on_unseen: Tell | None = None) 
     future.on_unseen = on_unseen
     future.set_exception(error)
     return future
+
+
+def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
+    """Wait for all of them, whatever their outcomes; their errors count as looked at."""
+    for future in futures:
+        future.exception()
 
 
 def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:

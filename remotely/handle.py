@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from remotely import connection
 from remotely.engine import Options, Remote
-from remotely.future import CallFuture, completed, failed
+from remotely.future import CallFuture, completed, failed, wait_for
 from remotely.idempotent import retries_of
 from remotely.lease import DRAIN_S
 from remotely.report import ClusterStatus
@@ -398,12 +398,7 @@ def _set(handles: Sequence[Any], name: str, value: Any) -> list[CallFuture[Any]]
 
 def _results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
     """Wait for all, so that no call is still running when the first error is raised."""
-    _wait_for(futures)
+    wait_for(futures)
     futures = [*futures][::-1]
     # No frame of ours holds a future whose error is raised; see future.py.
     return [futures.pop().result() for _ in range(len(futures))]
-
-
-def _wait_for(futures: Sequence[CallFuture[Any]]) -> None:
-    for future in futures:
-        future.exception()

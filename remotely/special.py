@@ -12,11 +12,12 @@ they are:
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from remotely.errors import ActorDied, NotPicklable, RemotelyError, WorkerLost
-from remotely.future import CallFuture
+from remotely.future import CallFuture, wait_for
 
 _BINARY = (
     *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow"),
@@ -78,10 +79,9 @@ def _forward(name: str, send: Send) -> Callable[..., Any]:
 def leave(send: Send, handles: Sequence[Any], error: BaseException | None) -> bool:
     """Call `__exit__` of each; true if one of them says that the error is dealt with."""
     alone = len(handles) == 1
-    futures = [_send_exit(send, handle, "__exit__", error, not alone) for handle in handles]
-    for future in futures:
-        future.exception()
-    suppressed = [_outcome(future, error) for future in futures]
+    futures = deque(_send_exit(send, handle, "__exit__", error, not alone) for handle in handles)
+    wait_for(futures)
+    suppressed = [_outcome(futures.popleft(), error) for _ in handles]
     return any(suppressed)
 
 
@@ -105,13 +105,18 @@ def _enter_async(send: Send) -> Callable[..., Any]:
 def _exit_async(send: Send, close: Callable[[Any], None]) -> Callable[..., Any]:
     async def exit_one(self: Any, kind: Any, error: Any, trace: Any) -> bool:
         try:
-            future = _send_exit(send, self, "__aexit__", error, True)
-            await asyncio.wait([asyncio.wrap_future(future)])
-            return _outcome(future, error)
+            futures = deque([_send_exit(send, self, "__aexit__", error, True)])
+            await _end_of(asyncio.wrap_future(futures[0]))
+            return _outcome(futures.pop(), error)
         finally:
             await asyncio.to_thread(close, self)
 
     return exit_one
+
+
+async def _end_of(future: "asyncio.Future[Any]") -> None:
+    await asyncio.wait([future])
+    future.exception()  # or asyncio would say that nobody looked at it
 
 
 def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
@@ -121,6 +126,8 @@ def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
         if error is None:
             raise
         return False  # what ended the block tells more
+    finally:
+        del future  # see future.py
 
 
 def _send_exit(

@@ -61,6 +61,11 @@ class Actor:
     def attribute(self, value: Any) -> None:
         raise Mine
 
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        raise Mine
+
     def work(self) -> int:
         return 1
 
@@ -73,6 +78,12 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+def leave(target: Any) -> None:
+    with target:
+        pass
+
+
+# Not what is raised from `asyncio.run`: its own frames hold the task that raised.
 RAISING: dict[str, Callable[[Any], object]] = {
     "a call": lambda actor: actor.boom(),
     "an argument": lambda actor: actor.boom(lambda: 1),
@@ -88,6 +99,8 @@ RAISING: dict[str, Callable[[Any], object]] = {
     "an attribute written": lambda actor: setattr(actor, "attribute", 1),
     "a result that does not unpickle": lambda actor: actor.broken,
     "a constructor": lambda actor: Actor(Mine),
+    "a with block": lambda actor: leave(Actor()),
+    "a with block of a group": lambda actor: leave(remotely.group(Actor, 2)),
 }
 
 
@@ -175,6 +188,7 @@ def test_an_error_that_arrives_for_nobody_leaves_nothing() -> None:
     actor = Actor()
     future = actor.boom.submit()
     wait_until(future.done, "it raised")
+    assert isinstance(future.exception(), Mine)
     gone = weakref.ref(future)
     del future
     assert gone() is None
