@@ -19,7 +19,7 @@ from remotely.errors import NotConnected, RemotelyError
 from remotely.gpus import Gpus
 from remotely.in_process import InProcess
 from remotely.lease import PLACE_S
-from remotely.sources import importing
+from remotely.sources import importing, library
 
 _lock = threading.RLock()
 _engine: Engine | None = None
@@ -192,6 +192,7 @@ def _after_fork() -> None:
     """The child shares no connection: ZeroMQ's threads are not here, its sockets not ours."""
     global _forked, _lock
     _lock = threading.RLock()
+    library.after_fork()
     _forked = _engine is not None or _adopted is not None
     if (forget := getattr(_engine, "forget", None)) is not None:
         forget()

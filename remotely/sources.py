@@ -79,13 +79,17 @@ class Library:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call an actor meanwhile
         self._held: dict[str, Source] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
         self._installed: set[str] = set()  # most of what is loaded
         self._loaded = 0  # so many modules had been loaded at the last look
         self._whole = Batch("", b"")  # what a new actor is sent
         self._whole_of = 0  # so many batches
+
+    def after_fork(self) -> None:
+        """In a child: whoever held the lock is not here."""
+        self._lock = threading.RLock()
 
     def gather(self) -> None:
         """Make a batch of the modules that are new or were reloaded, if there are any.
@@ -235,11 +239,14 @@ def _pack(sources: Sequence[Source]) -> Batch:
 
 def _unpack(content: bytes) -> list[Source]:
     reader = zlib.decompressobj()
-    # Beside the modules there are their names and paths, which are short, but may be many.
-    packed = reader.decompress(content, 2 * MAX_BYTES)
-    if not reader.eof:
-        raise RemotelyError("the sources of a client are too large, or cut off")
-    return _decode(packed)
+    try:
+        # Beside the modules there are their names and paths, which are short, but may be many.
+        packed = reader.decompress(content, 2 * MAX_BYTES)
+        if reader.eof:
+            return _decode(packed)
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise RemotelyError(f"not the sources of a client: {error}") from None
+    raise RemotelyError("the sources of a client are too large, or cut off")
 
 
 _encode = msgspec.msgpack.Encoder().encode

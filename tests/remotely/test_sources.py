@@ -174,6 +174,12 @@ def test_a_batch_that_would_fill_the_memory_is_refused(monkeypatch: pytest.Monke
         Library().add(batch_of(bomb[:20]))
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage", zlib.compress(b"garbage")])
+def test_what_is_no_batch_is_refused(content: bytes) -> None:
+    with pytest.raises(RemotelyError, match=r"not the sources of a client|cut off"):
+        Library().add(batch_of(content))
+
+
 # --- where it arrives -----------------------------------------------------------------------------
 
 
