@@ -42,6 +42,27 @@ class Child:
         self.is_killed = True
         kill_group(self.pid)
 
+    def figures(self) -> control.Figures:
+        """Return what it uses and has done; nothing of a process that has ended."""
+        cpu, rss = 0.0, 0
+        with contextlib.suppress(psutil.Error):
+            self.cpu = self.cpu or psutil.Process(self.pid)
+            cpu, rss = self.cpu.cpu_percent(), self.cpu.memory_info().rss
+        return control.Figures(actor=self.request.actor, calls=self.calls, cpu_percent=cpu, rss=rss)
+
+    def as_status(self) -> control.ActorStatus:
+        """Return all that a master has to know of it."""
+        figures = self.figures()
+        return control.ActorStatus(
+            location=self.location,
+            request=self.request,
+            gpu_ids=self.gpu_ids,
+            calls=figures.calls,
+            cpu_percent=figures.cpu_percent,
+            rss=figures.rss,
+            since=self.since,
+        )
+
 
 def exit_of(status: int | None) -> int | str | None:
     if status is None:

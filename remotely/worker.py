@@ -7,6 +7,8 @@ unpickles anything; a class and its arguments go from the client to the actor di
     an end               undertaker.py
     we lose our lease    every actor is killed, before the master may place others (fence.py)
     we end               every actor is killed, the folder is removed
+
+The class is over 250 lines: what the master says, and what becomes of an actor, meet in one table.
 """
 
 import contextlib
@@ -21,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from remotely import control, faults, fence, host, pid_file, recipe, sockets
 from remotely.child import Child
@@ -135,7 +136,7 @@ class Worker:
             gpus=len(self._config.gpus),
             gpu_names=self._config.gpus,
             memory=host.memory(),
-            actors=[self._status(c) for c in self._children.values() if c.announced],
+            actors=[c.as_status() for c in self._children.values() if c.announced],
             births=[
                 *(
                     control.Spawn(request=c.request, gpu_ids=c.gpu_ids, again=c.again)
@@ -210,29 +211,8 @@ class Worker:
 
     def _report(self) -> None:
         if self._children:
-            actors = [self._figures(c) for c in self._children.values() if c.announced]
+            actors = [c.figures() for c in self._children.values() if c.announced]
             self._link.send(control.Report(actors=actors))
-
-    def _figures(self, child: Child) -> control.Figures:
-        cpu, rss = 0.0, 0
-        with contextlib.suppress(psutil.Error):
-            child.cpu = child.cpu or psutil.Process(child.pid)
-            cpu, rss = child.cpu.cpu_percent(), child.cpu.memory_info().rss
-        return control.Figures(
-            actor=child.request.actor, calls=child.calls, cpu_percent=cpu, rss=rss
-        )
-
-    def _status(self, child: Child) -> control.ActorStatus:
-        figures = self._figures(child)
-        return control.ActorStatus(
-            location=child.location,
-            request=child.request,
-            gpu_ids=child.gpu_ids,
-            calls=figures.calls,
-            cpu_percent=figures.cpu_percent,
-            rss=figures.rss,
-            since=child.since,
-        )
 
     def _read_log(self, ticket: int, actor: str, offset: int) -> None:
         actor, file = self._logs.find(actor)
@@ -333,7 +313,7 @@ class Worker:
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:
         may_restart = child.announced and child.request.max_restarts and not obituary.asked
-        self._died(obituary, self._status(child) if may_restart else None)
+        self._died(obituary, child.as_status() if may_restart else None)
 
     def _died(self, obituary: control.Obituary, lived: control.ActorStatus | None = None) -> None:
         if obituary.asked:
