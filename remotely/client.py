@@ -70,6 +70,7 @@ KILLED_WAIT_S = 5.0  # for a killed actor's end to be told; a busy machine takes
 GONE_WAIT_S = 1.0  # after an actor said that it ends, for the master to know it too
 SAY_WAITING_AFTER_S = 2.5  # a cluster that is just starting needs no word
 FAREWELL_S = 3.0
+DESCRIPTORS = 65_536  # a handle that is called takes five; many systems allow 1,024
 MASTER_ANSWER_S = 30.0
 
 
@@ -143,6 +144,7 @@ class Client:
         self._on_unseen = self._note_unseen  # bound once, not with each call
         self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
 
+        host.raise_descriptor_limit(at_most=DESCRIPTORS)
         self._loop = Loop()
         self._context = sockets.new_context()
         self._link = Link(

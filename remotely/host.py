@@ -141,7 +141,15 @@ def kill_descendants() -> None:
             process.kill()
 
 
-def raise_descriptor_limit() -> None:
-    """Allow this daemon as many open files as the machine permits; an actor costs it a handful."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def raise_descriptor_limit(at_most: int | None = None) -> None:
+    """Allow this process as many open files as the machine permits; an actor costs it a handful.
+
+    `at_most` is for a process that is not ours alone.  What it starts inherits the limit, and some
+    programs close every number up to it one by one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if at_most is None else min(hard, at_most)
+    if hard == resource.RLIM_INFINITY and at_most is not None:
+        wanted = at_most
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -2,6 +2,13 @@
 
 A client may be faster than its actor.  Past these bounds `submit` waits for earlier calls before
 it sends a further one, and says so, once a handle.
+
+What is bounded is what is asked: calls, and the bytes of their arguments.  An answer belongs to its
+caller from when its actor has it: it is kept by the client until its future is dropped, and an
+actor never waits for a reader.  So the memory of results is that of the futures that a program
+keeps, CALLS_A_HANDLE of them unanswered at most.  Refused: to stop reading when much has arrived
+unread (a future that is waited for would come after those that nobody has asked for yet, and
+never, if the program collects in another order than it submitted).
 """
 
 import logging

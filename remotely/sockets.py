@@ -13,13 +13,15 @@ from typing import Any
 import zmq
 from zmq.backend import Socket as _Backend
 
+from remotely import wire
 from remotely.complaints import Complaints
 from remotely.errors import RemotelyError
 from remotely.keys import KeyPair
 from remotely.lease import CONNECT_S, HANDSHAKE_S, HEARTBEAT_IVL_S, HEARTBEAT_TIMEOUT_S
 
 DOMAIN = b"remotely"
-MAX_FRAME_BYTES = 4 << 30
+CURVE_BYTES = 33  # by which CURVE makes a frame longer: libzmq measures it as it travels
+MAX_FRAME_BYTES = wire.MAX_FRAME_BYTES + CURVE_BYTES
 MAX_SOCKETS = 20_000  # a client of 5,000 actors; libzmq allots slots, not sockets
 
 # What every socket gets: option, value, and what its default would do.

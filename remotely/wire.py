@@ -28,7 +28,7 @@ from remotely.errors import TooLarge, WireError
 
 VERSION = 1
 MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
-MAX_FRAME_BYTES = 4 << 30  # libzmq cuts off who sends a larger one
+MAX_FRAME_BYTES = 4 << 30  # libzmq cuts off who sends a larger one; see sockets.py
 MAX_MESSAGE_BYTES = 16 << 30
 MAX_NAME_BYTES = 65_535
 

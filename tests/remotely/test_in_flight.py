@@ -1,7 +1,10 @@
 """A client that is faster than its actor is held back, and told."""
 
+import resource
 import threading
 import time
+import weakref
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 import remotely
 from remotely import in_flight
+from remotely.client import DESCRIPTORS
 from remotely.in_flight import Budget
 from tests.clusters import wait_until
 
@@ -22,6 +26,9 @@ class Slow:
         time.sleep(seconds)
         self.count += 1
         return self.count
+
+    def give(self, nbytes: int) -> bytes:
+        return bytes(nbytes)
 
 
 def channel_of(actor: Any) -> Any:
@@ -128,3 +135,33 @@ def test_the_first_and_who_may_not_wait_pass_at_once() -> None:
     budget.give(2000)
     budget.wait_for_room(100)
     assert budget.take(100)
+
+
+# --- the descriptors of a script ------------------------------------------------------------------
+
+
+def test_a_script_may_open_as_many_files_as_its_machine_permits(nothing_left: None) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        remotely.connect(cpus=1)
+        raised, kept = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert raised == min(hard, DESCRIPTORS)
+        assert kept == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def test_results_are_kept_with_their_futures_and_go_with_them(embedded: None) -> None:
+    """They are not counted: an actor never waits for a reader."""
+    slow = Slow()
+    futures = [slow.give.submit(1 << 20) for _ in range(50)]
+    wait([futures[-1]], timeout=20)
+    assert channel_of(slow)._nbytes == 0
+    assert all(len(future.result()) == 1 << 20 for future in futures)
+    gone = [weakref.ref(future) for future in futures]
+    futures.clear()
+    assert not any(one() for one in gone)

@@ -15,7 +15,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from remotely import sockets
+from remotely import sockets, wire
 from remotely.complaints import Complaints
 from remotely.keys import KeyPair, fresh_pair
 from remotely.loop import Loop
@@ -340,21 +340,26 @@ def test_while_the_door_does_not_answer_nobody_comes_in(
 # --- limits ---------------------------------------------------------------------------------------
 
 
+def test_what_may_be_encoded_may_be_sent() -> None:
+    limit = next(value for option, value, _ in sockets.OPTIONS if option == zmq.MAXMSGSIZE)
+    assert limit == wire.MAX_FRAME_BYTES + sockets.CURVE_BYTES
+
+
 def test_a_frame_over_the_limit_cuts_its_sender_off_and_nobody_else(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = [
-        (option, 1000 if option == zmq.MAXMSGSIZE else value, why)
+        (option, 1000 + sockets.CURVE_BYTES if option == zmq.MAXMSGSIZE else value, why)
         for option, value, why in sockets.OPTIONS
     ]
     monkeypatch.setattr(sockets, "OPTIONS", small)
     server = world.serve()
     friend, glutton = world.enter(server, world.client), world.enter(server, world.worker)
-    glutton.socket.send(b"." * 900)
+    glutton.socket.send(b"." * 1000)
     friend.socket.send(b"before")
     world.until(lambda: len(server.arrived) == 2)
     server.arrived.clear()
-    glutton.socket.send(b"." * 2000)
+    glutton.socket.send(b"." * 1001)
     world.until(lambda: glutton.has_seen(zmq.EVENT_DISCONNECTED))
     friend.socket.send(b"after")
     world.until(lambda: bool(server.arrived))
