@@ -7,6 +7,7 @@ takes one step on what they saw, and all begin the next round with the new param
 `remotely-rl train a2c` is the same with metrics, checkpoints and a plot.
 """
 
+import contextlib
 import time
 
 import numpy as np
@@ -43,4 +44,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

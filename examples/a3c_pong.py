@@ -9,6 +9,7 @@ saw.  They push these to the shared parameters when they are done; the rule says
 `remotely-rl rules` lists the rules.
 """
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -56,4 +57,5 @@ def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
 
 
 if __name__ == "__main__":
-    main(rule=sys.argv[1] if len(sys.argv) > 1 else "asynchronous")
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main(rule=sys.argv[1] if len(sys.argv) > 1 else "asynchronous")

@@ -8,6 +8,7 @@ PPO's, with the policy that acted as the old one.
 `remotely-rl train appo` is the same with metrics, checkpoints and a plot.
 """
 
+import contextlib
 import time
 from concurrent.futures import FIRST_COMPLETED, wait
 
@@ -51,4 +52,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

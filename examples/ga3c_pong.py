@@ -7,6 +7,7 @@ at once and learns from what they tell it, all at the same time.  `remotely-rl t
 the same with metrics, checkpoints and a plot.
 """
 
+import contextlib
 import time
 from concurrent.futures import FIRST_COMPLETED, wait
 
@@ -50,4 +51,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

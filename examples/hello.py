@@ -1,5 +1,6 @@
 """An object that lives in a process of its own.  Run it: python examples/hello.py"""
 
+import contextlib
 import os
 
 import remotely
@@ -28,4 +29,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

@@ -8,6 +8,7 @@ with older parameters, and sends new ones.
 `remotely-rl train impala` is the same with metrics, checkpoints and a plot.
 """
 
+import contextlib
 import time
 from concurrent.futures import FIRST_COMPLETED, wait
 
@@ -52,4 +53,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

@@ -7,6 +7,7 @@ one gradient for every 8 steps.  `remotely-rl train n_step_q` is the same with m
 checkpoints and a plot; `--trace-decay 0` makes it one-step Q, `--on-policy` besides SARSA.
 """
 
+import contextlib
 import functools
 import time
 
@@ -50,4 +51,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

@@ -7,6 +7,7 @@ turn there, and is out of sight by then.  A model without a memory gets half of 
 one with an LSTM (`lstm=32`) all of them.  The class needs no registration: actors are sent it.
 """
 
+import contextlib
 from typing import Any
 
 import gymnasium
@@ -47,4 +48,5 @@ def main(minutes: float = 0.5) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

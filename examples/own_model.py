@@ -7,6 +7,7 @@ It is made with the shape of an observation and the number of outputs of the pol
 here for a minute on CartPole, and tried out.
 """
 
+import contextlib
 import math
 
 import torch
@@ -41,4 +42,5 @@ def main(minutes: float = 1.0) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

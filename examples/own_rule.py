@@ -7,6 +7,7 @@ settings and one method: what becomes of a contribution.  The same object is pla
 simulation of 32 clients, in this process, and then by four real workers.
 """
 
+import contextlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -78,4 +79,5 @@ def main(pushes: int = 4000) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

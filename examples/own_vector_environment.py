@@ -7,6 +7,7 @@ numpy: thousands of points on a line that a motor pushes, with an action that is
 a Gaussian policy.  One actor steps 256 of them at the price of a few.
 """
 
+import contextlib
 from typing import Any
 
 import gymnasium
@@ -62,4 +63,5 @@ def main(minutes: float = 1.0) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

@@ -3,6 +3,7 @@
 To run it on a cluster, give that one's address to `connect` instead: remotely.connect("host:8010").
 """
 
+import contextlib
 import random
 
 import remotely
@@ -42,4 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

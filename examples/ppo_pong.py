@@ -7,6 +7,7 @@ over what they saw three times, and all begin the next round with the new parame
 `remotely-rl train ppo` is the same with metrics, checkpoints and a plot.
 """
 
+import contextlib
 import time
 
 import numpy as np
@@ -42,4 +43,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

@@ -138,6 +138,10 @@ class Handle:
     def __repr__(self) -> str:
         return f"<handle of {self._remotely_class.__name__} {_remote(self).name!r}>"
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """What a notebook shows; else it would go by the class, and show an address."""
+        return {"text/plain": repr(self)}
+
     def __reduce__(self) -> tuple[Any, ...]:
         remote = _remote(self)
         cls, wait, cluster = self._remotely_class, self._remotely_wait, remote.engine.cluster

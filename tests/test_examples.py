@@ -2,11 +2,14 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.clusters import processes, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,6 +59,30 @@ def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     script = tmp_path / "readme.py"
     script.write_text(pinned + "\n".join(shown), encoding="utf-8")
     assert run(script, local).startswith("11\n16 16\n")
+
+
+@pytest.mark.parametrize("example", sorted(p.stem for p in (ROOT / "examples").glob("*.py")))
+def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
+    text = (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
+    assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
+
+
+def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
+    running = subprocess.Popen(
+        [sys.executable, "-u", ROOT / "examples" / "parallel_pi.py"],
+        env={**environment, "REMOTELY_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    assert "darts" in running.stdout.readline()
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    _, said = running.communicate(timeout=20)
+    assert said == ""
+    wait_until(lambda: not processes(str(tmp_path)), "nothing of it is left")
 
 
 @pytest.mark.slow

@@ -571,6 +571,23 @@ def test_a_class_with_slots_takes_no_other_attribute(place: str, cls: Any) -> No
         remotely.group(cls, 1).y = 1
 
 
+def test_a_notebook_shows_a_handle_by_its_name(place: str) -> None:
+    heavy: Any = remotely.options(Heavy, name=f"shown-{place}")()
+    assert heavy._repr_mimebundle_(include=None, exclude=None) == {"text/plain": repr(heavy)}
+    assert f"shown-{place}" in repr(heavy)
+    assert not hasattr(heavy, "_ipython_canary_method_should_not_exist_")  # or it is not asked
+
+
+@remotely.remote_class
+class ShowsItself:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": "my own"}
+
+
+def test_a_class_that_shows_itself_in_notebooks_does_so(place: str) -> None:
+    assert ShowsItself()._repr_mimebundle_() == {"text/plain": "my own"}
+
+
 def test_tools_that_ask_for_names_of_their_own_ask_nobody_over_there(
     on_cluster: None, tmp_path: Any
 ) -> None:
