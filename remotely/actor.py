@@ -48,8 +48,10 @@ import zmq
 from remotely import arena, connection, control, faults, sockets, wire
 from remotely.batching import Gathering
 from remotely.complaints import Complaints
+from remotely.delegation import Delegation
 from remotely.errors import NotAllowed, WireError
 from remotely.fence import LOOK_EVERY_S, Fence
+from remotely.guests import Guests
 from remotely.keys import KeyPair
 from remotely.loop import Loop
 from remotely.servant import Reply, Servant, raised
@@ -72,7 +74,8 @@ class Actor:
 
     def __init__(self, birth: control.Birth, worker: socket.socket) -> None:
         self._pid = os.getpid()
-        self._servant = Servant(birth)
+        self._delegation = Delegation(self._tell)
+        self._servant = Servant(birth, self._delegation.pair)
         self._worker = worker
         self._fence = Fence(Path(birth.folder))
         self._reader = control.Reader(control.ToActor)
@@ -92,14 +95,12 @@ class Actor:
         self._in_flight = 0  # on the event loop
         self._tasks: set[Any] = set()  # it alone holds them but weakly
 
-        self._client_keys = frozenset(birth.client_keys)
-        self._some_revoked = False
+        self._guests = Guests(birth.client_keys, self._ask_about)
         self._context = sockets.new_context()
         self._complaints = Complaints(lambda said: print(f"remotely: {said}", file=sys.stderr))
-        door = sockets.Door(self._context, self._admit, self._complaints)
-        self._door_socket = door.socket
+        self._zap = sockets.Door(self._context, self._guests.admit, self._complaints)
         self._door = Loop()
-        self._door.watch_socket(door.socket, door.answer)
+        self._door.watch_socket(self._zap.socket, self._zap.answer)
         self._door.watch(worker.fileno(), self._hear_worker)
         self._door.every(COUNT_EVERY_S, self._count)
         self._door.every(LOOK_EVERY_S, self._mind_fence)
@@ -188,7 +189,7 @@ class Actor:
             self._send(self._done.popleft())
             busy = True
         self._wait_for_lease()
-        checks_keys = self._some_revoked  # once: the door thread may change it meanwhile
+        checks_keys = self._guests.some_revoked  # once: the door thread may change it meanwhile
         with self._lock:
             if not sockets.readable(self._socket):
                 return busy
@@ -201,7 +202,7 @@ class Actor:
         except WireError as error:
             self._complaints.add("a message", f"dropped a message: {error}", time.monotonic())
             return True
-        if checks_keys and key not in self._client_keys:
+        if checks_keys and not self._guests.may_call(key):
             for message in messages:
                 self._send(raised(route, message, NotAllowed(REVOKED)))
             return True
@@ -385,17 +386,20 @@ class Actor:
             data = b""
         if not data:  # the worker is gone, and with it our right to be
             _end_group()
-        message = self._reader.read(data)
-        if isinstance(message, control.Admit):
-            admitted = frozenset(message.client_keys)
-            self._some_revoked |= bool(self._client_keys - admitted)
-            self._client_keys = admitted
-            return
-        self._stop_asked = True
-        os.eventfd_write(self._done_fd, 1)
+        match self._reader.read(data):
+            case control.Admit(client_keys=client_keys):
+                self._guests.relist(client_keys)
+            case control.Caller(key=key, admitted=admitted) as caller:
+                self._guests.hear(caller)
+                self._zap.decide(key, "client" if admitted else None)
+            case control.Delegated():
+                self._delegation.confirm()
+            case control.Leave():
+                self._stop_asked = True
+                os.eventfd_write(self._done_fd, 1)
 
-    def _admit(self, key: bytes) -> str | None:
-        return "client" if key in self._client_keys else None
+    def _ask_about(self, key: bytes) -> None:
+        self._tell(control.MayCall(key=key))
 
     def _mind_fence(self) -> None:
         if self._fence.look():
@@ -452,7 +456,7 @@ class Actor:
         self._door_thread.join(LAST_REPLY_S)
         self._socket.close(linger=int(LAST_REPLY_S * 1000))
         if not self._door_thread.is_alive():
-            self._door_socket.close()
+            self._zap.socket.close()
             self._context.term()  # waits until the last reply has left
 
 

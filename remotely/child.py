@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections import deque
 from dataclasses import dataclass, field
 
 import psutil
@@ -19,6 +20,7 @@ class Child:
 
     request: control.Request
     gpu_ids: list[int]
+    seal: bytes  # of its placement
     location: control.Location
     socket: socket.socket
     output: Output
@@ -30,6 +32,8 @@ class Child:
     announced: bool = False
     calls: int = 0
     asked: bool = False
+    delegate: bytes = b""
+    unsaid: deque[bytes] = field(default_factory=deque)  # it was stopped, and has yet to read
     why: str = ""
     cpu: psutil.Process | None = None
     timers: list[Timer] = field(default_factory=list)
@@ -61,6 +65,8 @@ class Child:
             cpu_percent=figures.cpu_percent,
             rss=figures.rss,
             since=self.since,
+            seal=self.seal,
+            delegate=self.delegate,
         )
 
 

@@ -32,6 +32,7 @@ import zmq
 
 from remotely import arena, codec, control, errors, host, keys, sockets, sources, unseen
 from remotely.address import FORKED, nobody, parse_address
+from remotely.admission import bound_id
 from remotely.channel import Channel
 from remotely.codec import NOTHING
 from remotely.complaints import Complaints
@@ -116,7 +117,8 @@ class Client:
     ) -> None:
         self.address = address
         self.cluster = f"{address} {key.master_public.decode()}"
-        self.session = secrets.token_hex(16)
+        self._nonce = secrets.token_hex(16)
+        self.session = bound_id("client", key.pair.public, self._nonce)
         self.job = job or self.session
         self._inside = inside
         self._blocked = Blocked(inside, self._tell) if inside else None
@@ -399,8 +401,6 @@ class Client:
         actor.sent = actor.location.life, frozenset((whole.digest, *stands_for))
         prepare = control.Prepare(
             job=self.job,
-            client_public=self._key.pair.public,
-            client_secret=self._key.pair.secret,
             host=self._host,
             path=[str(Path(entry).absolute()) for entry in sys.path],
             files=self._freight.files,
@@ -575,6 +575,7 @@ class Client:
             machine=host.machine_name(),
             actor=self._inside,
             modules=_heavy_modules(),
+            nonce=self._nonce,
         )
 
     def _hear(self, message: object) -> None:

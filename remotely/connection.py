@@ -9,8 +9,9 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from remotely import control
 from remotely.address import FORKED, SHARED
@@ -21,10 +22,13 @@ from remotely.in_process import InProcess
 from remotely.lease import PLACE_S
 from remotely.sources import importing, library
 
+if TYPE_CHECKING:  # an engine in process needs no keys
+    from remotely.keys import KeyPair
+
 _lock = threading.RLock()
 _engine: Engine | None = None
 _forked = False
-_adopted: tuple[control.Prepare, control.Birth] | None = None  # inside of an actor
+_adopted: tuple[control.Prepare, control.Birth, Callable[[], "KeyPair"]] | None = None
 _shipped_root: Path | None = None
 
 
@@ -128,10 +132,12 @@ def shipped(name: str | Path) -> Path:
     return (_shipped_root or Path.cwd()) / name
 
 
-def adopt(prepare: control.Prepare, birth: control.Birth) -> None:
-    """Let an actor be a client of its cluster, with the key of the client that made it."""
+def adopt(
+    prepare: control.Prepare, birth: control.Birth, delegate: Callable[[], "KeyPair"]
+) -> None:
+    """Let an actor be a client of its cluster, with the key that `delegate` returns."""
     global _adopted
-    _adopted = prepare, birth
+    _adopted = prepare, birth, delegate
 
 
 def set_shipped_root(root: Path) -> None:
@@ -176,13 +182,14 @@ def _embed(
         raise
 
 
-def _connect_from_actor(prepare: control.Prepare, birth: control.Birth) -> Engine:
+def _connect_from_actor(
+    prepare: control.Prepare, birth: control.Birth, delegate: Callable[[], "KeyPair"]
+) -> Engine:
     from remotely.client import Client  # noqa: PLC0415 - an actor that calls nobody needs none
-    from remotely.keys import KeyPair, MemberKey  # noqa: PLC0415
+    from remotely.keys import MemberKey  # noqa: PLC0415
     from remotely.shipping import Shipment  # noqa: PLC0415
 
-    pair = KeyPair(prepare.client_public, prepare.client_secret)
-    key = MemberKey("client", pair, birth.master_public)
+    key = MemberKey("client", delegate(), birth.master_public)
     shipment = Shipment.from_tree(_shipped_root, prepare.files)
     actor = birth.request.actor
     return Client(birth.master, key, shipment, job=prepare.job, inside=actor)

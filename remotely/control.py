@@ -75,6 +75,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     env: dict[str, str] = {}
     modules: list[str] = []  # to be imported before the fork, if the worker has them
+    key: bytes = b""  # the master writes it: the listed key of the client at the root
 
 
 class Obituary(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +99,8 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     cpu_percent: Percent = 0
     rss: Amount = 0
     since: Moment = 0  # wall clock, for people alone
+    seal: bytes = b""  # of its placement; for the master alone
+    delegate: bytes = b""  # the key with which it makes calls, if it does
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +147,7 @@ class Hello(_Struct, frozen=True):
     machine: str
     actor: str = ""  # the actor in which this client lives, if it does
     modules: list[str] = []
+    nonce: str = ""  # what makes `session` of the key; see admission.py
 
 
 class Place(_Struct, frozen=True):
@@ -249,6 +253,7 @@ class LogPiece(_Struct, frozen=True):
 class Output(_Struct, frozen=True):
     """Lines that an actor printed."""
 
+    actor: str
     name: str
     job: str
     error: bool
@@ -270,11 +275,15 @@ class Deadlocked(_Struct, frozen=True):
 
 
 class Spawn(_Struct, frozen=True):
-    """`again`: from what the life before left there (recipe.py), and not by a client."""
+    """`again`: from what the life before left there (recipe.py), and not by a client.
+
+    `seal`: to be shown with the actor, should the master be started again.
+    """
 
     request: Request
     gpu_ids: list[Gpus]
     again: bool = False
+    seal: bytes = b""
 
 
 # --- from a worker --------------------------------------------------------------------------------
@@ -295,6 +304,7 @@ class Register(_Struct, frozen=True):
     actors: list[ActorStatus]
     births: list[Spawn] = []  # of which `Spawned` has not been said yet
     gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
+    nonce: str = ""  # what makes `worker` of the key; see admission.py
 
 
 class Spawned(_Struct, frozen=True):
@@ -313,6 +323,19 @@ class Report(_Struct, frozen=True):
     actors: list[Figures]
 
 
+class Delegate(_Struct, frozen=True):
+    """An actor is about to make calls, with this key.  Its worker writes which actor."""
+
+    key: bytes
+    actor: str = ""
+
+
+class MayCall(_Struct, frozen=True):
+    """Somebody knocks at an actor with this key, which is not listed."""
+
+    key: bytes
+
+
 class Left(_Struct, frozen=True):
     """I have ended my actors, and nothing of me is left on my machine."""
 
@@ -322,6 +345,19 @@ class Left(_Struct, frozen=True):
 
 class Registered(_Struct, frozen=True):
     client_keys: list[bytes]
+
+
+class Delegated(_Struct, frozen=True):
+    """An actor may make calls with its key from now on."""
+
+    actor: str = ""
+
+
+class Caller(_Struct, frozen=True):
+    """Whether this key may call; said to who asked, and again when it may no more."""
+
+    key: bytes
+    admitted: bool
 
 
 class Preload(_Struct, frozen=True):
@@ -381,8 +417,6 @@ class Prepare(_Struct, frozen=True):
     """From the client, before the class: PREPARE in wire.py.  It never passes the master."""
 
     job: str
-    client_public: bytes
-    client_secret: bytes
     host: str
     path: list[str]  # the client's sys.path, of use where both see the same files
     files: dict[str, str]  # relative path: sha256
@@ -441,7 +475,9 @@ ToMaster = {
     | Unblocked
     | Goodbye
     | Beat,
-    "worker": Register | Spawned | Died | Report | Output | LogPiece | Left | Beat,
+    "worker": (
+        Register | Spawned | Died | Report | Output | LogPiece | Delegate | MayCall | Left | Beat
+    ),
 }
 FromMaster = {
     "client": (
@@ -460,11 +496,23 @@ FromMaster = {
         | WhoAreYou
         | Refused
     ),
-    "worker": Registered | Spawn | End | Preload | ReadLog | Leave | Tick | WhoAreYou | Refused,
+    "worker": (
+        Registered
+        | Spawn
+        | End
+        | Preload
+        | ReadLog
+        | Delegated
+        | Caller
+        | Leave
+        | Tick
+        | WhoAreYou
+        | Refused
+    ),
 }
-ToActor = Birth | Admit | Leave
+ToActor = Birth | Admit | Delegated | Caller | Leave
 FromClient = Prepare
-FromActor = Bound | Count | Ending
+FromActor = Bound | Count | Delegate | MayCall | Ending
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 

@@ -28,6 +28,7 @@ import msgspec
 import psutil
 
 from remotely import errors, host, keys, pid_file
+from remotely.admission import bound_id
 from remotely.errors import MasterLost, RemotelyError
 from remotely.gpus import Gpus, choose
 from remotely.keys import MasterKey, MemberKey
@@ -424,8 +425,10 @@ def _worker_config(
     gpus: Gpus | None,
     file: str = "",
 ) -> WorkerConfig:
+    nonce = secrets.token_hex(16)
     return WorkerConfig(
-        worker=secrets.token_hex(8),
+        worker=bound_id("worker", key.pair.public, nonce),
+        nonce=nonce,
         master=address,
         key=key.to_dict(),
         tcp_host=tcp_host,

@@ -43,7 +43,8 @@ class LogAsks:
             self._answer(number, _UNKNOWN)
 
     def hear(self, worker: str, piece: control.LogPiece) -> None:
-        if piece.ticket in self._asks:
+        """Take the answer of a worker that was asked."""
+        if piece.ticket in self._asks and worker in self._asks[piece.ticket].unheard:
             if piece.known:
                 self._answer(piece.ticket, piece)
             else:

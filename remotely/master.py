@@ -24,17 +24,20 @@ import msgspec
 import zmq
 
 from remotely import control, faults, host, pid_file, sockets
+from remotely.admission import Admission
 from remotely.complaints import Complaints
-from remotely.errors import RemotelyError
+from remotely.errors import NotAllowed, RemotelyError
 from remotely.keys import MasterKey, load_master
 from remotely.lease import LEASE_S, TICK_EVERY_S
 from remotely.loop import Loop
 from remotely.registry import Registry
+from remotely.sockets import Unknown
 
 log = logging.getLogger("remotely.master")
 
 MAX_HELD = 1000  # messages of one connection that has yet to say who it is
 REVOKED = "this key was revoked; ask who runs the cluster for another"
+RETURN_S = 2.5  # that a worker may come later than its actors: links back off to 2 s
 LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
 # Messages are trees, and counting references frees them.  The search for cycles, which comes after
 # 700 new objects else, would stop the master of 20,000 actors for 0.1 s again and again.
@@ -64,13 +67,17 @@ class Master:
         self._pidfds: dict[str, int] = {}  # of the peers on this host
         self._held: dict[bytes, list[object]] = {}  # what came along a route before its name did
         self._ticked = time.monotonic()
+        self._admission = Admission(
+            self._key.client_keys, self._key.worker_keys, self._key.pair.secret
+        )
+        self._learns_until = time.monotonic() + LEASE_S if config.learns else 0.0
         self._leave_by = 0.0  # not zero: the cluster is being stopped
         self._registry = Registry(
             self._tell,
             self._let_go,
-            sorted(self._key.client_keys),
+            self._admission,
             LEASE_S,
-            learns_until=time.monotonic() + LEASE_S if config.learns else 0.0,
+            learns_until=self._learns_until,
             is_embedded=config.lifeline,
         )
         self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
@@ -78,8 +85,8 @@ class Master:
 
         self._loop = Loop()
         self._context = sockets.new_context()
-        door = sockets.Door(self._context, lambda key: self._key.role_of(key), self._complaints)
-        self._loop.watch_socket(door.socket, door.answer)
+        self._door = sockets.Door(self._context, self._admit, self._complaints)
+        self._loop.watch_socket(self._door.socket, self._door.answer)
         self._socket = sockets.server(self._context, self._key.pair)
         sockets.bind(self._socket, config.address)
         self._loop.watch_socket(self._socket, self._receive)
@@ -102,27 +109,32 @@ class Master:
     def _receive(self, frames: list[zmq.Frame]) -> None:
         route = frames[0].bytes
         role, key = sockets.sender_of(frames[0])
-        if self._key.role_of(key) != role:
+        if self._admission.role_of(key) != role:
             self._send(route, control.Refused(error="NotAllowed", why=REVOKED))
             return
         try:
             message = self._readers[role].read(frames[1].buffer if len(frames) == 2 else b"")
         except RemotelyError as error:
-            self._send(route, control.Refused(error=type(error).__name__, why=str(error)))
-            whence = sockets.address_of(frames[0])
-            sentence = f"refused what a {role} at {whence} said: {error}"
-            self._complaints.add(f"{role} {whence}", sentence, time.monotonic())
+            self._refuse(frames[0], error)
             return
         if faults.ON:
             faults.at("master.message")
+        try:
+            self._take_in(route, role, key, message)
+        except NotAllowed as error:
+            self._refuse(frames[0], error)
+
+    def _take_in(self, route: bytes, role: str, key: bytes, message: object) -> None:
         now = time.monotonic()
         match message:
             case control.Hello(session=who):
+                hello = self._admission.vet_client(message, key)
                 self._take(who, route, key)
-                if self._registry.greet(message, now) and message.host == self._host:
+                if self._registry.greet(hello, key, now) and message.host == self._host:
                     self._watch(who, message.pid, lambda: self._registry.end_session(who))
                 self._hear_held(route, who, self._registry.hear_client)
             case control.Register(worker=who):
+                self._admission.vet_worker(message, key)
                 self._take(who, route, key)
                 if self._registry.enlist(message, now) and message.host == self._host:
                     why = "its worker's process ended"
@@ -130,12 +142,21 @@ class Master:
                     self._watch(who, message.pid, end)
                 self._hear_held(route, who, self._registry.hear_worker)
                 self._registry.settle(message)
+                self._door.review(self._admission.role_of)
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role == "client":
                 self._registry.hear_client(known, message, now)
             case _:
                 self._registry.hear_worker(known, message, now)
+
+    def _refuse(self, frame: zmq.Frame, error: RemotelyError) -> None:
+        """Tell a peer, and the log, what is wrong with what it said."""
+        refused = control.Refused(error=type(error).__name__, why=str(error))
+        self._send(frame.bytes, refused)
+        role, whence = sockets.sender_of(frame)[0], sockets.address_of(frame)
+        sentence = f"refused what a {role} at {whence} said: {error}"
+        self._complaints.add(f"{role} {whence}", sentence, time.monotonic())
 
     def _take(self, who: str, route: bytes, key: bytes) -> None:
         """A peer is reached along this route from now on."""
@@ -214,18 +235,26 @@ class Master:
 
     # --- keys -------------------------------------------------------------------------------------
 
+    def _admit(self, key: bytes) -> str | Unknown | None:
+        """Answer the door: it may be the key of an actor whose worker has yet to come back."""
+        role = self._admission.role_of(key)
+        if role is None and time.monotonic() < self._learns_until:
+            self._loop.after(RETURN_S, lambda: self._door.decide(key, self._admission.role_of(key)))
+            return Unknown.ASKED
+        return role
+
     def _read_keys(self) -> None:
         """A key was added or revoked: who came with one that is revoked has to go."""
         if not self._key_file:
             return
         self._key = load_master(Path(self._key_file))
+        self._registry.list_keys(self._key.client_keys, self._key.worker_keys)
         for who, key in list(self._keys.items()):
-            if self._key.role_of(key) is None:
+            if self._admission.role_of(key) is None:
                 log.warning("a key was revoked; its holder has to go")
                 self._tell(who, control.Refused(error="NotAllowed", why=REVOKED))
                 self._registry.remove_worker(who, "the key of its worker was revoked")
                 self._registry.end_session(who)
-        self._registry.admit(sorted(self._key.client_keys))
 
     # --- the end ----------------------------------------------------------------------------------
 

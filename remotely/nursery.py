@@ -189,6 +189,7 @@ class Nursery:
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,
+            seal=spawn.seal,
             location=control.Location(
                 actor=request.actor,
                 name=request.name,

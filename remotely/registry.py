@@ -17,13 +17,14 @@ that is asked for the log of an actor that is no more, and everything for a stat
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from remotely import control, shortage
+from remotely.admission import Admission
 from remotely.circles import Circles
 from remotely.index import Index
 from remotely.lease import EXPECTED_S, LEASE_S, Leases
@@ -42,6 +43,8 @@ class Session:
     """A client, for as long as its lease lasts, over any number of connections."""
 
     hello: control.Hello
+    key: bytes  # the listed one at its root: its own, or that behind the actor in which it lives
+    job: str
     modules: set[str] = field(default_factory=set)
     leaving: bool = False
 
@@ -74,6 +77,7 @@ class Brought(NamedTuple):
 
     request: control.Request
     gpu_ids: list[int]
+    seal: bytes  # of its placement
     status: control.ActorStatus | None = None  # of one that is born
     again: bool = False
 
@@ -93,14 +97,14 @@ class Registry:
         self,
         tell: Callable[[str, msgspec.Struct], bool],
         let_go: Callable[[str], None],
-        client_keys: list[bytes],
+        admission: Admission,
         lease_s: float = LEASE_S,
         learns_until: float = 0.0,
         is_embedded: bool = False,
     ) -> None:
         self._tell = tell
         self._let_go = let_go
-        self._client_keys = client_keys
+        self._admission = admission
         self._sessions: dict[str, Session] = {}
         self._workers: dict[str, Machine] = {}
         self._expected: dict[str, Expected] = {}
@@ -124,6 +128,7 @@ class Registry:
         self._now = 0.0  # of the last event
         # A master that was started again hears of what lives as the workers come back.
         self._learns_until = learns_until
+        self._keys_sought: Index[bytes, str] = Index()  # workers, by a key that nobody knew
 
     @property
     def workers(self) -> list[str]:
@@ -172,6 +177,7 @@ class Registry:
         if has_learnt:
             self._learns_until = 0.0
             self._answer_sought(UNHEARD_OF)
+            self._answer_about_keys()
         if given_up or has_learnt:
             self._retry()
 
@@ -179,11 +185,19 @@ class Registry:
         del self._expected[worker]
         self._ledger.remove_worker(worker)
 
-    def admit(self, client_keys: list[bytes]) -> None:
-        """From now on these keys alone may call: the workers tell their actors."""
-        self._client_keys = client_keys
+    def list_keys(self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes]) -> None:
+        """From now on these keys are listed: the workers tell their actors.
+
+        What was placed by a key that is not among them has to end, detached or not.
+        """
+        self._admission.relist(client_keys, worker_keys)
+        for actor, record in list(self._actors.items()):
+            if not self._admission.is_listed(record.request.key):
+                self._take_delegate(actor)
+                self._end_actor(actor, OWNER_GRACE_S)
+        registered = control.Registered(client_keys=self._admission.client_keys)
         for name in self._workers:
-            self._tell(name, control.Registered(client_keys=client_keys))
+            self._tell(name, registered)
 
     def close(self) -> None:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
@@ -193,12 +207,15 @@ class Registry:
 
     # --- clients ----------------------------------------------------------------------------------
 
-    def greet(self, hello: control.Hello, now: float) -> bool:
-        """Take in a client; true if it is new, and not one that comes back."""
+    def greet(self, hello: control.Hello, key: bytes, now: float) -> bool:
+        """Take in a client that was vetted; true if it is new, and not one that comes back."""
         who = hello.session
         new = who not in self._sessions
         if new:
-            self._sessions[who] = Session(hello)
+            home = self._actors.get(hello.actor)
+            self._sessions[who] = Session(
+                hello, home.request.key if home else key, home.request.job if home else who
+            )
             if hello.actor:
                 self._inside.add(hello.actor, who)
         self.renew(who, now)
@@ -344,8 +361,22 @@ class Registry:
     # --- placing ----------------------------------------------------------------------------------
 
     def _place(self, who: str, place: control.Place) -> None:
-        actor = place.request.actor
+        """Place an actor for a session: it is the owner, if there is to be one."""
+        session, actor = self._sessions[who], place.request.actor
+        request = msgspec.structs.replace(
+            place.request,
+            owner=who if place.request.owner else "",
+            maker=who if place.request.maker else "",
+            job=session.job,
+            key=session.key,
+        )
+        place = msgspec.structs.replace(place, request=request)
         record = self._actors.get(actor)
+        for other in (record, self._waiting.get(actor), self._restarts.due(actor)):
+            if other and (other.request.owner, other.request.key) != (request.owner, request.key):
+                why = "this actor is another client's"
+                self._tell(who, control.NotPlaced(ticket=place.ticket, error="NotAllowed", why=why))
+                return
         if record is not None and record.request.life == place.request.life:  # asked again
             self._watch(who, record)
             if record.location is None:
@@ -387,9 +418,9 @@ class Registry:
         while True:
             match self._ledger.place(_asked(request), request.python):
                 case Placement(worker=worker, gpu_ids=gpu_ids):
-                    spawn = control.Spawn(request=request, gpu_ids=list(gpu_ids))
-                    if self._tell(worker, spawn):
-                        self._enter(Record(request, worker, spawn.gpu_ids, asker=(who, place)), who)
+                    record = Record(request, worker, list(gpu_ids), asker=(who, place))
+                    if self._tell_to_spawn(record):
+                        self._enter(record, who)
                         return True
                     self._ledger.release(worker, _asked(request), gpu_ids)
                     self.lose_route(worker)  # and look for another
@@ -433,6 +464,14 @@ class Registry:
                 if waiter.request.actor != request.actor:
                     self._waiting.remove(waiter.request.actor)
                     self._refuse_name(waiter.session, waiter.place)
+
+    def _tell_to_spawn(self, record: Record) -> bool:
+        worker, request, gpu_ids = record.worker, record.request, record.gpu_ids
+        seal = self._admission.seals.seal(worker, request, gpu_ids)
+        return self._tell(
+            worker,
+            control.Spawn(request=request, gpu_ids=gpu_ids, again=record.again, seal=seal),
+        )
 
     def _refuse_name(self, who: str, place: control.Place) -> None:
         why = f"an actor named {place.request.name!r} is on this cluster already"
@@ -575,7 +614,7 @@ class Registry:
                 self._adopt(name, brought)
         if new:
             self._answer_sought(UNHEARD_OF)
-        self._tell(name, control.Registered(client_keys=self._client_keys))
+        self._tell(name, control.Registered(client_keys=self._admission.client_keys))
         return new
 
     def _is_wanted(self, worker: str, brought: Brought, is_new: bool) -> bool:
@@ -585,6 +624,8 @@ class Registry:
         told of another of the same life, which may be waiting for room or about to be born.
         """
         actor, life = brought.request.actor, brought.request.life
+        if not self._is_genuine(worker, brought):
+            return False
         if (waiter := self._waiting.get(actor)) is not None:
             return waiter.request.life == life
         record = self._actors.get(actor)
@@ -596,9 +637,16 @@ class Registry:
             return brought.status is not None and record.location is None
         return is_new and life > record.request.life
 
+    def _is_genuine(self, worker: str, brought: Brought) -> bool:
+        """Tell whether it was placed there, by this master or the one before, and may still be."""
+        request, gpu_ids, seal, *_ = brought
+        return self._admission.is_listed(request.key) and self._admission.seals.is_ours(
+            worker, request, gpu_ids, seal
+        )
+
     def _adopt(self, worker: str, brought: Brought) -> None:
         """Enter an actor that its worker has brought along."""
-        request, gpu_ids, status, again = brought
+        request, gpu_ids, _, status, again = brought
         waiter = self._waiting.remove(request.actor)
         record = Record(request, worker, gpu_ids, again=again)
         if elsewhere := self._actors.get(request.actor):
@@ -623,10 +671,12 @@ class Registry:
         all_brought = _brought_by(register)
         for actor in self._housed.of(name):
             self._reconcile(self._actors[actor], all_brought.get(actor))
-        for actor in all_brought:  # given up, or made elsewhere meanwhile
+        for actor, brought in all_brought.items():  # given up, or made elsewhere meanwhile
             record = self._actors.get(actor)
             if record is None or record.worker != name:
                 self._tell(name, control.End(actor=actor, grace_s=0.0))
+            elif brought.status is not None and brought.status.delegate:
+                self._delegate(name, actor, brought.status.delegate)
         modules = [m for python, m in self._using if python == register.python]
         if modules:
             self._tell(name, control.Preload(modules=sorted(modules)))
@@ -644,8 +694,7 @@ class Registry:
         elif ends_within_s is not None:
             self._forget(msgspec.structs.replace(_lost(record), lost=False, asked=True))
         elif not is_there and record.location is None:
-            spawn = control.Spawn(request=request, gpu_ids=record.gpu_ids, again=record.again)
-            self._tell(name, spawn)
+            self._tell_to_spawn(record)
         elif not is_there:
             self._forget(_lost(record))
 
@@ -658,20 +707,58 @@ class Registry:
                 self._spawned(who, location, since)
             case control.Died(obituary=obituary, lived=lived):
                 if lived is not None and self._is_learning and obituary.actor not in self._actors:
-                    brought = Brought(lived.request, lived.gpu_ids, lived)  # died without a master
-                    if self._is_wanted(who, brought, is_new=True):
+                    brought = Brought(lived.request, lived.gpu_ids, lived.seal, lived)
+                    if self._is_wanted(who, brought, is_new=True):  # it died without a master
                         self._adopt(who, brought)
-                self._forget(obituary)
+                if self._is_housed(obituary.actor, who):
+                    self._forget(obituary)
                 if lived is not None:
                     self._answer_sought(UNHEARD_OF)
             case control.Report(actors=actors):
                 self._workers[who].reports = {figures.actor: figures for figures in actors}
-            case control.Output(job=job):
-                self._tell(job, message)
+            case control.Output(actor=actor) if self._is_housed(actor, who):
+                request = self._actors[actor].request
+                self._tell(request.job, msgspec.structs.replace(message, name=request.name))
             case control.LogPiece():
                 self._log_asks.hear(who, message)
+            case control.Delegate(actor=actor, key=key) if self._is_housed(actor, who):
+                self._delegate(who, actor, key)
+            case control.MayCall(key=key):
+                if self._admission.role_of(key) is None and now < self._learns_until:
+                    self._keys_sought.add(key, who)
+                else:
+                    self._tell_of_caller(who, key)
             case control.Left():
                 self.remove_worker(who, "its worker was stopped")
+
+    def _is_housed(self, actor: str, worker: str) -> bool:
+        """Tell whether this worker is the one that speaks for an actor."""
+        record = self._actors.get(actor)
+        return record is not None and record.worker == worker
+
+    def _delegate(self, worker: str, actor: str, key: bytes) -> None:
+        """An actor makes calls, with a key of its own."""
+        if self._admission.delegate(actor, key):
+            self._tell(worker, control.Delegated(actor=actor))
+            self._answer_about_keys()
+
+    def _take_delegate(self, actor: str) -> None:
+        """An actor makes no calls any more: whoever let it in is told."""
+        key, told = self._admission.end(actor)
+        for worker in told:
+            self._tell(worker, control.Caller(key=key, admitted=False))
+
+    def _answer_about_keys(self) -> None:
+        """Tell of those that a new master did not know, and now does, or never will."""
+        for key in list(self._keys_sought):
+            if self._admission.role_of(key) or self._now >= self._learns_until:
+                for worker in self._keys_sought.pop(key):
+                    self._tell_of_caller(worker, key)
+
+    def _tell_of_caller(self, worker: str, key: bytes) -> None:
+        admitted = self._admission.role_of(key) == "client"
+        self._admission.note_told(worker, key)
+        self._tell(worker, control.Caller(key=key, admitted=admitted))
 
     def _spawned(self, worker: str, location: control.Location, since: float) -> None:
         record = self._actors.get(location.actor)
@@ -681,6 +768,7 @@ class Registry:
         if record.request.life != location.life:
             return
         self._restarts.settle(location.actor)
+        location = _as_placed(record.request, location)
         record.location, record.since = location, since
         if record.asker:
             session, place = record.asker
@@ -762,8 +850,7 @@ class Registry:
         self._tell_of_death(record, msgspec.structs.replace(obituary, restarting=True))
         record.request = msgspec.structs.replace(record.request, life=obituary.life + 1)
         record.location, record.again = None, True
-        again = control.Spawn(request=record.request, gpu_ids=record.gpu_ids, again=True)
-        self._tell(record.worker, again)
+        self._tell_to_spawn(record)
 
     def _remove(self, record: Record, obituary: control.Obituary) -> None:
         """Free what an actor held, tell who watched, end what it owned."""
@@ -805,6 +892,7 @@ class Registry:
     def _tell_of_death(self, record: Record, obituary: control.Obituary) -> None:
         for session in record.watchers:
             self._tell(session, control.Died(obituary=obituary))
+        self._take_delegate(obituary.actor)
         for session in self._inside.of(obituary.actor):
             self.end_session(session)
 
@@ -827,11 +915,19 @@ def _asked(request: control.Request) -> Resources:
 
 def _brought_by(register: control.Register) -> dict[str, Brought]:
     """Return what a worker has, by actor: of two lives the one to come."""
-    born = {s.request.actor: Brought(s.request, s.gpu_ids, s) for s in register.actors}
+    born = {s.request.actor: Brought(s.request, s.gpu_ids, s.seal, s) for s in register.actors}
     births = {
-        b.request.actor: Brought(b.request, b.gpu_ids, None, b.again) for b in register.births
+        b.request.actor: Brought(b.request, b.gpu_ids, b.seal, None, b.again)
+        for b in register.births
     }
     return {**born, **births}
+
+
+def _as_placed(request: control.Request, said: control.Location) -> control.Location:
+    """Return where an actor lives, under the names with which it was placed."""
+    return msgspec.structs.replace(
+        said, actor=request.actor, name=request.name, class_name=request.class_name
+    )
 
 
 def _lost(record: Record, why: str = "") -> control.Obituary:

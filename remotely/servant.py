@@ -20,6 +20,7 @@ from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
 from remotely.errors import RemotelyError
 from remotely.introduction import Introduction
+from remotely.keys import KeyPair
 from remotely.partner import Parcel, Partner, unpack
 from remotely.stand_in import Itself, Routine, function_of, stays
 from remotely.streams import Streams
@@ -41,7 +42,7 @@ Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: from whom, and
 class Servant:
     """Holds the object.  A route names a client's connection."""
 
-    def __init__(self, birth: control.Birth) -> None:
+    def __init__(self, birth: control.Birth, delegate: Callable[[], KeyPair]) -> None:
         self.object: Any = None
         self.calls = 0
         self.failed = False  # its constructor raised
@@ -50,6 +51,7 @@ class Servant:
         self.is_async = False
         self.batched: dict[str, Batching] = {}
         self._birth = birth
+        self._delegate = delegate
         self._folder = Path(birth.folder)
         self._prepared: control.Prepare | None = None
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
@@ -160,7 +162,7 @@ class Servant:
         prepare = control.Reader(control.Prepare).read(message.payload)
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
-        connection.adopt(prepare, self._birth)
+        connection.adopt(prepare, self._birth, self._delegate)
         sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
         sources.finder.is_elsewhere = prepare.host != self._birth.host
         sources.finder.install(first=True)

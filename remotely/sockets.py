@@ -8,7 +8,7 @@ every server socket here names a domain, enforces it, and belongs to a context t
 import enum
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 from zmq.backend import Socket as _Backend
@@ -22,6 +22,7 @@ from remotely.lease import CONNECT_S, HANDSHAKE_S, HEARTBEAT_IVL_S, HEARTBEAT_TI
 DOMAIN = b"remotely"
 CURVE_BYTES = 33  # by which CURVE makes a frame longer: libzmq measures it as it travels
 MAX_FRAME_BYTES = wire.MAX_FRAME_BYTES + CURVE_BYTES
+MAX_UNDECIDED = 1000  # connections at a door; who comes then has to come again
 MAX_SOCKETS = 20_000  # a client of 5,000 actors; libzmq allots slots, not sockets
 
 # What every socket gets: option, value, and what its default would do.
@@ -178,11 +179,20 @@ _COPY_BELOW_BYTES = 4096  # a view costs as much
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
+class Unknown(enum.Enum):
+    """What becomes of a key that is not known, but may be to somebody else."""
+
+    ASKED = "its holder waits until `decide` is called"
+
+
 class Door:
     """The ZAP handler of a context: decides who may come in, before a byte of theirs is read.
 
     `admit` takes a peer's public key (Z85, 40 bytes) and returns its role, or None to refuse.
     Role and key travel with every message of that peer as libzmq's "User-Id".
+
+    A question may wait for `decide`, and others pass it by.  After HANDSHAKE_S libzmq gives it up,
+    and its holder may come again: whom a door has refused, libzmq does not let try again.
 
     Who does not even send a handshake is cut by libzmq, which tells nobody whose bytes those were.
     """
@@ -190,29 +200,61 @@ class Door:
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        admit: Callable[[bytes], str | None],
+        admit: Callable[[bytes], "str | Unknown | None"],
         complaints: Complaints,
     ) -> None:
-        self.socket = context.socket(zmq.REP)
+        self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
         self._admit = admit
         self._complaints = complaints
+        self._undecided: dict[bytes, list[_Question]] = {}  # by key
 
     def answer(self, frames: list[zmq.Frame]) -> None:
-        """Answer one question of libzmq (RFC 27)."""
-        version, question, domain, address, _, mechanism, *credentials = (f.bytes for f in frames)
-        role, key = None, b""
+        """Answer one question of libzmq (RFC 27), or keep it."""
+        route, _, version, number, domain, address, _, mechanism, *credentials = (
+            frame.bytes for frame in frames
+        )
+        verdict: str | Unknown | None = None
+        question, key = _Question(route, number, address), b""
         if version == b"1.0" and mechanism == b"CURVE" and domain == DOMAIN and credentials:
             key = zmq.utils.z85.encode(credentials[0])
-            role = self._admit(key)
-        code, text = (b"200", b"OK") if role else (b"400", b"unknown key")
-        if not role:
-            whence = address.decode(errors="replace") or "this machine"
+            verdict = self._admit(key)
+        waiting = sum(map(len, self._undecided.values()))
+        if verdict is Unknown.ASKED and waiting < MAX_UNDECIDED:
+            self._undecided.setdefault(key, []).append(question)
+        else:
+            self._decide(question, key, verdict)
+
+    def decide(self, key: bytes, role: str | None) -> None:
+        """Answer the questions about a key that have waited."""
+        for question in self._undecided.pop(key, ()):
+            self._decide(question, key, role)
+
+    def review(self, role_of: Callable[[bytes], str | None]) -> None:
+        """Let those in who have waited and are known by now."""
+        for key in list(self._undecided):
+            if role := role_of(key):
+                self.decide(key, role)
+
+    def _decide(self, question: "_Question", key: bytes, verdict: str | Unknown | None) -> None:
+        code, text, user = b"400", b"unknown key", b""
+        if isinstance(verdict, str):
+            code, text, user = b"200", b"OK", f"{verdict} {key.decode()}".encode()
+        elif verdict is Unknown.ASKED:  # too many wait already
+            code, text = b"300", b"come again"
+        else:
+            whence = question.address.decode(errors="replace") or "this machine"
             sentence = f"refused a connection from {whence}: unknown key"
             self._complaints.add(whence, sentence, time.monotonic())
-        user = f"{role} {key.decode()}".encode() if role else b""
-        self.socket.send_multipart([b"1.0", question, code, text, user, b""])
+        answer = [b"1.0", question.number, code, text, user, b""]
+        self.socket.send_multipart([question.route, b"", *answer])
+
+
+class _Question(NamedTuple):
+    route: bytes
+    number: bytes
+    address: bytes
 
 
 def address_of(frame: zmq.Frame) -> str:

@@ -45,6 +45,10 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._waiters)
 
+    def get(self, actor: str) -> Waiter | None:
+        """Return the request of an actor that waits."""
+        return self._waiters.get(actor)
+
     def add(self, session: str, place: control.Place, deadline: float) -> None:
         """Have a request wait behind all others; the same actor's earlier one is to be removed."""
         request, waiter = place.request, Waiter(next(self._numbers), session, place, deadline)
@@ -53,9 +57,6 @@ class Waiting:
         self._by_session.add(session, request.actor)
         if request.named:
             self._by_name.add(request.name, request.actor)
-
-    def get(self, actor: str) -> Waiter | None:
-        return self._waiters.get(actor)
 
     def remove(self, actor: str) -> Waiter | None:
         """Have an actor wait no longer; return its request, if it did."""

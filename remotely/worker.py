@@ -30,6 +30,7 @@ from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
 from remotely.fence import LOOK_EVERY_S, WorkersFence
+from remotely.guests import Inquiries
 from remotely.keys import MemberKey
 from remotely.lease import FENCE_S
 from remotely.link import Link
@@ -60,6 +61,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[str]  # as CUDA knows them
     lifeline: bool
     pid_file: str = ""  # written by the launcher, removed by us
+    nonce: str  # what makes `worker` of the key; see admission.py
 
 
 class Worker:
@@ -90,6 +92,7 @@ class Worker:
         self._undertaker = Undertaker(self._loop, config.worker, self._children, self._buried)
         self._nursery = Nursery(self._loop, home, self._logs, self, Complaints(log.warning))
         self._fence = WorkersFence(self._folder, config.master)
+        self._inquiries = Inquiries(lambda asked: self._link.send(asked), self._tell)
         self._context = sockets.new_context()
         self._link = Link(
             self._loop,
@@ -125,6 +128,7 @@ class Worker:
 
     def _register(self) -> control.Register:
         self._introduced = fence.now()
+        self._loop.call(self._inquiries.ask_again)
         return control.Register(
             worker=self._config.worker,
             python=host.PYTHON,
@@ -139,13 +143,14 @@ class Worker:
             actors=[c.as_status() for c in self._children.values() if c.announced],
             births=[
                 *(
-                    control.Spawn(request=c.request, gpu_ids=c.gpu_ids, again=c.again)
+                    control.Spawn(request=c.request, gpu_ids=c.gpu_ids, again=c.again, seal=c.seal)
                     for c in self._children.values()
                     if not c.announced
                 ),
                 *self._nursery.waiting,
                 *self._next_lives.values(),
             ],
+            nonce=self._config.nonce,
         )
 
     def _hear_master(self, message: object) -> None:
@@ -159,6 +164,10 @@ class Worker:
             case control.Spawn():
                 if not self._leaving:
                     self._spawn(message)
+            case control.Delegated(actor=actor):
+                self._tell(actor, message)
+            case control.Caller():
+                self._inquiries.hear_master(message)
             case control.End(actor=actor, grace_s=grace_s):
                 self._end(actor, grace_s)
             case control.Preload(modules=modules):
@@ -178,8 +187,22 @@ class Worker:
                     child.socket.send(message)
                     child.client_keys = keys
 
+    def _tell(self, actor: str, message: msgspec.Struct) -> None:
+        if child := self._children.get(actor):
+            child.unsaid.append(control.write(message))
+            self._say(child)
+
+    def _say(self, child: Child) -> None:
+        """Say what is to be said, as far as there is room; the rest when we look again."""
+        with contextlib.suppress(OSError):
+            while child.unsaid:
+                child.socket.send(child.unsaid[0])
+                child.unsaid.popleft()
+
     def _look(self) -> None:
         self._admit()
+        for child in self._children.values():
+            self._say(child)
         if self._fence.look():
             self._give_up_actors()
 
@@ -280,7 +303,13 @@ class Worker:
 
     def said(self, request: control.Request, is_error: bool, text: str) -> None:
         self._link.send(
-            control.Output(name=request.name, job=request.job, error=is_error, text=text)
+            control.Output(
+                actor=request.actor,
+                name=request.name,
+                job=request.job,
+                error=is_error,
+                text=text,
+            )
         )
 
     def _reader_of(self, child: Child, fd: int, is_error: bool) -> Callable[[], None]:
@@ -307,6 +336,12 @@ class Worker:
                 self._link.send(control.Spawned(location=child.location, since=child.since))
             case control.Count(calls=calls):
                 child.calls = calls
+            case control.Delegate(key=key):
+                child.delegate = child.delegate or key
+                actor = child.request.actor
+                self._link.send(control.Delegate(actor=actor, key=child.delegate))
+            case control.MayCall() as question:
+                self._inquiries.hear_actor(child.request.actor, question)
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
@@ -319,6 +354,7 @@ class Worker:
         if obituary.asked:
             recipe.discard(self._folder, obituary.actor)
         self._logs.end(obituary.actor)
+        self._inquiries.forget(obituary.actor)
         self._link.send(control.Died(obituary=obituary, lived=lived))
         if spawn := self._next_lives.pop(obituary.actor, None):
             self._spawn(spawn)

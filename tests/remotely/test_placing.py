@@ -21,8 +21,9 @@ import pytest
 
 from remotely import control, host, link, sockets
 from remotely import master as master_module
+from remotely.admission import bound_id
 from remotely.client import Client as RealClient
-from remotely.errors import RemotelyError
+from remotely.errors import NotAllowed, RemotelyError
 from remotely.keys import MemberKey, fresh_keys, fresh_pair
 from remotely.link import Link
 from remotely.loop import Loop
@@ -76,17 +77,22 @@ class Peer:
 
 
 class Client(Peer):
-    def __init__(self, world: "World", session: str = "", **hello: Any) -> None:
-        self.session = session or f"session-{next(numbers)}"
+    def __init__(
+        self, world: "World", nonce: str = "", key: MemberKey | None = None, **hello: Any
+    ) -> None:
+        self.key = key = key or world.client_key
+        self.nonce = nonce or f"session-{next(numbers)}"
+        self.session = bound_id("client", key.pair.public, self.nonce)
         fields: dict[str, Any] = {
             "session": self.session,
+            "nonce": self.nonce,
             "python": host.PYTHON,
             "pid": 1,
             "host": "elsewhere",
             "machine": "a client's machine",
             **hello,
         }
-        super().__init__(world, world.client_key, control.Hello(**fields))
+        super().__init__(world, key, control.Hello(**fields))
 
     def asks_for(self, patience_s: float = 60.0, **wishes: Any) -> control.Place:
         """Ask for an actor."""
@@ -98,6 +104,7 @@ class Client(Peer):
             "owner": self.session,
             "job": self.session,
             "python": host.PYTHON,
+            "key": self.world.client_key.pair.public,
             **wishes,
         }
         request = control.Request(**fields)
@@ -125,10 +132,12 @@ class Client(Peer):
 
 class Worker(Peer):
     def __init__(self, world: "World", cpus: float = 2, **register: Any) -> None:
-        self.name = f"worker-{next(numbers)}"
+        nonce = f"worker-{next(numbers)}"
+        self.name = bound_id("worker", world.worker_key.pair.public, nonce)
         self.living: dict[str, control.ActorStatus] = {}
         fields: dict[str, Any] = {
             "worker": self.name,
+            "nonce": nonce,
             "python": host.PYTHON,
             "host": "elsewhere",
             "machine": f"the machine of {self.name}",
@@ -164,12 +173,26 @@ class Worker(Peer):
             tcp="",
             public_key=b"k" * 40,
         )
-        status = control.ActorStatus(location=location, request=request, gpu_ids=spawn.gpu_ids)
+        status = control.ActorStatus(
+            location=location, request=request, gpu_ids=spawn.gpu_ids, seal=spawn.seal
+        )
         self.living[request.actor] = status
         self.introduction = msgspec.structs.replace(
             self.introduction, actors=list(self.living.values())
         )
         return location
+
+    def delegates(self, actor: str) -> MemberKey:
+        """Have the master admit an actor as a caller; return its key."""
+        pair = fresh_pair()
+        self.says(control.Delegate(actor=actor, key=pair.public))
+        self.hears(control.Delegated, lambda said: said.actor == actor)
+        status = msgspec.structs.replace(self.living[actor], delegate=pair.public)
+        self.living[actor] = status
+        self.introduction = msgspec.structs.replace(
+            self.introduction, actors=list(self.living.values())
+        )
+        return MemberKey("client", pair, self.world.client_key.master_public)
 
     def buries(self, actor: str, life: int = 0, **how: Any) -> None:
         """Tell of an actor's end."""
@@ -258,9 +281,10 @@ def answer_to(world: World, key: MemberKey, *frames: bytes) -> object:
     return answers[0]
 
 
-def register() -> control.Register:
+def register(world: World) -> control.Register:
     return control.Register(
-        worker="intruder",
+        worker=bound_id("worker", world.worker_key.pair.public, "intruder"),
+        nonce="intruder",
         python=host.PYTHON,
         host="elsewhere",
         machine="",
@@ -274,7 +298,7 @@ def register() -> control.Register:
 
 
 def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) -> None:
-    answer = answer_to(world, world.client_key, control.write(register()))
+    answer = answer_to(world, world.client_key, control.write(register(world)))
     assert isinstance(answer, control.Refused)
     assert answer.error == "WireError"
     assert client.status().workers == []
@@ -316,7 +340,7 @@ def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        answer_to(world, world.client_key, control.write(register()))
+        answer_to(world, world.client_key, control.write(register(world)))
     assert answer_to(world, world.worker_key, b"nothing that is known")
     logged = [record.message for record in caplog.records]
     assert [line.partition(" said: ")[0].split(" at ")[0] for line in logged] == [
@@ -329,7 +353,7 @@ def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
 def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status_answered(
     world: World, client: Client, cpus: float
 ) -> None:
-    bad = msgspec.structs.replace(register(), cpus=cpus)
+    bad = msgspec.structs.replace(register(world), cpus=cpus)
     answer = answer_to(world, world.worker_key, control.write(bad))
     assert isinstance(answer, control.Refused)
     assert client.status().workers == []
@@ -358,7 +382,9 @@ def test_an_unknown_connection_is_asked_who_it_is(world: World) -> None:
 
 def test_a_stranger_is_not_even_answered(world: World, client: Client) -> None:
     pair = fresh_pair()
-    stranger = Peer(world, MemberKey("client", pair, world.client_key.master_public), register())
+    stranger = Peer(
+        world, MemberKey("client", pair, world.client_key.master_public), register(world)
+    )
     refusal = stranger.hears(RemotelyError)
     assert "key" in str(refusal)
     assert client.status().workers == []
@@ -578,7 +604,7 @@ def test_a_client_that_is_back_within_its_lease_keeps_its_actors(
     first = Client(world)
     request = first.has(worker)
     first.vanishes()
-    again = Client(world, session=first.session)
+    again = Client(world, nonce=first.nonce)
     begun = time.monotonic()
     world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)  # for its lease would have ended
     assert not [said for said in worker.heard if isinstance(said, control.End)]
@@ -605,7 +631,7 @@ def test_the_end_of_a_clients_process_on_this_machine_is_seen_at_once(
 def test_the_end_of_an_actor_is_the_end_of_those_that_it_made(world: World, worker: Worker) -> None:
     client = Client(world)
     parent = client.has(worker)
-    inside = Client(world, actor=parent.actor)
+    inside = Client(world, key=worker.delegates(parent.actor), actor=parent.actor)
     child = inside.has(worker)
     worker.buries(parent.actor, exit=1)
     assert worker.hears(control.End).actor == child.actor
@@ -822,6 +848,84 @@ def test_a_new_master_does_not_wait_for_ever_for_a_client_that_is_gone(
     assert client.finds(actor=detached.actor).location is not None
 
 
+def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
+    world: World, client: Client, worker: Worker
+) -> None:
+    home = client.has(worker)
+    inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
+    inside.hears(control.Welcome)
+    worker.vanishes()
+    world.end_master()
+    world.start_master()
+    assert world.master is not None
+    door = world.master._door
+    world.until(lambda: bool(door._undecided), "its knock at the door")
+    again = Peer(world, world.worker_key, worker.introduction)
+    again.hears(control.Delegated)
+    inside.hears(control.Welcome)
+    child = inside.asks_for(cpus=1)
+    spawned = again.hears(control.Spawn).request
+    assert spawned.owner == inside.session
+    assert (spawned.job, spawned.key) == (client.session, client.key.pair.public)
+    assert place_is_of(child, spawned)
+
+
+def place_is_of(place: control.Place, request: control.Request) -> bool:
+    return place.request.actor == request.actor
+
+
+def test_a_key_that_nobody_knows_is_refused_soon_by_a_master_that_is_new(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "RETURN_S", 0.05)
+    stranger = MemberKey("client", fresh_pair(), world.client_key.master_public)
+    refused = Client(world, key=stranger)
+    assert isinstance(refused.hears(NotAllowed), NotAllowed)
+
+
+# --- peers that lie -------------------------------------------------------------------------------
+
+
+def test_nobody_can_take_the_route_of_another(world: World, client: Client, worker: Worker) -> None:
+    """Not in another role, not with another key, and not with the same one."""
+    request = client.has(worker)
+    hello, register = client.introduction, worker.introduction
+    assert isinstance(hello, control.Hello)
+    assert isinstance(register, control.Register)
+    replace = msgspec.structs.replace
+    for key, said in (
+        (world.worker_key, replace(register, worker=client.session, nonce=client.nonce)),
+        (world.worker_key, replace(register, nonce="guessed")),
+        (world.client_key, replace(hello, session=worker.name, nonce=register.nonce)),
+        (world.client_key, replace(hello, nonce="guessed")),
+    ):
+        answer = answer_to(world, key, control.write(said))
+        assert isinstance(answer, control.Refused)
+        assert answer.error == "NotAllowed"
+    worker.buries(request.actor, exit=3)
+    assert client.hears(control.Died).obituary.exit == 3  # both still have theirs
+
+
+def test_a_worker_cannot_claim_an_actor_that_was_not_placed_there(
+    world: World, client: Client, worker: Worker
+) -> None:
+    request = client.has(worker, name="store", named=True)
+    genuine = worker.living[request.actor]
+    world.end_master()
+    world.start_master()
+    location = msgspec.structs.replace(genuine.location, public_key=b"l" * 40)
+    forged = msgspec.structs.replace(genuine.request, actor="forged")
+    liar = Worker(
+        world,
+        actors=[
+            msgspec.structs.replace(genuine, location=location),  # with the seal of another
+            control.ActorStatus(location=location, request=forged, delegate=b"d" * 40),
+        ],
+    )
+    assert {liar.hears(control.End).actor for _ in range(2)} == {request.actor, "forged"}
+    world.until(lambda: client.finds(name="store").location == genuine.location)
+
+
 # --- output ---------------------------------------------------------------------------------------
 
 
@@ -830,7 +934,8 @@ def test_what_an_actor_prints_reaches_the_script_at_its_root_alone(
 ) -> None:
     root, other = Client(world), Client(world)
     request = root.has(worker)
-    worker.says(control.Output(name=request.name, job=request.job, error=False, text="hello\n"))
+    said = {"actor": request.actor, "name": request.name, "job": request.job}
+    worker.says(control.Output(**said, error=False, text="hello\n"))
     assert root.hears(control.Output).text == "hello\n"
     other.status()
     assert not [said for said in other.heard if isinstance(said, control.Output)]
@@ -871,6 +976,6 @@ def test_modules_that_a_client_has_loaded_are_loaded_by_the_workers_beforehand(
 
 
 def test_a_worker_learns_whom_its_actors_may_admit(world: World) -> None:
-    register_again = Peer(world, world.worker_key, register())
+    register_again = Peer(world, world.worker_key, register(world))
     keys = register_again.hears(control.Registered).client_keys
     assert keys == [world.client_key.pair.public]

@@ -24,6 +24,7 @@ PURE = (
     "shortage",
     "lease",
     "registry",
+    "admission",
     "index",
     "waiting",
     "circles",

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from remotely import control
+from remotely.admission import Admission
 from remotely.index import Index
 from remotely.lease import EXPECTED_S, RESTARTS_WITHIN_S
 from remotely.placement import Resources
@@ -26,6 +27,8 @@ from remotely.waiting import Waiter, Waiting
 PYTHON = "3.11"
 GIB = 1 << 30
 LEASE_S = 10.0
+KEY = b"a client's key, listed".ljust(40)
+SECRET = b"the master's"
 
 Said = TypeVar("Said")
 
@@ -46,7 +49,8 @@ class Cluster:
 
     def starts_master(self) -> None:
         """Put a master that knows nobody in the place of the one there is."""
-        self.registry = Registry(self._tell, lambda who: None, [], LEASE_S)
+        admission = Admission([KEY], [], SECRET)
+        self.registry = Registry(self._tell, lambda who: None, admission, LEASE_S)
         self.registry._waiting = self.waiting()
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
@@ -76,7 +80,7 @@ class Cluster:
             actor=actor,
             modules=list(modules),
         )
-        self.registry.greet(hello, self.now)
+        self.registry.greet(hello, KEY, self.now)
 
     def says(self, who: str, message: msgspec.Struct) -> None:
         hear = self.registry.hear_worker if who in self.living else self.registry.hear_client
@@ -119,10 +123,15 @@ class Cluster:
         told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
         for worker, spawn in told:
             if worker in self.registry.workers:
-                status = status_of(spawn.request, spawn.gpu_ids)
+                status = status_of(spawn.request, spawn.gpu_ids, spawn.seal)
                 self.living[worker][spawn.request.actor] = status
                 self.says(worker, control.Spawned(location=status.location))
         return [spawn.request.actor for _, spawn in told]
+
+    def houses(self, worker: str, requests: Iterable[control.Request]) -> None:
+        """Have actors live there that an earlier master has placed."""
+        seal = Admission([], [], SECRET).seals.seal
+        self.living[worker] = {r.actor: status_of(r, (), seal(worker, r, [])) for r in requests}
 
     def buries(self, actor: str) -> None:
         for worker, living in self.living.items():
@@ -141,12 +150,15 @@ def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
         "maker": who,
         "job": who,
         "python": PYTHON,
+        "key": KEY,
         **wishes,
     }
     return control.Request(**fields)
 
 
-def status_of(request: control.Request, gpu_ids: Iterable[int] = ()) -> control.ActorStatus:
+def status_of(
+    request: control.Request, gpu_ids: Iterable[int] = (), seal: bytes = b""
+) -> control.ActorStatus:
     location = control.Location(
         actor=request.actor,
         name=request.name,
@@ -159,7 +171,7 @@ def status_of(request: control.Request, gpu_ids: Iterable[int] = ()) -> control.
         tcp="",
         public_key=b"",
     )
-    return control.ActorStatus(location=location, request=request, gpu_ids=list(gpu_ids))
+    return control.ActorStatus(location=location, request=request, gpu_ids=list(gpu_ids), seal=seal)
 
 
 @pytest.fixture
@@ -352,7 +364,7 @@ def cluster_of(workers: int) -> Cluster:
     cluster = Cluster()
     for number in range(workers):
         requests = [request_of(f"{number}.{n}", f"client-{number}") for n in range(20)]
-        cluster.living[f"worker-{number}"] = {r.actor: status_of(r) for r in requests}
+        cluster.houses(f"worker-{number}", requests)
         cluster.joins(f"worker-{number}", cpus=21)
         cluster.hello(f"client-{number}", ["numpy"])
     for number in range(10 * workers):
@@ -396,7 +408,7 @@ def _comes_back(cluster: Cluster) -> None:
 
 def _is_new(cluster: Cluster) -> None:
     requests = [request_of(f"new.{n}", "client-1") for n in range(20)]
-    cluster.living["new"] = {request.actor: status_of(request) for request in requests}
+    cluster.houses("new", requests)
     cluster.joins("new", cpus=21)
 
 
@@ -601,7 +613,7 @@ def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere
     ((_, placed),) = cluster.told(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
 
-    cluster.living["large"]["a"] = status_of(spawn.request)  # it had heard
+    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)  # it had heard
     cluster.joins("large")
     assert ("large", control.End(actor="a", grace_s=0.0)) in cluster.said
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.said
@@ -617,7 +629,7 @@ def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_b
     cluster.to_spawn.clear()
     cluster.registry.lose_route("worker")
     assert cluster.told(control.Waiting)
-    status = status_of(spawn.request)
+    status = status_of(spawn.request, seal=spawn.seal)
     if is_born:
         cluster.living["worker"]["a"] = status
     else:
@@ -781,7 +793,7 @@ def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
     ticket = cluster.asks("client", "a")  # and another worker is about to make it
     cluster.told(control.Placed)
 
-    cluster.living["one"]["a"] = status_of(spawn.request)
+    cluster.living["one"]["a"] = status_of(spawn.request, seal=spawn.seal)
     cluster.joins("one")
 
     assert ("two", control.End(actor="a", grace_s=0.0)) in cluster.said
@@ -1052,3 +1064,60 @@ def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
     assert registry._restarts._begun == {}
     assert registry._log_asks._asks == {}
     assert held_by(registry._log_asks._unanswered) == {}
+
+
+# --- a worker and a client that lie ---------------------------------------------------------------
+
+
+def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
+    """Return what a worker may say of an actor that is housed by another."""
+    actor = about.request.actor
+    elsewhere = msgspec.structs.replace(about.location, public_key=b"a liar's")
+    names = {"actor": actor, "name": about.request.name, "job": about.request.job}
+    return [
+        control.Died(obituary=control.Obituary(actor=actor, life=0)),
+        control.Died(obituary=control.Obituary(actor=actor, life=0), lived=about),
+        control.Spawned(location=elsewhere),
+        control.Report(actors=[control.Figures(actor=actor, calls=99)]),
+        control.Output(**names, error=False, text="a lie"),
+        control.LogPiece(ticket=1, text="a lie", offset=0, known=True, ended=True),
+        control.Delegate(actor=actor, key=b"l" * 40),
+        control.MayCall(key=b"l" * 40),
+    ]
+
+
+@hypothesis.given(st.lists(st.integers(0, 7), min_size=1, max_size=40))
+def test_a_worker_that_lies_of_anothers_actor_changes_nothing(choices: list[int]) -> None:
+    cluster = Cluster()
+    cluster.hello("client")
+    cluster.joins("honest")
+    cluster.has("client", "a")
+    cluster.joins("liar", cpus=0)
+    victim = cluster.living["honest"]["a"]
+    cluster.says("client", control.ReadLog(ticket=5, actor="a"))
+    cluster.said.clear()
+    for choice in choices:
+        cluster.says("liar", lies_of_a_worker(victim)[choice])
+    assert [said for who, said in cluster.said if who != "liar"] == []
+    cluster.says("client", control.Locate(ticket=6, actor="a"))
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location == victim.location
+    cluster.says("client", control.AskStatus(ticket=7))
+    ((_, status),) = cluster.told(control.Status)
+    assert [(told.worker, len(told.actors)) for told in status.workers] == [
+        ("honest", 1),
+        ("liar", 0),
+    ]
+
+
+def test_a_client_cannot_place_in_the_name_or_the_place_of_another(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.hello("liar")
+    cluster.asks("liar", "a", life=7)
+    ((who, refused),) = cluster.told(control.NotPlaced)
+    assert (who, refused.error) == ("liar", "NotAllowed")
+    cluster.asks("liar", "b", owner="client", job="client", maker="client", key=b"another's")
+    ((_, spawn),) = cluster.to_spawn
+    placed = spawn.request
+    assert (placed.owner, placed.job, placed.maker, placed.key) == ("liar", "liar", "liar", KEY)

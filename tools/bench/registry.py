@@ -29,6 +29,7 @@ import psutil
 import zmq
 
 from remotely import control, host, sockets
+from remotely.admission import Admission, bound_id
 from remotely.keys import MasterKey, MemberKey, fresh_keys
 from remotely.lease import BEAT_EVERY_S, LEASE_S, TICK_EVERY_S
 from remotely.master import GC_THRESHOLD, Config
@@ -45,6 +46,9 @@ SETTLE_S = 3.0
 
 Said = TypeVar("Said")
 
+KEY = b"k" * 40
+ADMISSION = Admission([KEY], [], b"the master's secret")
+
 
 class Cluster:
     """A Registry, and its peers as a loop plays them; each worker's actors belong to one client."""
@@ -53,7 +57,7 @@ class Cluster:
         self.spent_s = 0.0
         self.said: list[tuple[str, msgspec.Struct]] = []
         self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
-        self.registry = Registry(self._tell, lambda who: None, [b"k" * 40], LEASE_S)
+        self.registry = Registry(self._tell, lambda who: None, ADMISSION, LEASE_S)
         self.workers = [f"{number:016x}" for number in range(workers)]
         self.clients = [f"{number:032x}" for number in range(workers)]
         self.tickets = itertools.count(1)
@@ -71,7 +75,7 @@ class Cluster:
             begin = time.perf_counter()
             match self._readers[role].read(data):
                 case control.Hello() as hello:
-                    self.registry.greet(hello, begin)
+                    self.registry.greet(hello, KEY, begin)
                 case control.Register() as found:
                     self.registry.enlist(found, begin)
                     self.registry.settle(found)
@@ -101,9 +105,10 @@ class Cluster:
         self.said.clear()
         return found
 
-    def _tell(self, who: str, message: msgspec.Struct) -> None:
+    def _tell(self, who: str, message: msgspec.Struct) -> bool:
         control.write(message)
         self.said.append((who, message))
+        return True
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -181,9 +186,24 @@ def figures_of(actors: list[control.ActorStatus]) -> list[control.Figures]:
     ]
 
 
-def register(name: str, actors: list[control.ActorStatus], cpus: float = 0) -> control.Register:
+def register(
+    name: str,
+    actors: list[control.ActorStatus],
+    cpus: float = 0,
+    admission: Admission = ADMISSION,
+    key: bytes = KEY,
+    nonce: str = "",
+) -> control.Register:
+    """Return what a worker says of itself, and of what was placed there by the holder of a key."""
+    replace, placed = msgspec.structs.replace, []
+    for told in actors:
+        request = replace(told.request, key=key)
+        seal = admission.seals.seal(name, request, told.gpu_ids)
+        placed.append(replace(told, request=request, seal=seal))
+    actors = placed
     return control.Register(
         worker=name,
+        nonce=nonce,
         python=host.PYTHON,
         host="elsewhere",
         machine=f"machine-{name[-4:]}",
@@ -327,7 +347,8 @@ def with_sockets(workers: int, actors: int) -> dict[str, float]:
     master = _start_master(address, master_key)
     spawn = multiprocessing.get_context("spawn")
     ready = spawn.Event()
-    members = (address, worker_key, workers, actors, ready)
+    secret, listed = master_key.pair.secret, client_key.pair.public
+    members = (address, worker_key, secret, listed, workers, actors, ready)
     crowd = spawn.Process(target=_crowd, args=members, daemon=True)
     crowd.start()
     context = sockets.new_context()
@@ -380,7 +401,15 @@ def _percent_of_a_core(pid: int) -> float:
     return 100 * (after.user + after.system - before.user - before.system) / seconds
 
 
-def _crowd(address: str, key: MemberKey, workers: int, actors: int, ready: Any) -> None:
+def _crowd(
+    address: str,
+    key: MemberKey,
+    secret: bytes,
+    client_key: bytes,
+    workers: int,
+    actors: int,
+    ready: Any,
+) -> None:
     """Be all the workers: each beats and reports in its turn, and hears what it is told."""
     host.raise_descriptor_limit()
     context = sockets.new_context()
@@ -392,7 +421,10 @@ def _crowd(address: str, key: MemberKey, workers: int, actors: int, ready: Any) 
     for w, line in enumerate(lines):
         living = [status(n, w, "") for n in range(actors // workers)]
         sockets.connect(line, address)
-        line.send(control.write(register(f"{w:016x}", living)))
+        name = bound_id("worker", key.pair.public, str(w))
+        admission = Admission([], [], secret)
+        told = register(name, living, admission=admission, key=client_key, nonce=str(w))
+        line.send(control.write(told))
         reports.append(control.write(control.Report(actors=figures_of(living))))
     for line in lines:
         line.poll()  # until it is registered
@@ -413,9 +445,12 @@ def _latencies_s(
     worker_key: MemberKey,
 ) -> list[float]:
     """Ask for actors one by one; the worker with most room, where they all go, is at once ready."""
-    session, found = "f" * 32, []
-    hello = control.Hello(session=session, python=host.PYTHON, pid=1, host="", machine="")
-    worker = _Member(context, address, worker_key, register("f" * 16, [], cpus=1e6))
+    session, found = bound_id("client", client_key.pair.public, "one"), []
+    hello = control.Hello(
+        session=session, nonce="one", python=host.PYTHON, pid=1, host="", machine=""
+    )
+    name = bound_id("worker", worker_key.pair.public, "one")
+    worker = _Member(context, address, worker_key, register(name, [], cpus=1e6, nonce="one"))
     client = _Member(context, address, client_key, hello)
     worker.hears(control.Registered)
     client.hears(control.Welcome)
