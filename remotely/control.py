@@ -12,7 +12,7 @@ import msgspec
 
 from remotely.errors import VersionMismatch, WireError
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from remotely.errors import TooLarge, WireError
 
-VERSION = 1
+VERSION = 2
 MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
 MAX_FRAME_BYTES = 4 << 30  # libzmq cuts off who sends a larger one; see sockets.py
 MAX_MESSAGE_BYTES = 16 << 30
