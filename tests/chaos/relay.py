@@ -9,6 +9,10 @@ It carries bytes and cannot read them: what it relays is encrypted.
     stall           nothing moves, and arrives when the weather changes
     cut=BYTES       each connection is reset after so many bytes more: amid a frame
     reset           each connection is reset at once
+
+A connection of which something was swallowed is reset when the weather changes.  It never goes on
+with a gap: TCP would send again what was lost, or give up, and CURVE does not see a message that is
+missing.
 """
 
 import asyncio
@@ -118,13 +122,15 @@ class Relay:
     async def _carry(self, way: str, here: socket.socket, there: socket.socket) -> None:
         """Carry bytes one way until either end is gone, or the weather cuts."""
         left: int | None = None
+        has_gap = False
         piece: asyncio.Task[bytes] | None = None
         try:
             while True:
                 piece = piece or self._begin(self._read(here))
                 done, _ = await asyncio.wait([piece], timeout=LOOK_S)
                 name, _, value = self._weather().partition("=")
-                if name == "reset":
+                is_swallowed = name in (way, "full")
+                if name == "reset" or (has_gap and not is_swallowed):
                     return
                 left = (int(value) if left is None else left) if name == "cut" else None
                 if not done or name == "stall":
@@ -133,7 +139,8 @@ class Relay:
                 data, piece = piece.result(), None
                 if not data:
                     return
-                if name in (way, "full"):
+                if is_swallowed:
+                    has_gap = True
                     continue
                 if name == "delay":
                     await asyncio.sleep(float(value) / 1000)

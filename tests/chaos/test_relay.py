@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.relay import Relay
+from tests.chaos.relay import LOOK_S, Relay
 
 
 class Sky:
@@ -74,10 +74,25 @@ def test_in_fair_weather_everything_arrives(sky: Sky) -> None:
 
 
 @pytest.mark.parametrize("weather", ["full", "up", "down"])
-def test_what_is_swallowed_never_arrives_and_what_comes_after_does(sky: Sky, weather: str) -> None:
+def test_a_connection_of_which_something_was_swallowed_is_reset(sky: Sky, weather: str) -> None:
+    """TCP has no gaps: what was lost is sent again, or nothing comes after it."""
     assert sky.hears(b"before") == b"before"
     sky.weather = weather
     assert sky.hears(b"lost", within_s=0.3) == b""
+    sky.weather = "pass"
+    sky.connection.settimeout(5.0)
+    with pytest.raises(ConnectionResetError):
+        sky.connection.recv(1000)
+    sky.connection.close()
+    sky.connection = sky.connect()
+    assert sky.hears(b"after") == b"after"
+
+
+@pytest.mark.parametrize("weather", ["full", "up", "down"])
+def test_a_connection_that_lost_nothing_outlives_the_weather(sky: Sky, weather: str) -> None:
+    assert sky.hears(b"before") == b"before"
+    sky.weather = weather
+    time.sleep(3 * LOOK_S)  # nothing is sent, and nothing is seen of it
     sky.weather = "pass"
     assert sky.hears(b"after") == b"after"
 
