@@ -6,9 +6,14 @@ does not know us and asks (`WhoAreYou`), and we introduce ourselves again.
 A refusal is told, once, while nothing has been heard yet.  libzmq itself would try for ever and
 say nothing: a master that does not know our key cuts the handshake, and one whose key is another
 than we were told cannot even read it.  Its monitor is the one place where either shows.
+
+Later a refusal is waited out: a master that was started again may not know an actor's key until
+that actor's worker is back.  But libzmq gives a socket up that was refused, and takes nothing for
+it any more.  So the socket is made anew with the next beat, which is as often as libzmq itself
+would have tried.  What was said meanwhile is lost, as with any connection that breaks: a worker
+that introduces itself says all that it has, and a client asks all its questions again.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -48,36 +53,60 @@ class Link:
     ) -> None:
         self.heard = time.monotonic()
         self._on_renewed = on_renewed
+        self._context = context
         self._address = address
-        self._role = key.role
+        self._key = key
         self._loop = loop
         self._reader = control.Reader(control.FromMaster[key.role])
         self._introduce = introduce
         self._on_message = on_message
         self._on_refused = on_refused
-        self.socket = client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
+        self._is_given_up = False  # by libzmq, since it was refused
+        self._may_return = True
+        self.socket = self._new_socket()
         self._monitor = self.socket.get_monitor_socket(_REFUSED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         loop.watch_socket(self._monitor, self._see_handshake)
-        connect(self.socket, address)
-        loop.watch_socket(self.socket, self._receive)
+        self._connect()
         self._said = 0.0
         self._beat = loop.every(BEAT_EVERY_S, self._keep_up)
         self.send(introduce())
+
+    def _new_socket(self) -> "zmq.Socket[bytes]":
+        key = self._key
+        return client(self._context, key.pair, key.master_public, Reconnect.BACKING_OFF)
+
+    def _connect(self) -> None:
+        connect(self.socket, self._address)
+        self._loop.watch_socket(self.socket, self._receive)
+
+    def _come_again(self) -> None:
+        """Knock with a socket that was not refused yet."""
+        self._is_given_up = False
+        self._end_monitor()
+        self._loop.unwatch_socket(self.socket)
+        self.socket.close(linger=0)
+        self.socket = self._new_socket()
+        self._connect()
+        self.send(self._introduce())
 
     def _keep_up(self) -> None:
         """Beat, unless we have said something since the last time: that has renewed our lease.
 
         Who keeps count of its own lease asks each time, and is told which beat was heard.
         """
-        if self._on_renewed is not None:
+        if self._is_given_up and self._may_return:
+            self._come_again()
+        elif self._on_renewed is not None:
             self.send(control.Beat(asked=fence.now()))
         elif time.monotonic() - self._said >= BEAT_EVERY_S:
             self.send(control.Beat())
 
     def send(self, message: msgspec.Struct) -> None:
         self._said = time.monotonic()
-        with contextlib.suppress(zmq.Again):  # cannot be: the queue is unbounded
+        try:
             self.socket.send(control.write(message), zmq.NOBLOCK)
+        except zmq.Again:  # the queue is unbounded: there is none any more
+            self._is_given_up = True
 
     def silent_s(self) -> float:
         """Return for how long the master has said nothing; it ticks each second."""
@@ -103,6 +132,7 @@ class Link:
             case control.WhoAreYou():
                 self.send(self._introduce())
             case control.Refused(error=kind, why=why):
+                self._may_return &= kind != NotAllowed.__name__
                 self._on_refused(getattr(errors, kind, RemotelyError)(why))
             case _:
                 self._on_message(message)
@@ -111,7 +141,7 @@ class Link:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
         self._end_monitor()
         if event & _REFUSED:
-            self._on_refused(NotAllowed(_wrong_key(self._address, self._role)))
+            self._on_refused(NotAllowed(_wrong_key(self._address, self._key.role)))
 
     def _end_monitor(self) -> None:
         """Hear no more of the handshake; harmless when done before.

@@ -10,6 +10,7 @@ import errno
 import itertools
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,9 @@ from remotely import control, host, link, sockets
 from remotely import master as master_module
 from remotely.admission import bound_id
 from remotely.client import Client as RealClient
-from remotely.errors import NotAllowed, RemotelyError
+from remotely.codec import NOTHING
+from remotely.engine import Options
+from remotely.errors import MasterLost, NotAllowed, RemotelyError
 from remotely.keys import MemberKey, fresh_keys, fresh_pair
 from remotely.link import Link
 from remotely.loop import Loop
@@ -813,6 +816,44 @@ def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
         done(client.shutdown)
 
 
+@pytest.mark.parametrize("life", [0, 1])
+def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
+    world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch, life: int
+) -> None:
+    """Its first life, or the next: a client that lives on would keep it for ever."""
+    with ThreadPoolExecutor(1) as script:
+
+        def done(function: Callable[..., Any], *arguments: Any) -> Any:
+            future = script.submit(function, *arguments)
+            world.until(future.done)
+            return future.exception() or future.result()
+
+        client = done(RealClient, world.address, world.client_key, Shipment())
+        if life:
+            actor = client._new_actor(World, Options(), 1)
+            actor.expect_life(life)
+            made = script.submit(client._remake, actor, NOTHING, Options())
+        else:
+            made = script.submit(client.place, World, (), {}, Options(), 1)
+        born = worker.hears(control.Spawn)
+        assert born.request.life == life
+        with monkeypatch.context() as broken:
+            broken.setattr(client._link, "send", lambda message: None)
+            broken.setattr("remotely.client.LEASE_S", -1.0)  # by which the master was to be heard
+            client._loop.call(client._check_master)
+            world.until(made.done)
+            settled = threading.Event()
+            client._loop.call(settled.set)
+            world.until(settled.is_set)
+        worker.introduction = msgspec.structs.replace(worker.introduction, births=[born])
+        world.end_master()
+        world.start_master()
+        assert worker.hears(control.End).actor == born.request.actor
+        worker.buries(born.request.actor)
+        done(client.shutdown)
+        assert life or isinstance(made.exception(), MasterLost)
+
+
 def test_an_actor_that_is_asked_for_again_is_made_once(client: Client, worker: Worker) -> None:
     """A client asks again when it was welcomed anew: it cannot know what the master still knows."""
     place = client.asks_for()
@@ -868,6 +909,49 @@ def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
     assert spawned.owner == inside.session
     assert (spawned.job, spawned.key) == (client.session, client.key.pair.public)
     assert place_is_of(child, spawned)
+
+
+def test_an_actor_that_was_refused_comes_again_when_its_worker_is_back(
+    world: World,
+    client: Client,
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """libzmq does not try again whom a door has refused."""
+    monkeypatch.setattr(master_module, "RETURN_S", 0.01)
+    home = client.has(worker)
+    inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
+    inside.hears(control.Welcome)
+    worker.vanishes()
+    world.end_master()
+    world.start_master()
+    inside.says(control.Beat())
+    world.until(lambda: "unknown key" in caplog.text, "its refusal")
+    again = Peer(world, world.worker_key, worker.introduction)
+    again.hears(control.Delegated)
+    inside.hears(control.Welcome)
+    assert place_is_of(inside.asks_for(), again.hears(control.Spawn).request)
+
+
+def test_whose_key_was_revoked_does_not_come_again(
+    world: World, client: Client, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert world.master is not None
+    made: list[object] = []
+    monkeypatch.setattr(Link, "_come_again", lambda link: made.append(link))
+    home = client.has(worker)
+    inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
+    inside.hears(control.Welcome)
+    worker.buries(home.actor)
+    client.hears(control.Died)
+    inside.says(control.Beat())
+    inside.hears(NotAllowed)
+    world.end_master()
+    world.start_master(learns=False)
+    beats = itertools.count()
+    world.until(lambda: inside._link._is_given_up and next(beats) > 50, "more beats")
+    assert made == []
 
 
 def place_is_of(place: control.Place, request: control.Request) -> bool:
