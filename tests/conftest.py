@@ -10,10 +10,15 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import remotely
 from remotely import control
 from tests.clusters import Started, Traces, wait_until
+
+# On a busy machine an example takes as long as it takes: no test claims a time.
+settings.register_profile("remotely", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("remotely")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,17 +30,15 @@ def temporary_folder_of_its_own() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def light_zygote(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def light_zygote(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the zygotes of tests of `remotely` from importing torch.
 
     A few tests import it, so every test process has it loaded, and its clusters would each spend
     two seconds on importing what hardly any actor of theirs uses.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        if request.path.parent.name == "remotely":
-            patch.setattr(control, "HEAVY", ("numpy",))
-        yield
+    if request.path.parent.name == "remotely":
+        monkeypatch.setattr(control, "HEAVY", ("numpy",))
 
 
 @pytest.fixture
