@@ -17,13 +17,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos import acts, detection, endurance, fuzz
+from tests.chaos import acts, detection, endurance, fuzz, liars
 from tests.chaos.finding import Finding, Trial
 
 TRIALS: dict[str, Trial] = {
     **acts.TRIALS,
     **detection.TRIALS,
     **fuzz.TRIALS,
+    **liars.TRIALS,
     **endurance.TRIALS,
 }
 SHOWN = 20

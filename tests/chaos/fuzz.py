@@ -220,6 +220,12 @@ class Ground:
         self.started.run(self.started.home, "keys", "revoke", str(file))
         return keys.load_member(file).pair
 
+    def another_key(self, role: str) -> Path:
+        """Return the file of a new key of this role."""
+        file = self.started.home / f"another-{role}.key"
+        self.started.run(self.started.home, "keys", "add", role, str(file))
+        return file
+
     def p99_ms(self) -> float:
         """Return that of the victim's calls since the last time it was asked."""
         times, self._times = self._times, []
@@ -287,11 +293,11 @@ def admitted(n: int, seed: int, folder: Path) -> Finding:
             while peer.poll(0):
                 peer.recv_multipart()
         time.sleep(1.0)
-        grown = _growth(before, ground.rss())
+        grown = growth(before, ground.rss())
         p99 = ground.p99_ms()
         for peer, _ in peers:
             peer.close(linger=0)
-    wrong = [*ground.wrong, *_leak(grown)]
+    wrong = [*ground.wrong, *leak(grown)]
     told = f"memory grew by {grown >> 10} KiB, the victim's p99 {p99:.1f} ms"
     return Finding(n, time.monotonic() - begun, told, wrong)
 
@@ -325,10 +331,10 @@ def raw(n: int, seed: int, folder: Path) -> Finding:
                 if draw.random() < 0.5:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         time.sleep(1.0)
-        grown = _growth(before, ground.rss())
+        grown = growth(before, ground.rss())
         p99 = ground.p99_ms()
         decoded, made = ground.victim.decoded(), ground.calls
-    wrong = [*ground.wrong, *_leak(grown)]
+    wrong = [*ground.wrong, *leak(grown)]
     if decoded > made + BIRTH_MESSAGES:
         wrong.append(f"{decoded} messages reached the decoder; the victim made {made} calls")
     told = (
@@ -473,11 +479,11 @@ def _one_more_client(ground: Ground) -> float:
     return time.perf_counter() - before
 
 
-def _growth(before: dict[int, int], after: dict[int, int]) -> int:
+def growth(before: dict[int, int], after: dict[int, int]) -> int:
     return max((after[pid] - before[pid] for pid in before.keys() & after.keys()), default=0)
 
 
-def _leak(grown: int) -> list[str]:
+def leak(grown: int) -> list[str]:
     return [f"memory of a process grew by {grown >> 20} MiB"] if grown > 50 << 20 else []
 
 

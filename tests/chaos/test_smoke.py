@@ -11,7 +11,8 @@ import pytest
     ("trial", "n"),
     [
         ("kill actor", 10), ("kill worker", 2), ("decoder", 20_000), ("admitted peers", 500),
-        ("raw bytes", 100), ("strangers", 2), ("births", 60), ("calls", 20_000), ("interrupts", 3),
+        ("a worker that lies", 2_000), ("a client that lies", 2_000), ("raw bytes", 100),
+        ("strangers", 2), ("births", 60), ("calls", 20_000), ("interrupts", 3),
     ],
 )  # fmt: skip
 def test_nothing_is_lost_run_twice_or_left_behind(nothing_left: None, trial: str, n: int) -> None:
