@@ -26,12 +26,10 @@ What a call does to the object is the servant's part (servant.py).
 """
 
 import asyncio
-import atexit
 import contextlib
 import inspect
 import os
 import select
-import signal
 import socket
 import sys
 import threading
@@ -45,7 +43,7 @@ from typing import Any
 
 import zmq
 
-from remotely import arena, connection, control, faults, sockets, wire
+from remotely import arena, connection, control, faults, leaving, sockets, wire
 from remotely.batching import Gathering
 from remotely.complaints import Complaints
 from remotely.delegation import Delegation
@@ -129,7 +127,8 @@ class Actor:
             self._serve()
             if self._servant.is_async and not self._over():
                 asyncio.run(self._serve_async())
-        except SystemExit:  # of the user's: what was answered before it is answered
+        except BaseException as error:  # the user's exit: what was answered before it is answered
+            traceback.clear_frames(error.__traceback__)  # they hold the object
             self._leave()
             raise
         self._end()
@@ -253,7 +252,8 @@ class Actor:
         try:
             self._reply(self._servant.answer(route, message))
         except SystemExit as error:  # a thread's would be swallowed
-            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            code = leaving.exit_code(error)
+            leaving.flush_files()
             os._exit(code)
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
@@ -273,7 +273,7 @@ class Actor:
 
     def _send(self, reply: Reply) -> None:
         if os.getpid() != self._pid:
-            _end_fork()
+            leaving.end_fork()
         if faults.ON:
             faults.at("actor.reply")
         with self._lock:
@@ -385,7 +385,7 @@ class Actor:
         except OSError:
             data = b""
         if not data:  # the worker is gone, and with it our right to be
-            _end_group()
+            leaving.end_group()
         match self._reader.read(data):
             case control.Admit(client_keys=client_keys):
                 self._guests.relist(client_keys)
@@ -404,7 +404,7 @@ class Actor:
     def _mind_fence(self) -> None:
         if self._fence.look():
             print("remotely: the worker lost its lease, and its actors end", file=sys.stderr)
-            _end_group()
+            leaving.end_group()
 
     def _count(self) -> None:
         self._servant.tidy()
@@ -445,32 +445,20 @@ class Actor:
                 traceback.print_exc()
         if faults.ON:
             faults.at("actor.end")
-        connection.shutdown()
-        self._tell(control.Count(calls=self._servant.calls))
-        atexit._run_exitfuncs()
         self._leave()
 
     def _leave(self) -> None:
-        """Return when the last reply has left, or nobody takes it."""
+        """Let go of everything; return when the last reply has left, or nobody takes it."""
+        self._tell(control.Exiting(calls=self._servant.calls))
+        files = leaving.flush_files()
+        self._servant.let_go()
+        leaving.run_exit_functions()
+        connection.shutdown()
+        leaving.flush_files()
+        del files
         self._door.stop()
         self._door_thread.join(LAST_REPLY_S)
         self._socket.close(linger=int(LAST_REPLY_S * 1000))
         if not self._door_thread.is_alive():
             self._zap.socket.close()
             self._context.term()  # waits until the last reply has left
-
-
-def _end_group() -> None:
-    """End this actor with all that it started."""
-    os.killpg(0, signal.SIGKILL)
-
-
-def _end_fork() -> None:
-    """End a child that a method forked, and that went on as if it were the actor: it has the
-    actor's sockets, and would answer in its place."""
-    print(
-        "remotely: a forked child returned from a method, and was ended: leave it by os._exit()",
-        file=sys.stderr,
-        flush=True,
-    )
-    os._exit(1)

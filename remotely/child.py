@@ -37,6 +37,7 @@ class Child:
     why: str = ""
     cpu: psutil.Process | None = None
     timers: list[Timer] = field(default_factory=list)
+    term_at: float | None = None  # when it is sent SIGTERM
     is_killed: bool = False
     again: bool = False  # made from what its last life left (recipe.py)
     status: int | None = None  # once it is known, as waitpid has it

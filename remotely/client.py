@@ -56,7 +56,7 @@ from remotely.future import CallFuture
 from remotely.idempotent import RetriedFuture
 from remotely.in_flight import Budget
 from remotely.keys import MemberKey
-from remotely.lease import CONNECT_S, LEASE_S, PLACE_S, TICK_EVERY_S
+from remotely.lease import CONNECT_S, DRAIN_S, LEASE_S, PLACE_S, TERM_S, TICK_EVERY_S
 from remotely.link import Link
 from remotely.loop import Loop
 from remotely.partner import Parcel
@@ -68,9 +68,11 @@ from remotely.wire import Kind
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
 KILLED_WAIT_S = 5.0  # for a killed actor's end to be told; a busy machine takes long over a core
-GONE_WAIT_S = 1.0  # after an actor said that it ends, for the master to know it too
+GONE_WAIT_S = 1.0  # after an actor was killed, for us to be told
+LOOK_FOR_END_S = 0.2
 SAY_WAITING_AFTER_S = 2.5  # a cluster that is just starting needs no word
-FAREWELL_S = 3.0
+FAREWELL_S = DRAIN_S + TERM_S + 2.0  # for our actors to end, when we do
+MASTER_SILENT_S = 3.0  # then it need not be waited for any more
 DESCRIPTORS = 65_536  # a handle that is called takes five; many systems allow 1,024
 MASTER_ANSWER_S = 30.0
 
@@ -213,7 +215,7 @@ class Client:
             while made:
                 made.popleft().result()
         except BaseException:
-            self._have_ended([actor.actor for actor in actors], 0.0)
+            self._have_ended([actor.actor for actor in actors], 0.0, kill=True)
             raise
         return list(actors)
 
@@ -247,22 +249,36 @@ class Client:
             self._kill(actors)
             return
         asked = self._send(actors, Kind.END, "", NOTHING, background=True)[::-1]
-        for actor in actors:
-            try:
-                asked.pop().result(max(0.0, deadline - time.monotonic()))
-            except (ActorDied, WorkerLost):
-                pass
-            except errors.CallTimeout:
-                self._have_ended([actor.actor], 0.0)
-            finally:
-                actor.gone.wait(GONE_WAIT_S)
+        failures: list[BaseException] = []  # of the classes' own `close`
+        try:
+            while asked:
+                try:
+                    asked.pop().result(max(0.0, deadline - time.monotonic()))
+                except (ActorDied, WorkerLost, errors.CallTimeout):
+                    pass
+                except Exception as error:
+                    failures.append(error)
+            for actor in actors:
+                self._see_off(actor, deadline)
+        finally:
+            for actor in actors:
                 self._mark_closed(actor)
+        if failures:
+            raise failures[0]
+
+    def _see_off(self, actor: ClusterActor, deadline: float) -> None:
+        """Return when its process has ended, and have it made to after the deadline."""
+        if self._loop.is_own_thread():  # a done-callback: this is the thread that would be told
+            return
+        if not _wait_for_end(actor, deadline):
+            self._have_ended([actor.actor], 0.0)
+            _wait_for_end(actor, time.monotonic() + TERM_S + GONE_WAIT_S)
 
     def _kill(self, actors: Sequence[ClusterActor]) -> None:
         for actor in actors:
             if not actor.owned:  # who asks where it is, is told of its end
                 self._locate(actor)
-            self._have_ended([actor.actor], 0.0)
+            self._have_ended([actor.actor], 0.0, kill=True)
         for actor in actors:
             actor.gone.wait(KILLED_WAIT_S)
             self._mark_closed(actor)
@@ -301,7 +317,10 @@ class Client:
         self._leaving = True
         try:
             self._tell(control.Goodbye())
-            self._farewell.wait(FAREWELL_S)
+            deadline = time.monotonic() + FAREWELL_S
+            while not self._farewell.wait(MASTER_SILENT_S):
+                if self._link.silent_s() > MASTER_SILENT_S or time.monotonic() > deadline:
+                    break
         finally:
             try:
                 self._abandon()
@@ -331,12 +350,12 @@ class Client:
         self._tell(question.message)
         return question
 
-    def _have_ended(self, actors: list[str], grace_s: float) -> None:
+    def _have_ended(self, actors: list[str], grace_s: float, kill: bool = False) -> None:
         """Have the master end actors; a new one is told again until it says that they have ended.
 
         Of actors that were asked for and are given up as well: they may have a place by now.
         """
-        ends = {actor: control.End(actor=actor, grace_s=grace_s) for actor in actors}
+        ends = {actor: control.End(actor=actor, grace_s=grace_s, kill=kill) for actor in actors}
 
         def tell() -> None:
             self._ends.update(ends)
@@ -713,7 +732,7 @@ class Client:
         self._closed = True
         self._loop.stop()
         if self._thread is not threading.current_thread():
-            self._thread.join(FAREWELL_S)
+            self._thread.join(MASTER_SILENT_S)
         for channel in list(self._channels):
             channel.end(lambda may: NotConnected("remotely was shut down here"))
         for future in list(self._tickets.values()):
@@ -757,6 +776,16 @@ def _send_sources(actor: ClusterActor, channel: Channel) -> None:
             parcel.close()
     actor.sent = life, there.union(digest for digest, _ in batches)
     channel.sources_sent = len(batches)
+
+
+def _wait_for_end(actor: ClusterActor, deadline: float) -> bool:
+    """Return whether an actor was seen to end; the master may be gone, who would tell of it."""
+    while not actor.gone.wait(max(0.0, min(LOOK_FOR_END_S, deadline - time.monotonic()))):
+        if actor.channel is not None and actor.channel.ended:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+    return True
 
 
 def _heavy_modules() -> list[str]:

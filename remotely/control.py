@@ -157,10 +157,11 @@ class Place(_Struct, frozen=True):
 
 
 class End(_Struct, frozen=True):
-    """End an actor: asked politely first, made to after `grace_s`."""
+    """End an actor: asked politely first, made to after `grace_s`; `kill`: at once, unasked."""
 
     actor: str
     grace_s: Seconds
+    kill: bool = False
 
 
 class Locate(_Struct, frozen=True):
@@ -440,7 +441,15 @@ class Count(_Struct, frozen=True):
 
 
 class Ending(_Struct, frozen=True):
+    """The actor ends in good order: no call is begun any more."""
+
     why: str
+
+
+class Exiting(_Struct, frozen=True):
+    """The last reply was given; the object is let go, and the process ends."""
+
+    calls: int
 
 
 class Fork(_Struct, frozen=True):
@@ -512,7 +521,7 @@ FromMaster = {
 }
 ToActor = Birth | Admit | Delegated | Caller | Leave
 FromClient = Prepare
-FromActor = Bound | Count | Delegate | MayCall | Ending
+FromActor = Bound | Count | Delegate | MayCall | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 

@@ -40,7 +40,11 @@ TIMES = (
     Time("HEARTBEAT_TIMEOUT_S", 4.5, "two lost beats are weather; a pulled cable is seen in 6.5 s"),
     Time("HANDSHAKE_S", 5.0, "half-open peers are cut; a busy machine needs 0.1 s for CURVE"),
     Time("CONNECT_S", 5.0, "the kernel alone would try for two minutes"),
-    Time("DRAIN_S", 5.0, "what an actor that is closed has to end its calls and its `close`"),
+    Time(
+        "DRAIN_S",
+        5.0,
+        "what a closed actor has for its calls and its `close`, and again to let go and exit",
+    ),
     Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
     Time("RESTARTS_WITHIN_S", 600.0, "max_restarts are counted in it: who dies at once gives up"),
     Time(

@@ -194,7 +194,7 @@ class Registry:
         for actor, record in list(self._actors.items()):
             if not self._admission.is_listed(record.request.key):
                 self._take_delegate(actor)
-                self._end_actor(actor, OWNER_GRACE_S)
+                self._end_actor(control.End(actor=actor, grace_s=OWNER_GRACE_S))
         registered = control.Registered(client_keys=self._admission.client_keys)
         for name in self._workers:
             self._tell(name, registered)
@@ -291,7 +291,7 @@ class Registry:
 
     def _end_owned(self, who: str) -> None:
         for actor in self._owned.of(who):
-            self._end_actor(actor, OWNER_GRACE_S)
+            self._end_actor(control.End(actor=actor, grace_s=OWNER_GRACE_S))
         for due in self._restarts.due_by(who):
             self._give_up_next_life(due.request.actor)
 
@@ -545,7 +545,7 @@ class Registry:
     def _hear_end(self, who: str, end: control.End) -> None:
         """End an actor, or say that there is none: who asked asks until it hears of the end."""
         actor = end.actor
-        self._end_actor(actor, end.grace_s)
+        self._end_actor(end)
         if actor in self._actors:
             return
         if self._is_learning and actor not in self._deaths:
@@ -554,10 +554,11 @@ class Registry:
             none = control.Obituary(actor=actor, life=0, asked=True)
             self._tell(who, control.Died(obituary=self._deaths.get(actor, none)))
 
-    def _end_actor(self, actor: str, grace_s: float) -> None:
+    def _end_actor(self, end: control.End) -> None:
+        actor = end.actor
         if record := self._actors.get(actor):
-            record.ends_within_s = grace_s
-            self._tell(record.worker, control.End(actor=actor, grace_s=grace_s))
+            record.ends_within_s = end.grace_s
+            self._tell(record.worker, end)
         self._waiting.remove(actor)
         self._sought.withdraw(actor)
         self._give_up_next_life(actor)
@@ -650,7 +651,7 @@ class Registry:
         waiter = self._waiting.remove(request.actor)
         record = Record(request, worker, gpu_ids, again=again)
         if elsewhere := self._actors.get(request.actor):
-            self._tell(elsewhere.worker, control.End(actor=request.actor, grace_s=0.0))
+            self._tell(elsewhere.worker, control.End(actor=request.actor, grace_s=0.0, kill=True))
             if elsewhere.request.life == request.life:
                 record.asker, record.ends_within_s = elsewhere.asker, elsewhere.ends_within_s
                 self._take_off(elsewhere)
@@ -674,7 +675,7 @@ class Registry:
         for actor, brought in all_brought.items():  # given up, or made elsewhere meanwhile
             record = self._actors.get(actor)
             if record is None or record.worker != name:
-                self._tell(name, control.End(actor=actor, grace_s=0.0))
+                self._tell(name, control.End(actor=actor, grace_s=0.0, kill=True))
             elif brought.status is not None and brought.status.delegate:
                 self._delegate(name, actor, brought.status.delegate)
         modules = [m for python, m in self._using if python == register.python]
@@ -763,7 +764,7 @@ class Registry:
     def _spawned(self, worker: str, location: control.Location, since: float) -> None:
         record = self._actors.get(location.actor)
         if record is None or record.worker != worker:
-            self._tell(worker, control.End(actor=location.actor, grace_s=0.0))
+            self._tell(worker, control.End(actor=location.actor, grace_s=0.0, kill=True))
             return
         if record.request.life != location.life:
             return
@@ -775,7 +776,7 @@ class Registry:
             record.asker = None
             self._tell(session, control.Placed(ticket=place.ticket, location=location))
             if session not in self._sessions:  # it went while we were placing
-                self._end_actor(location.actor, OWNER_GRACE_S)
+                self._end_actor(control.End(actor=location.actor, grace_s=OWNER_GRACE_S))
         self._answer_sought(location.actor)
 
     def lose_route(self, name: str) -> None:

@@ -6,6 +6,7 @@ nothing of the order or the thread in which they are called: that is the actor's
 
 import asyncio
 import difflib
+import gc
 import inspect
 import sys
 import traceback
@@ -148,6 +149,12 @@ class Servant:
             closing = close()
             if inspect.iscoroutine(closing):
                 asyncio.run(closing)
+
+    def let_go(self) -> None:
+        """Drop the object, so that its `__del__` runs and its files are closed."""
+        self.streams.close_all()
+        self.object = self._prepared = None
+        gc.collect()  # it may be part of a cycle
 
     def tidy(self) -> None:
         """Called each second: let go of clients that are no more."""

@@ -7,6 +7,7 @@ what it was sent, and is not to find thousands.
 """
 
 import asyncio
+import contextlib
 import itertools
 import time
 from dataclasses import dataclass, field
@@ -74,6 +75,15 @@ class Streams:
         if (kept := self._kept.pop(name, None)) is not None:
             async with kept.turn:
                 await kept.items.aclose()
+
+    def close_all(self) -> None:
+        """Close the plain ones; the event loop has closed the others at its end."""
+        for name in list(self._kept):
+            if self.is_async(name):
+                del self._kept[name]
+            else:
+                with contextlib.suppress(Exception):  # nobody is there to hear of it
+                    self.close(name)
 
     def silent(self, now: float) -> set[bytes]:
         """Return the consumers that are to be asked after now.  Any thread may ask."""

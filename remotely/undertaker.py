@@ -15,11 +15,12 @@ Each line is one step of an end:
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 
 from remotely import control, faults, host
 from remotely.child import Child, exit_of, kill_group, signal_group
-from remotely.lease import TERM_S
+from remotely.lease import DRAIN_S, TERM_S
 from remotely.loop import Loop
 
 STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
@@ -66,17 +67,37 @@ class Undertaker:
         if child.pidfd < 0:  # seen to have ended before it was known how
             self.bury(child)
 
-    def end(self, child: Child, grace_s: float) -> None:
+    def end(self, child: Child, grace_s: float, kill: bool = False) -> None:
         """Ask, then make.  Calling again shortens the wait."""
         child.asked = True
         child.why = child.why or "closed"
+        if kill:
+            child.kill()
+            return
         with contextlib.suppress(OSError):
             child.socket.send(control.write(control.Leave()))
+        self._make_end(child, grace_s)
+
+    def leave_time(self, child: Child, it_exits: bool = False) -> None:
+        """It ends by itself.  From now on it has DRAIN_S, at least.
+
+        How long its last calls and its `close` may take is for its client to say, if that asked for
+        the end itself; so nobody is made to end who has not begun to exit.
+        """
+        now = time.monotonic()
+        if child.term_at is None:
+            if it_exits:
+                self._make_end(child, DRAIN_S)
+        elif now < child.term_at < now + DRAIN_S:
+            self._make_end(child, DRAIN_S)
+
+    def _make_end(self, child: Child, grace_s: float) -> None:
         for timer in child.timers:
             timer.cancel()
+        child.term_at = time.monotonic() + grace_s
         child.timers = [
             self._loop.after(grace_s, lambda: signal_group(child.pid, signal.SIGTERM)),
-            self._loop.after(grace_s + min(TERM_S, grace_s), child.kill),
+            self._loop.after(grace_s + TERM_S, child.kill),
         ]
 
     def bury(self, child: Child) -> None:

@@ -168,8 +168,8 @@ class Worker:
                 self._tell(actor, message)
             case control.Caller():
                 self._inquiries.hear_master(message)
-            case control.End(actor=actor, grace_s=grace_s):
-                self._end(actor, grace_s)
+            case control.End():
+                self._end(message)
             case control.Preload(modules=modules):
                 self._nursery.preload(modules)
             case control.ReadLog(ticket=ticket, actor=actor, offset=offset):
@@ -265,15 +265,15 @@ class Worker:
             faults.at("worker.spawn")
         self._nursery.ask(spawn)
 
-    def _end(self, actor: str, grace_s: float) -> None:
-        if spawn := self._next_lives.pop(actor, None):
+    def _end(self, end: control.End) -> None:
+        if spawn := self._next_lives.pop(end.actor, None):
             self._died(_unborn(spawn.request, "closed", asked=True))
-        elif child := self._children.get(actor):
-            self._undertaker.end(child, grace_s)
-        elif request := self._nursery.withdraw(actor):
+        elif child := self._children.get(end.actor):
+            self._undertaker.end(child, end.grace_s, end.kill)
+        elif request := self._nursery.withdraw(end.actor):
             self._died(_unborn(request, "closed", asked=True))
         else:
-            recipe.discard(self._folder, actor)
+            recipe.discard(self._folder, end.actor)
 
     def _withdraw_all(self, why: str, asked: bool = False) -> None:
         for spawn in self._nursery.waiting:
@@ -345,6 +345,10 @@ class Worker:
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
+                self._undertaker.leave_time(child)
+            case control.Exiting(calls=calls):
+                child.calls = calls
+                self._undertaker.leave_time(child, it_exits=True)
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:
         may_restart = child.announced and child.request.max_restarts and not obituary.asked

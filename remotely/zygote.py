@@ -24,7 +24,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from remotely import faults, host
+from remotely import faults, host, leaving
 from remotely.control import (
     HEAVY,
     MAX_MESSAGE,
@@ -141,7 +141,7 @@ class Zygote:
 
             code = birth.main(*descriptors)
         except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            code = leaving.exit_code(error)
         except BaseException:  # the last place where it can still be told
             sys.excepthook(*sys.exc_info())
         finally:

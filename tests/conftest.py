@@ -30,15 +30,17 @@ def temporary_folder_of_its_own() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def light_zygote(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def light_zygote(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep the zygotes of tests of `remotely` from importing torch.
 
     A few tests import it, so every test process has it loaded, and its clusters would each spend
     two seconds on importing what hardly any actor of theirs uses.
     """
-    if request.path.parent.name == "remotely":
-        monkeypatch.setattr(control, "HEAVY", ("numpy",))
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name == "remotely":
+            patch.setattr(control, "HEAVY", ("numpy",))
+        yield
 
 
 @pytest.fixture

@@ -542,7 +542,7 @@ def test_another_version_of_the_protocol_is_refused_in_words(
     address = f"127.0.0.1:{port}"
     for command in (["join", address, "--key", key], ["status", address, "--key", client]):
         why = second.refuses(*command, PYTHONPATH=str(newer))
-        assert "version 1 " in why
+        assert f"version {control.VERSION} " in why
         assert "install the same version of remotely" in why
     first.does("stop", "--port", port)
 

@@ -38,18 +38,18 @@ class Node:
         return [other.echo(number) for number, other in enumerate(others)]
 
     def pair(self) -> tuple[bytes, bytes]:
-        pair = connection.current()._key.pair  # type: ignore[attr-defined]
+        pair = connection.current()._key.pair
         return pair.public, pair.secret
 
     def repr_of_key(self) -> str:
-        return repr(connection.current()._key)  # type: ignore[attr-defined]
+        return repr(connection.current()._key)
 
     def pid(self) -> int:
         return os.getpid()
 
 
 def actor_of(node: Node) -> str:
-    return str(node._remotely_remote.actor)  # type: ignore[attr-defined]
+    return str(node._remotely_remote.actor)
 
 
 @pytest.fixture

@@ -418,7 +418,9 @@ FLAT: dict[str, Callable[[Cluster], object]] = {
     "an actor is to end": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
     "a request that has to wait": lambda c: c.asks("client-1", "a", cpus=15),
     "a request that nobody can serve": lambda c: c.asks("client-1", "a", cpus=99),
-    "a request that is taken back": lambda c: c.registry._end_actor("waits-9", 0),
+    "a request that is taken back": lambda c: c.says(
+        "client-1", control.End(actor="waits-9", grace_s=0)
+    ),
     "a beat": lambda c: c.says("worker-1", control.Beat()),
     "a report": lambda c: c.says(
         "worker-1", control.Report(actors=[control.Figures(actor=a) for a in c.living["worker-1"]])
@@ -584,7 +586,7 @@ def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) 
     cluster.has("client", "a", life=1)
     cluster.told(control.End)
     cluster.joins("far")
-    assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0))]
+    assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0, kill=True))]
     assert cluster.registry._actors["a"].worker == "near"
     assert cluster.registry._ledger.free("far").cpus == 2
 
@@ -615,7 +617,7 @@ def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere
 
     cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)  # it had heard
     cluster.joins("large")
-    assert ("large", control.End(actor="a", grace_s=0.0)) in cluster.said
+    assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.said
 
 
@@ -777,7 +779,7 @@ def test_a_birth_that_nobody_knows_of_is_ended(cluster: Cluster) -> None:
     cluster.joins("worker")
     stray = status_of(request_of("a", "client"))
     cluster.says("worker", control.Spawned(location=stray.location))
-    assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0))]
+    assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
 
 
 def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
@@ -796,7 +798,7 @@ def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
     cluster.living["one"]["a"] = status_of(spawn.request, seal=spawn.seal)
     cluster.joins("one")
 
-    assert ("two", control.End(actor="a", grace_s=0.0)) in cluster.said
+    assert ("two", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
     ((_, placed),) = cluster.told(control.Placed)
     assert placed.ticket == ticket
     assert cluster.registry._actors["a"].worker == "one"

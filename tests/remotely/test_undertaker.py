@@ -41,6 +41,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
         request=control.Request(
             actor=name, name=name, class_name="C", owner="o", job="j", python=host.PYTHON
         ),
+        seal=b"",
         gpu_ids=[],
         location=control.Location(
             actor=name,
