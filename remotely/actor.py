@@ -15,7 +15,8 @@ alive: worker gone, lease over (fence.py), stop asked, next call.
 How a call runs depends on the class:
 
     plain methods               on the main thread, one after the other
-    concurrency=n               on n threads; the main thread only receives and answers
+    concurrency=n               on n threads, and so do items of streams and attributes; the main
+                                thread only receives and answers (call_threads.py)
     a class with async methods  all on one event loop, on the main thread: async methods interleave
                                 at their awaits, plain ones block the loop (or take one of the n
                                 threads)
@@ -27,6 +28,7 @@ What a call does to the object is the servant's part (servant.py).
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import os
 import select
@@ -37,7 +39,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ import zmq
 
 from remotely import arena, connection, control, faults, leaving, sockets, wire
 from remotely.batching import Gathering
+from remotely.call_threads import CallThreads
 from remotely.complaints import Complaints
 from remotely.delegation import Delegation
 from remotely.errors import NotAllowed, WireError
@@ -63,6 +65,8 @@ REVOKED = "the key with which this call came was revoked"
 FENCED_S = 0.05
 # Who found the actor by its name, or borrowed it, may call while its maker is still sending files.
 NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
+OF_STREAMS = frozenset((Kind.NEXT, Kind.CLOSE))
+ON_THREADS = frozenset((Kind.CALL, Kind.GET, Kind.SET)) | OF_STREAMS
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 _ARE_YOU_THERE = wire.encode(Kind.RESULT, 0)  # of no call: whoever gets it drops it
 
@@ -83,7 +87,7 @@ class Actor:
         self._done: deque[Reply] = deque()
         self._gone: deque[bytes] = deque()  # routes of consumers of streams
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: CallThreads | None = None
         self._gathered: dict[str, Gathering] = {}
         self._in_crowd = False  # the call that runs came together with others
         self._held: list[bytes | memoryview] = []  # results that go back together
@@ -230,14 +234,18 @@ class Actor:
             self._run_gathered(list(self._gathered))
         if servant.is_async and servant.is_coroutine(message):
             self._start(self._answer_async(route, message))
-        elif message.kind is Kind.CALL and self._threads is not None:
-            self._threads.submit(self._answer_on_thread, route, message)
+        elif self._threads is not None and message.kind in ON_THREADS:
+            if message.kind in OF_STREAMS:
+                work = functools.partial(self._answer_on_thread, route, message)
+                self._threads.run_in_turn(message.name, work)
+            else:
+                self._threads.run(self._answer_on_thread, route, message)
         elif message.kind is Kind.END:
             self._ender = route, message
         else:
             self._send(servant.answer(route, message))
             if self._threads is None and servant.concurrency > 1:
-                self._threads = ThreadPoolExecutor(servant.concurrency, "remotely-call")
+                self._threads = CallThreads(servant.concurrency)
             if message.kind is Kind.INIT and not self._over():
                 early, self._early = self._early, []
                 for from_whom, call in early:
@@ -249,12 +257,7 @@ class Actor:
 
     def _answer_on_thread(self, route: bytes, message: Message) -> None:
         self._wait_for_lease()
-        try:
-            self._reply(self._servant.answer(route, message))
-        except SystemExit as error:  # a thread's would be swallowed
-            code = leaving.exit_code(error)
-            leaving.flush_files()
-            os._exit(code)
+        self._reply(self._servant.answer(route, message))
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
         self._reply(await self._servant.answer_async(route, message))
@@ -363,7 +366,7 @@ class Actor:
                 if inspect.iscoroutinefunction(gathering.batching.function):
                     self._start(self._run_batch_async(gathering, calls))
                 elif self._threads is not None:
-                    self._threads.submit(self._run_batch_on_thread, gathering, calls)
+                    self._threads.run(self._run_batch_on_thread, gathering, calls)
                 else:
                     for reply in self._servant.answer_batch(gathering.batching, calls):
                         self._send(reply)
@@ -433,7 +436,7 @@ class Actor:
         why = "its constructor raised" if self._servant.failed else "closed"
         self._tell(control.Ending(why=why))
         if self._threads is not None:
-            self._threads.shutdown(cancel_futures=self._stop_asked)
+            self._threads.end(drop=self._stop_asked)
         while self._done:
             self._send(self._done.popleft())
         if self._ender is not None:

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,40 @@ class AsyncSource:
             yield number
 
 
+@remotely.remote_class(concurrency=2)
+class SharedSource:
+    """Serves two at a time."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def held(self) -> Iterator[int]:
+        yield 1
+        self.go.wait()
+        yield 2
+
+    def count(self, to: int) -> Iterator[int]:
+        yield from range(to)
+
+    @property
+    def held_value(self) -> bool:
+        return self.go.wait()
+
+    @property
+    def setting_releases(self) -> bool:
+        return self.go.is_set()
+
+    @setting_releases.setter
+    def setting_releases(self, value: bool) -> None:
+        self.go.set()
+
+    def release(self) -> None:
+        self.go.set()
+
+    def interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+
 def test_a_method_that_yields_is_iterated_at_the_caller(cluster: str) -> None:
     source = Source()
 
@@ -98,6 +134,47 @@ def test_other_calls_are_served_between_two_items(embedded: None) -> None:
     source.scale = 1000
 
     assert list(stream)[-1] == 99_000
+
+
+def test_with_concurrency_calls_are_served_while_an_item_is_made(embedded: None) -> None:
+    source = SharedSource()
+    stream = source.held()
+    assert next(stream) == 1
+
+    remotely.submit(source.release).result(timeout=10)  # the stream asks for several at a time
+
+    assert list(stream) == [2]
+
+
+def test_with_concurrency_attributes_are_served_at_the_same_time(embedded: None) -> None:
+    source = SharedSource()
+    with ThreadPoolExecutor(1) as other:
+        held = other.submit(getattr, source, "held_value")
+        try:
+            assert source.setting_releases is False
+        finally:
+            source.setting_releases = True
+
+    assert held.result(timeout=10)
+
+
+def test_with_concurrency_the_items_of_a_stream_are_made_one_at_a_time_and_in_order(
+    embedded: None,
+) -> None:
+    source = SharedSource()
+
+    both = list(zip(source.count(200), source.count(200), strict=True))
+
+    assert both == [(number, number) for number in range(200)]
+    stream = source.count(200)
+    assert next(stream) == 0
+    remotely.close(source)  # what was asked for before is answered
+    assert [next(stream) for _ in range(AHEAD)] == [1, 2, 3, 4]
+
+
+def test_with_concurrency_an_interrupt_in_a_method_ends_the_actor(embedded: None) -> None:
+    with pytest.raises(remotely.ActorDied, match="KeyboardInterrupt"):
+        SharedSource().interrupt()
 
 
 @pytest.mark.parametrize("how", ["close", "break", "forget"])
