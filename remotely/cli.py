@@ -21,6 +21,7 @@ from remotely.address import DEFAULT_PORT, parse_address
 from remotely.client import client_of
 from remotely.errors import MasterLost, RemotelyError
 from remotely.report import status_facts, tables
+from remotely.terminal import shown
 
 if TYPE_CHECKING:
     from remotely.client import Client
@@ -282,7 +283,7 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo(tables(facts, time.time()))
+        click.echo(shown(tables(facts, time.time())))
 
 
 # --- logs -----------------------------------------------------------------------------------------
@@ -321,12 +322,17 @@ def _show_one(client: "Client", name: str, follow: bool) -> None:
         raise RemotelyError(
             f"no actor of this cluster is or was named {name!r}; there are: {names}"
         )
-    click.echo(piece.text, nl=False)
+    click.echo(_readable(piece.text), nl=False)
     while follow and not (piece.ended and not piece.text):
         if not piece.text:
             time.sleep(FOLLOW_EVERY_S)
         piece = client.read_log(actor, piece.offset).result()
-        click.echo(piece.text, nl=False)
+        click.echo(_readable(piece.text), nl=False)
+
+
+def _readable(text: str) -> str:
+    """Return what can be sent to a terminal; each state of a progress bar is a line of its own."""
+    return shown(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _id_of(name: str, living: Sequence[control.Location]) -> str:
@@ -351,7 +357,7 @@ def _show_all(client: "Client", follow: bool) -> None:
             if not follow and unfinished[known]:
                 lines.append(unfinished[known])
             for line in lines:
-                click.echo(f"[{name}] {line}")
+                click.echo(_readable(f"[{name}] {line}"))
         if not follow:
             return
         time.sleep(FOLLOW_EVERY_S)

@@ -64,6 +64,7 @@ from remotely.question import Question
 from remotely.ref import Ref
 from remotely.report import ClusterStatus, as_objects, status_facts
 from remotely.shipping import Shipment
+from remotely.terminal import Screen
 from remotely.wire import Kind
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
@@ -112,6 +113,7 @@ class Client:
         key: MemberKey,
         shipment: Shipment,
         patience_s: float = PLACE_S,
+        show_output: bool = True,
         job: str = "",
         inside: str = "",
         on_shutdown: Callable[[], None] = lambda: None,
@@ -144,6 +146,11 @@ class Client:
         self._farewell = threading.Event()
         self._budget = Budget()
         self._leaving = False
+        self._shows_output = show_output
+        self._screens = {
+            is_error: Screen(clears=_is_terminal(stream))
+            for is_error, stream in ((False, sys.stdout), (True, sys.stderr))
+        }
         self._unseen: deque[tuple[str, BaseException]] = deque()
         self._on_unseen = self._note_unseen  # bound once, not with each call
         self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
@@ -627,7 +634,7 @@ class Client:
             case control.Died(obituary=obituary):
                 self._hear_of_death(obituary)
             case control.Output():
-                _print(message)
+                self._print(message)
             case control.Welcome():
                 if not self._welcome.done():
                     self._welcome.set_result(message)
@@ -640,6 +647,11 @@ class Client:
                 self._blocked.hear(message)
             case control.Farewell():
                 self._farewell.set()
+
+    def _print(self, output: control.Output) -> None:
+        if self._shows_output:
+            screen = self._screens[output.error]
+            _write(output.error, screen.add(output.name, output.text))
 
     def _answer(self, ticket: int, value: object) -> None:
         if future := self._tickets.pop(ticket, None):
@@ -733,6 +745,9 @@ class Client:
         self._loop.stop()
         if self._thread is not threading.current_thread():
             self._thread.join(MASTER_SILENT_S)
+        for is_error, screen in self._screens.items():
+            if end := screen.close():
+                _write(is_error, end)
         for channel in list(self._channels):
             channel.end(lambda may: NotConnected("remotely was shut down here"))
         for future in list(self._tickets.values()):
@@ -750,6 +765,7 @@ def client_of(
     key: str | Path | None = None,
     ship: str | Path | Iterable[str | Path] = (),
     patience_s: float = PLACE_S,
+    show_output: bool = True,
 ) -> Client:
     """Return a client of the cluster at `address`, beside the one that this process may use."""
     host, port = parse_address(address)
@@ -760,7 +776,7 @@ def client_of(
     except (OSError, UnicodeError) as error:
         raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
     member = keys.load_member(Path(file), "client")
-    return Client(f"tcp://{host}:{port}", member, shipment, patience_s)
+    return Client(f"tcp://{host}:{port}", member, shipment, patience_s, show_output)
 
 
 def _send_sources(actor: ClusterActor, channel: Channel) -> None:
@@ -788,13 +804,18 @@ def _wait_for_end(actor: ClusterActor, deadline: float) -> bool:
     return True
 
 
+def _write(is_error: bool, text: str) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    with contextlib.suppress(Exception):  # a closed terminal is no reason to stop
+        stream.write(text)
+        stream.flush()
+
+
+def _is_terminal(stream: object) -> bool:
+    with contextlib.suppress(Exception):  # it may be None, closed, or anything of the user's
+        return bool(stream.isatty())  # type: ignore[attr-defined]
+    return False
+
+
 def _heavy_modules() -> list[str]:
     return [name for name in control.HEAVY if name in sys.modules]
-
-
-def _print(output: control.Output) -> None:
-    stream = sys.stderr if output.error else sys.stdout
-    lines = output.text.removesuffix("\n").split("\n")
-    with contextlib.suppress(Exception):  # a closed terminal is no reason to stop
-        stream.write("".join(f"[{output.name}] {line}\n" for line in lines))
-        stream.flush()

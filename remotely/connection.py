@@ -40,6 +40,7 @@ def connect(
     gpus: Gpus | None = None,
     ship: str | Path | Iterable[str | Path] = (),
     patience_s: float = PLACE_S,
+    show_output: bool = True,
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
 
@@ -49,6 +50,7 @@ def connect(
     key          the client's key file; see keys.py
     ship         files, folders and patterns ("*.csv") that the actors are to have: see `shipped`
     patience_s   how long making an actor waits for room before NoResources
+    show_output  whether what actors print appears on this terminal; `remotely logs` has it anyway
 
     Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch.
     """
@@ -67,9 +69,9 @@ def connect(
         if os.environ.get("REMOTELY_LOCAL") == "1":
             engine: Engine = InProcess()
         elif address:
-            engine = _connect_to(address, key, ship, patience_s)
+            engine = _connect_to(address, key, ship, patience_s, show_output)
         else:
-            engine = _embed(cpus, gpus, ship, patience_s)
+            engine = _embed(cpus, gpus, ship, patience_s, show_output)
         _engine, _forked = engine, False
 
 
@@ -146,11 +148,15 @@ def set_shipped_root(root: Path) -> None:
 
 
 def _connect_to(
-    address: str, key: str | Path | None, ship: str | Path | Iterable[str | Path], patience_s: float
+    address: str,
+    key: str | Path | None,
+    ship: str | Path | Iterable[str | Path],
+    patience_s: float,
+    show_output: bool,
 ) -> Engine:
     from remotely.client import client_of  # noqa: PLC0415 - what an engine in process does not need
 
-    client = client_of(address, key, ship, patience_s)
+    client = client_of(address, key, ship, patience_s, show_output)
     client.check_python()
     return client
 
@@ -160,6 +166,7 @@ def _embed(
     gpus: Gpus | None,
     ship: str | Path | Iterable[str | Path],
     patience_s: float,
+    show_output: bool,
 ) -> Engine:
     from remotely.client import Client  # noqa: PLC0415 - what Local does not need
     from remotely.launch import Embedded  # noqa: PLC0415
@@ -174,6 +181,7 @@ def _embed(
             cluster.key,
             shipment,
             patience_s,
+            show_output,
             on_shutdown=cluster.close,
             on_forget=cluster.forget,
         )

@@ -203,7 +203,7 @@ class Nursery:
                 public_key=pair.public,
             ),
             socket=ours,
-            output=Output(self._logs.begin(request), self._teller(request)),
+            output=Output(self._logs.begin(request), self._teller(request), self._loop.after),
             pipes=pipes,
             since=time.time(),
             client_keys=self.client_keys,

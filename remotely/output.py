@@ -1,7 +1,8 @@
 """What one actor prints: into a file that does not grow for ever, and in lines to its client.
 
-The terminal gets at most BYTES_A_SECOND of each actor; the file gets everything.  The last of what
-went to stderr is kept for the obituary.
+A line that has not ended (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The
+terminal gets at most BYTES_A_SECOND of each actor; the file gets everything.  The last of what went
+to stderr is kept for the obituary.
 """
 
 import codecs
@@ -16,18 +17,26 @@ BYTES_A_SECOND = 256 << 10
 TAIL_BYTES = 4096
 READ_BYTES = 1 << 16
 MAX_DRAIN_READS = 64
+PARTIAL_S = 0.2
 
 Tell = Callable[[bool, str], None]
+Later = Callable[[float, Callable[[], None]], object]
 
 
 class Output:
-    """The two streams of one actor.  `tell(is_error, text)` gets whole lines."""
+    """The two streams of one actor.
 
-    def __init__(self, file: Path, tell: Tell) -> None:
+    `tell(is_error, text)` gets lines, and what there is of one that does not end; `later(seconds,
+    action)` has that looked at.
+    """
+
+    def __init__(self, file: Path, tell: Tell, later: Later) -> None:
         self.file = file
         self.tail = b""
         self._tell = tell
+        self._later = later
         self._rest = {False: b"", True: b""}
+        self._looks = {False: False, True: False}  # at what has not ended yet
         self._budget = float(BYTES_A_SECOND)
         self._filled_at = time.monotonic()
         self._hushed = False
@@ -61,6 +70,19 @@ class Output:
             self._say(is_error, lines + newline)
         if not data or len(rest) > READ_BYTES:
             self._flush(is_error)
+        elif rest and not self._looks[is_error]:
+            self._looks[is_error] = True
+            self._later(PARTIAL_S, lambda: self._say_partial(is_error))
+
+    def _say_partial(self, is_error: bool) -> None:
+        self._looks[is_error] = False
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        decoder.decode(self._rest[is_error])
+        cut, _ = decoder.getstate()  # the first half of a letter waits for the other
+        whole = self._rest[is_error].removesuffix(cut)
+        if whole:
+            self._rest[is_error] = cut
+            self._say(is_error, whole)
 
     def _flush(self, is_error: bool) -> None:
         if rest := self._rest[is_error]:

@@ -28,7 +28,12 @@ class Stream:
 
     def __init__(self, file: Path) -> None:
         self.told: list[tuple[bool, str]] = []
-        self.output = Output(file, lambda is_error, text: self.told.append((is_error, text)))
+        self.due: list[Callable[[], None]] = []
+        self.output = Output(
+            file,
+            lambda is_error, text: self.told.append((is_error, text)),
+            lambda _, action: self.due.append(action),
+        )
         self.pipes = {False: os.pipe2(os.O_NONBLOCK), True: os.pipe2(os.O_NONBLOCK)}
 
     def prints(self, data: bytes, is_error: bool = False) -> None:
@@ -40,6 +45,12 @@ class Stream:
         os.close(writing)
         self.pipes[is_error] = (reading, -1)
         assert not self.output.read(reading, is_error)
+
+    def while_passes(self) -> None:
+        """Let the time pass after which an unfinished line is passed on."""
+        due, self.due = self.due, []
+        for action in due:
+            action()
 
     def close(self) -> None:
         for end in [end for ends in self.pipes.values() for end in ends if end >= 0]:
@@ -87,6 +98,24 @@ def test_the_client_gets_whole_lines(stream: Stream) -> None:
     assert stream.told == [(False, "one\n")]
     stream.prints(b"o\n")
     assert stream.told == [(False, "one\n"), (False, "two\n")]
+
+
+def test_a_line_that_does_not_end_is_told_after_a_while(stream: Stream) -> None:
+    stream.prints(b"working")
+    stream.prints(b" ...")
+    assert not stream.told
+    stream.while_passes()
+    stream.prints(b" done\n")
+    assert stream.told == [(False, "working ..."), (False, " done\n")]
+
+
+def test_half_a_letter_waits_for_its_other_half(stream: Stream) -> None:
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    stream.prints(b"caf" + first)
+    stream.while_passes()
+    stream.prints(second)
+    stream.while_passes()
+    assert stream.told == [(False, "caf"), (False, "é")]
 
 
 def test_the_two_streams_do_not_mix_within_a_line(stream: Stream) -> None:

@@ -56,7 +56,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
             public_key=b"",
         ),
         socket=ours,
-        output=Output(folder / name, lambda is_error, text: None),
+        output=Output(folder / name, lambda is_error, text: None, lambda _, action: None),
         pipes={read: False},
         since=0.0,
         client_keys=[],
