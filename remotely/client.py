@@ -93,6 +93,7 @@ class ClusterActor(Remote):
         self.settled = threading.Event()  # not while it is made anew
         self.settled.set()
         self.life_lock = threading.Lock()
+        self.is_released = False  # its last handle is gone
 
     def expect_life(self, life: int) -> None:
         """From now on, news of an earlier life is old."""
@@ -294,6 +295,7 @@ class Client:
         if self._closed or self._pid != os.getpid():
             return
         assert isinstance(remote, ClusterActor)
+        remote.is_released = True
         if remote.owned and remote.ended is None:
             self._have_ended([remote.actor], PLACE_S)
         if (channel := remote.channel) is not None:  # no call is in flight: it would hold a handle
@@ -494,10 +496,15 @@ class Client:
                 made.popleft().result()
         except Exception as error:
             why = f"{actor.name} died, and could not be restarted: {error}"
-            if actor.request.life == life:  # else its next life is on the way
-                actor.ended = lambda may: ActorDied(why, may_have_run=may)
-                self._have_ended([actor.actor], 0.0)  # nobody need wait for it
+            with actor.life_lock:
+                if actor.request.life == life:  # else its next life is on the way
+                    actor.ended = lambda may: ActorDied(why, may_have_run=may)
+                    self._have_ended([actor.actor], 0.0)  # nobody need wait for it
         finally:
+            if (
+                actor.is_released
+            ):  # maybe before it had a place: the master then ended its last life
+                self._have_ended([actor.actor], 0.0)
             with actor.life_lock:
                 if actor.request.life == life:
                     actor.settled.set()
@@ -717,10 +724,14 @@ class Client:
             actor.gone.set()
         elif actor.remade_from is not None and (actor.owned or obituary.lost):
             with actor.life_lock:
-                actor.settled.clear()
-                actor.expect_life(obituary.life + 1)
-            remake = functools.partial(self._remake, actor, *actor.remade_from)
-            threading.Thread(target=remake, name="remotely-restart", daemon=True).start()
+                # Then the master was told to end it.
+                is_given_up = actor.ended is not None or actor.is_released
+                if not is_given_up:
+                    actor.settled.clear()
+                    actor.expect_life(obituary.life + 1)
+            if not is_given_up:
+                remake = functools.partial(self._remake, actor, *actor.remade_from)
+                threading.Thread(target=remake, name="remotely-restart", daemon=True).start()
         else:  # the next call asks where it is, and is answered when it is there again
             actor.expect_life(obituary.life + 1)
         if channel is not None and channel.location.life <= obituary.life:

@@ -26,7 +26,7 @@ from remotely.admission import bound_id
 from remotely.client import Client as RealClient
 from remotely.codec import NOTHING
 from remotely.engine import Options
-from remotely.errors import MasterLost, NotAllowed, RemotelyError
+from remotely.errors import ActorDied, MasterLost, NotAllowed, RemotelyError
 from remotely.keys import MemberKey, fresh_keys, fresh_pair
 from remotely.link import Link
 from remotely.loop import Loop
@@ -852,6 +852,46 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
         worker.buries(born.request.actor)
         done(client.shutdown)
         assert life or isinstance(made.exception(), MasterLost)
+
+
+def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
+    world: World, worker: Worker
+) -> None:
+    """Its handles say that it has ended, so nobody would ever end its next life."""
+    with ThreadPoolExecutor(1) as script:
+        connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
+        world.until(connecting.done)
+        client = connecting.result()
+        actor = client._new_actor(World, Options(max_restarts=1), 1)
+        actor.remade_from = NOTHING, Options(max_restarts=1)
+        actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
+        told = control.Obituary(actor=actor.actor, life=0, restarting=True)
+        client._hear_of_death(told)
+        assert actor.request.life == 0
+        leaving = script.submit(client.shutdown)
+        world.until(leaving.done)
+        assert not [said for said in worker.heard if isinstance(said, control.Spawn)]
+
+
+def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
+    world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word to end it may overtake the request for its next life."""
+    with ThreadPoolExecutor(1) as script:
+        connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
+        world.until(connecting.done)
+        client = connecting.result()
+        monkeypatch.setattr(client, "_init", lambda _, place, *rest: [place])
+        actor = client._new_actor(World, Options(max_restarts=1), 1)
+        client.release(actor)
+        actor.expect_life(1)
+        remade = script.submit(client._remake, actor, NOTHING, Options(max_restarts=1))
+        worker.spawns(actor.actor)
+        assert worker.hears(control.End).actor == actor.actor
+        worker.buries(actor.actor, life=1, asked=True)
+        world.until(remade.done)
+        leaving = script.submit(client.shutdown)
+        world.until(leaving.done)
 
 
 def test_an_actor_that_is_asked_for_again_is_made_once(client: Client, worker: Worker) -> None:
