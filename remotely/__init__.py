@@ -39,6 +39,7 @@ from remotely.errors import (
 from remotely.future import as_completed
 from remotely.handle import Group, close, get_actor, kill, put, status, submit
 from remotely.idempotent import idempotent
+from remotely.identity import current_actor
 from remotely.remote_class import group, local, options, remote_class
 from remotely.stream import Stream, merge
 
@@ -66,6 +67,7 @@ __all__ = [
     "batched",
     "close",
     "connect",
+    "current_actor",
     "get_actor",
     "group",
     "idempotent",

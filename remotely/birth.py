@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remotely import control, faults, gpus
+from remotely import control, faults, gpus, identity
 from remotely.actor import Actor
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -50,6 +50,7 @@ def _prepare_process(birth: control.Birth) -> None:
     request = birth.request
     os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
     os.environ.update(request.env)
+    identity.become(birth)
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
         _set_threads(max(1, int(request.cpus)))
     with contextlib.suppress(OSError):  # should memory run out, an actor goes before its worker

@@ -19,7 +19,9 @@ from remotely import arena, codec, connection, control, recipe, shipping, source
 from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
+from remotely.error_copy import ErrorCopy
 from remotely.errors import RemotelyError
+from remotely.identity import heading
 from remotely.introduction import Introduction
 from remotely.keys import KeyPair
 from remotely.partner import Parcel, Partner, unpack
@@ -337,11 +339,12 @@ def raised(route: bytes, message: Message, error: BaseException) -> Reply:
     note = sources.missing_here(error)
     if note and hasattr(error, "add_note"):
         error.add_note(note)
-    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+    trace = traceback.format_exception(type(error), error, _users_part(error))
+    text = heading() + "".join(trace)
     if note and note not in text:  # Python 3.10 has no notes
         text += f"{note}\n"
     try:
-        pieces = codec.encode(error, in_band=True).pieces
+        pieces = codec.encode(ErrorCopy(error), in_band=True).pieces
     except RemotelyError:
         pieces = ()
     told = text.encode(errors="replace")

@@ -18,10 +18,26 @@ from tests.clusters import free_port, wait_until
 
 
 class Odd(Exception):
-    """An error that does not take its own arguments, and so does not unpickle."""
+    """An error whose class does not take its `args`, as many have it."""
 
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class OddOSError(OSError):
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "no such thing", path)
+
+
+class OddChoosy(Exception):
+    """One that is not made again by any means."""
+
+    def __new__(cls, code: int, message: str) -> "OddChoosy":
+        return super().__new__(cls, f"{code}: {message}")
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
 
 
 class Locked(Exception):
@@ -63,7 +79,11 @@ class Worker:
         if kind == "value":
             raise ValueError("a bad value")
         if kind == "odd":
-            raise Odd(1, 2)
+            raise Odd(404, "not found")
+        if kind == "oserror":
+            raise OddOSError("/nowhere")
+        if kind == "choosy":
+            raise OddChoosy(404, "not found")
         raise Locked
 
     def lock(self) -> Any:
@@ -105,7 +125,29 @@ def test_what_a_method_raises_arrives_as_itself_with_its_remote_traceback(cluste
     assert worker.work() == 1
 
 
-@pytest.mark.parametrize("kind", ["odd", "locked"])
+def test_an_error_arrives_as_itself_though_its_class_does_not_take_its_args(cluster: str) -> None:
+    worker = Worker()
+
+    with pytest.raises(Odd, match="404: not found") as raised:
+        worker.fail("odd")
+    assert raised.value.code == 404
+    with pytest.raises(OddOSError, match="/nowhere") as failed:
+        worker.fail("oserror")
+    assert (failed.value.errno, failed.value.filename) == (2, "/nowhere")
+
+
+def test_a_remote_traceback_names_the_actor_its_process_and_its_machine(cluster: str) -> None:
+    worker = Worker()
+    pid = worker.pid()
+
+    with pytest.raises(ValueError, match="a bad value") as raised:
+        worker.fail("value")
+
+    first_line = str(raised.value.__cause__).strip().splitlines()[0]
+    assert first_line.startswith(f"In {worker._remotely_remote.name} (pid {pid} on ")
+
+
+@pytest.mark.parametrize("kind", ["choosy", "locked"])
 def test_an_error_that_cannot_travel_arrives_as_text(embedded: None, kind: str) -> None:
     worker = Worker()
 

@@ -1,0 +1,70 @@
+"""Which actor this process is: for its own code, for `top`, and for whoever reads its errors."""
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remotely import control
+
+TITLE_BYTES = 15  # the kernel keeps no more: prctl(2), PR_SET_NAME
+
+
+@dataclass(frozen=True)
+class CurrentActor:
+    """What an actor may know of itself.  `life` counts its restarts."""
+
+    name: str
+    class_name: str
+    life: int
+    pid: int
+    machine: str
+
+
+_current: CurrentActor | None = None
+
+
+def current_actor() -> CurrentActor | None:
+    """Return which actor runs this code: its name, class_name, life, pid and machine.
+
+    None in a script, in a process that an actor started, and with REMOTELY_LOCAL=1.
+    """
+    return _current if _current is not None and _current.pid == os.getpid() else None
+
+
+def become(birth: control.Birth) -> None:
+    """This process is an actor from now on."""
+    global _current
+    request = birth.request
+    name, class_name, life = request.name, request.class_name, request.life
+    _current = CurrentActor(name, class_name, life, os.getpid(), birth.machine)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_bytes(title(request.name))
+    if not os.environ.get("PYTHONBREAKPOINT"):  # else it is a debugger that needs no terminal
+        sys.breakpointhook = _no_terminal
+
+
+def title(name: str) -> bytes:
+    """Return what `top` shows: the beginning of a long name, and its end."""
+    whole = name.encode(errors="replace")
+    if len(whole) <= TITLE_BYTES:
+        return whole
+    side = TITLE_BYTES // 2
+    return whole[:side] + b"~" + whole[-side:]
+
+
+def heading() -> str:
+    """Return the first line of a traceback that leaves this process."""
+    if (me := current_actor()) is None:
+        return ""
+    return f"In {me.name} (pid {me.pid} on {me.machine}):\n"
+
+
+def _no_terminal(*args: Any, **kwargs: Any) -> None:
+    print(
+        "remotely: breakpoint() was passed over, for an actor has no terminal; to stop there, run "
+        "the script with REMOTELY_LOCAL=1",
+        file=sys.stderr,
+    )

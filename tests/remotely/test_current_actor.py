@@ -1,0 +1,59 @@
+"""An actor knows which it is, shows it to `top`, and does not stop where it has no terminal."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+import remotely
+from remotely.identity import CurrentActor, title
+
+
+@remotely.remote_class
+class Selfaware:
+    def who(self) -> object:
+        return remotely.current_actor()
+
+    def who_is_my_child(self) -> object:
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            return pool.apply(remotely.current_actor)
+
+    def stop(self) -> int:
+        breakpoint()  # noqa: T100 - what is tested
+        return 1
+
+
+def test_an_actor_knows_its_name_and_its_class(cluster: str) -> None:
+    actor = remotely.options(Selfaware, name="minnie")()
+
+    me = actor.who()
+
+    assert isinstance(me, CurrentActor)
+    assert (me.name, me.class_name, me.life) == ("minnie", "Selfaware", 0)
+    assert me.pid != os.getpid()
+    assert Path(f"/proc/{me.pid}/comm").read_text() == "minnie\n"
+
+
+def test_what_is_no_actor_has_no_current_actor(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert remotely.current_actor() is None
+    assert Selfaware().who_is_my_child() is None
+    assert remotely.local(Selfaware).who() is None
+
+
+def test_a_long_name_is_shortened_in_the_middle() -> None:
+    assert title("Learner-1") == b"Learner-1"
+    assert title("TransitionBuffer-12") == b"Transit~ffer-12"
+
+
+def test_breakpoint_in_an_actor_says_what_to_do_and_goes_on(
+    embedded: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    actor = Selfaware()
+
+    assert actor.stop() == 1
+
+    remotely.shutdown()
+    assert "REMOTELY_LOCAL=1" in capfd.readouterr().err
