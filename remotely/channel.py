@@ -34,6 +34,7 @@ late reply of an older life has nowhere to go.
 """
 
 import itertools
+import logging
 import os
 import select
 import threading
@@ -73,6 +74,8 @@ BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 LOOK_S = 0.002
+log = logging.getLogger("remotely")
+
 HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further ones may travel
 HOLD_CALLS = 32  # together, so many at most
 SPIN_S = 400e-6 if host.cores() > 1 else 0.0  # with one core, it would be the actor's time
@@ -323,7 +326,12 @@ class Channel:
                 self._settle(future)
                 if asked:
                     future.on_unseen = None
-                future.lose(ended(may_have_left and future.call_id not in self._unsent))
+                error = ended(may_have_left and future.call_id not in self._unsent)
+                try:
+                    future.lose(error)
+                except Exception:  # no thread for its retry, say: the others are to end even so
+                    log.exception("%s could not be tried again", future.what)
+                    CallFuture.lose(future, error)
             self._partner = None
         if not me.hands_over:
             delivery.hand_over(me)

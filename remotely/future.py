@@ -113,7 +113,8 @@ class CallFuture(Future[R]):
 
     def running(self) -> bool:
         """Tell whether the call has left, and its outcome is not known."""
-        return not self.answered and not (self.receiver and self.receiver.holds(self))
+        receiver = self.receiver  # a retry takes it away at any time
+        return not self.answered and not (receiver and receiver.holds(self))
 
     def set_result(self, result: R) -> None:
         self._check_pending()
@@ -126,8 +127,10 @@ class CallFuture(Future[R]):
         self.tell()
 
     def lose(self, error: BaseException) -> None:
-        """No answer will come, for the reason that `error` tells."""
-        self.set_exception(error)
+        """No answer will come, for the reason that `error` tells.  Harmless once there is one."""
+        if not self.answered:
+            self.settle(None, error)
+            self.tell()
 
     def settle(self, result: R | None, error: BaseException | None) -> None:
         """Note the outcome.  Whoever is interrupted in it may do it again."""
@@ -160,16 +163,18 @@ class CallFuture(Future[R]):
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         super().add_done_callback(fn)
-        if not self.answered and self.receiver is not None:
-            self.receiver.attend()
+        receiver = self.receiver
+        if not self.answered and receiver is not None:
+            receiver.attend()
 
     def __await__(self) -> Generator[Any, None, R]:
         return asyncio.wrap_future(self).__await__()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for the outcome, whatever it is.  Raises CallTimeout after `timeout` seconds."""
-        if self.receiver is not None:
-            self.receiver.wait(self, timeout)
+        receiver = self.receiver
+        if receiver is not None:
+            receiver.wait(self, timeout)
         else:
             self.block(timeout)
         if not self.done():
@@ -187,8 +192,9 @@ class CallFuture(Future[R]):
         """
         if self._watchers is None:
             self._watchers = []
-        if not self.answered and self.receiver is not None:
-            self.receiver.attend_soon()
+        receiver = self.receiver
+        if not self.answered and receiver is not None:
+            receiver.attend_soon()
         return self._watchers
 
     _waiters: list[Any] = property(_watched)  # type: ignore[assignment]

@@ -59,6 +59,8 @@ class RetriedFuture(CallFuture[Any]):
 
         On a thread of its own: a new life may be long in coming, and this may be the client's loop.
         """
+        if self.answered:
+            return
         if self._left and isinstance(error, ActorDied | WorkerLost):
             self._left -= 1
             self.call_id = 0

@@ -85,3 +85,16 @@ def test_one_that_is_done_already_says_so() -> None:
     assert completed(3).result() == 3
     with pytest.raises(LookupError):
         failed(LookupError()).result()
+
+
+def test_losing_a_call_that_has_its_answer_changes_nothing() -> None:
+    """A connection may end just after the circle that the call waited in was told."""
+    future = CallFuture[int]("a call")
+    told: list[object] = []
+    future.add_done_callback(told.append)
+    future.settle(7, None)
+    future.tell()
+    future.lose(KeyError())
+    future.lose(KeyError())
+    assert future.result(0) == 7
+    assert told == [future]

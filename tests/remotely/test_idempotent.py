@@ -138,3 +138,10 @@ def test_another_is_told_and_its_actor_is_made_anew(cluster: str, tmp_path: Path
     with pytest.raises(ActorDied, match="ended with 3"):
         frail.die_always()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_call_that_has_its_answer_is_not_made_again_when_its_connection_ends() -> None:
+    future = RetriedFuture("a call", None, lambda _: pytest.fail("made again"), 1)
+    future.settle(7, None)
+    future.lose(ActorDied("gone"))
+    assert future.result(0) == 7
