@@ -68,10 +68,10 @@ class Witnesses:
     def listening(self) -> Iterator[None]:
         """Keep what this process would print of its actors."""
 
-        def hear(said: control.Output) -> None:
+        def hear(_: object, said: control.Output) -> None:
             self._heard += ((said.name, line) for line in said.text.splitlines())
 
-        with mock.patch.object(client_module, "_print", hear):
+        with mock.patch.object(client_module.Client, "_print", hear):
             yield
 
     def ask(self) -> None:

@@ -6,6 +6,7 @@ Ends when its standard input does.  With RELAY, all its connections go through o
 (relay.py) is a word in the file FOLDER/weather.
 """
 
+import gc
 import os
 import random
 import sys
@@ -90,6 +91,7 @@ class Client:
                 alive = self._one(actors[place], payload)
             if not alive:
                 actors[place] = None
+                gc.collect()  # errors of a crowd's futures hold the frames here that hold them
             time.sleep(PAUSE_S)
 
     def _make(self) -> Any:
