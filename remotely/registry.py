@@ -738,7 +738,10 @@ class Registry:
         return record is not None and record.worker == worker
 
     def _delegate(self, worker: str, actor: str, key: bytes) -> None:
-        """An actor makes calls, with a key of its own."""
+        """An actor that lives, of a key that is listed, makes calls with a key of its own."""
+        record = self._actors[actor]
+        if record.location is None or not self._admission.is_listed(record.request.key):
+            return
         if self._admission.delegate(actor, key):
             self._tell(worker, control.Delegated(actor=actor))
             self._answer_about_keys()
@@ -874,8 +877,9 @@ class Registry:
             self._retry(record.worker)
 
     def _take_off(self, record: Record) -> None:
-        """An actor has no place any more."""
+        """An actor has no place any more, and so nobody makes calls in its name."""
         request, actor = record.request, record.request.actor
+        self._take_delegate(actor)
         del self._actors[actor]
         self._owned.discard(request.owner, actor)
         self._housed.discard(record.worker, actor)

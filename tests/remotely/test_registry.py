@@ -1123,3 +1123,20 @@ def test_a_client_cannot_place_in_the_name_or_the_place_of_another(cluster: Clus
     ((_, spawn),) = cluster.to_spawn
     placed = spawn.request
     assert (placed.owner, placed.job, placed.maker, placed.key) == ("liar", "liar", "liar", KEY)
+
+
+def test_nobody_is_admitted_as_an_actor_that_is_not_born(cluster: Cluster) -> None:
+    cluster.joins("liar")
+    cluster.asks("client", "a")
+    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
+    assert cluster.registry._admission.role_of(b"l" * 40) is None
+
+
+def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Cluster) -> None:
+    cluster.joins("liar")
+    cluster.has("client", "a")
+    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
+    assert cluster.registry._admission.role_of(b"l" * 40) == "client"
+    cluster.registry.list_keys([], [])
+    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
+    assert cluster.registry._admission.role_of(b"l" * 40) is None
