@@ -500,6 +500,8 @@ class Channel:
     def deliver(self, future: CallFuture[Any], message: wire.Message | Exception) -> None:
         """Give a call its outcome.  Outside of the lock: it may run a user's code."""
         self._settle(future)
+        if future.answered:  # by a Deadlock, or before an interrupt
+            return
         if isinstance(message, Exception):
             future.settle(None, message)
             return

@@ -35,12 +35,13 @@ class Circles:
             self._waits[actor] = Wait(number, target, sentence, now, now)
             return []
         known.heard = now
-        circle = [known]
-        while circle[-1].target != actor:
-            after = self._waits.get(circle[-1].target)
-            if after is None or after in circle:  # it is not blocked, or is in a circle of others
+        circle, met = [known], {actor}
+        while (target := circle[-1].target) != actor:
+            after = self._waits.get(target)
+            if after is None or target in met:  # it is not blocked, or is in a circle of others
                 return []
             circle.append(after)
+            met.add(target)
         if min(wait.heard for wait in circle) <= max(wait.begun for wait in circle):
             return []
         return [wait.sentence for wait in circle]

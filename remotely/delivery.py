@@ -61,8 +61,7 @@ def hand_over(own: OfThread) -> None:
         while arrived:
             arrival = arrived[0]
             receiver, future, message = arrival
-            if not future.answered:
-                receiver.deliver(future, message)
+            receiver.deliver(future, message)
             future.tell()
             if arrived and arrived[0] is arrival:  # else a wait within it has done all of this
                 arrived.popleft()

@@ -826,6 +826,8 @@ class Registry:
         record = self._actors.get(obituary.actor)
         if record is None or record.request.life != obituary.life:
             return
+        if record.ends_within_s is not None:  # it died before its worker had heard so
+            obituary = msgspec.structs.replace(obituary, asked=True)
         heir = self._heir_of(record, obituary)
         if heir is Heir.WORKER:
             self._begin_again(record, obituary)

@@ -124,7 +124,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         wanted = "letters, digits and . : @ + - _, at most 100"
         raise ValueError(f"name={changes['name']!r}: it is to be of {wanted}")
     env = changes.get("env", {})
-    texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [env]
+    texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [None]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"env={env!r}: it is to map names to strings")
     _check_environment(env)

@@ -73,7 +73,7 @@ class Servant:
                 raise RemotelyError("this actor has been made already")
             value = _RUN[message.kind](self, route, message)
             return self._returned(route, message, value)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             return raised(route, message, error)
         finally:
             self.calls += message.kind is Kind.CALL
@@ -130,7 +130,7 @@ class Servant:
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             return self._all_raised(calls, error)
 
     async def answer_batch_async(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:

@@ -84,3 +84,12 @@ def test_who_waits_for_a_circle_of_others_is_not_told() -> None:
         assert circles.hear("c", 1, "a", "", now) == []
         circles.hear("a", 1, "b", "", now)
         circles.hear("b", 1, "a", "", now)
+
+
+def test_a_long_chain_of_waits_costs_what_it_is_long() -> None:
+    circles, n = Circles(), 5_000  # each word about the first looks along all of it
+    for now in (0.0, 1.0):
+        circles.hear("0", 1, "1", "", now)
+    for i in range(1, n):
+        circles.hear(str(i), 1, str(i + 1), "", 0.0)
+    assert circles.hear("0", 1, "1", "", 2.0) == []

@@ -1,5 +1,6 @@
 """What a user does wrong, and what the world does: a clear error, at once, and nothing is lost."""
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -112,6 +113,22 @@ class Worker:
     def eat(self, megabytes: int) -> int:
         self.food = bytearray(megabytes << 20)
         return len(self.food)
+
+
+@remotely.remote_class(cpus=0)
+class Cancelled:
+    def run(self) -> None:
+        raise asyncio.CancelledError
+
+    def count(self) -> int:
+        return 1
+
+
+def test_a_cancelled_error_of_a_plain_method_is_an_answer_and_ends_nobody(embedded: None) -> None:
+    actor = Cancelled()
+    with pytest.raises(asyncio.CancelledError):
+        actor.run()
+    assert actor.count() == 1
 
 
 def test_what_a_method_raises_arrives_as_itself_with_its_remote_traceback(cluster: str) -> None:

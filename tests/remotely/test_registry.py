@@ -874,6 +874,15 @@ def test_everybody_is_told_that_a_life_follows_and_is_answered_when_it_has_a_pla
     assert not any(died.obituary.restarting for _, died in cluster.told(control.Died))
 
 
+def test_an_actor_that_was_to_end_has_no_next_life_however_it_died(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=5)
+    cluster.says("client", control.End(actor="a", grace_s=60))
+    cluster.buries("a")  # by itself, before its worker had heard that it was to end
+    (_, died), *_ = cluster.told(control.Died)
+    assert (died.obituary.restarting, died.obituary.asked) == (False, True)
+
+
 @pytest.mark.parametrize("end", ["refused", "taken back", "maker goes", "maker is lost"])
 def test_who_waits_for_a_next_life_that_does_not_come_is_told_how_the_last_one_ended(
     cluster: Cluster, end: str

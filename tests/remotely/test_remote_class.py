@@ -673,6 +673,7 @@ def test_an_option_of_one_instance_is_not_one_of_the_class(of_an_instance: Any) 
         ("env", {"A": 1}),
         ("env", {1: "A"}),
         ("env", ["A=1"]),
+        ("env", "A=1"),
         ("env", {"A=B": "1"}),
         ("env", {"": "1"}),
         ("env", {"A\0": "1"}),
