@@ -139,7 +139,7 @@ def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile
     for _ in range(3):
         echo.echo(LARGE)  # from the second on through memory, which ends with the channel
     channel = echo._remotely_remote.channel
-    wait_until(lambda: channel._partner is not None, "memory is shared")
+    wait_until(lambda: channel._partner and not channel._pending, "memory is shared")
     hand_over = delivery.hand_over
 
     def end_and_hand_over(own: delivery.OfThread) -> None:
