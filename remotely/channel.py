@@ -39,6 +39,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -188,6 +189,7 @@ class Channel:
                     self._take_back(loan)
                 self._settle(future)
                 future.lose(self._ended(False))
+                future.tell()
             elif came and not (me := delivery.of_this_thread()).hands_over:
                 delivery.hand_over(me)
         except BaseException:  # it cannot be sent, or we are interrupted
@@ -333,8 +335,20 @@ class Channel:
                     log.exception("%s could not be tried again", future.what)
                     CallFuture.lose(future, error)
             self._partner = None
+        self._tell(deque(pending.values()))
         if not me.hands_over:
             delivery.hand_over(me)
+
+    def _tell(self, ended: deque[CallFuture[Any]]) -> None:
+        """Run the done-callbacks of calls that have ended.  Who is interrupted in one, leaves the
+        others to the loop."""
+        try:
+            while ended:
+                ended[0].tell()
+                ended.popleft()
+        finally:
+            if ended:
+                self._loop.call(lambda: self._tell(ended))
 
     # --- sending and receiving; the lock is held --------------------------------------------------
 

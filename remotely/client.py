@@ -566,6 +566,7 @@ class Client:
             channel = self._channel_of(remote)
         except RemotelyError as error:
             future.lose(error.with_traceback(None))  # whose frames hold the future; see future.py
+            future.tell()
         else:
             if channel.sources_sent < len(sources.library.batches):
                 _send_sources(remote, channel)

@@ -19,6 +19,7 @@ error that was caught before it is given to a future comes without its traceback
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
@@ -127,10 +128,12 @@ class CallFuture(Future[R]):
         self.tell()
 
     def lose(self, error: BaseException) -> None:
-        """No answer will come, for the reason that `error` tells.  Harmless once there is one."""
+        """No answer will come, for the reason that `error` tells.  `tell` is to follow.
+
+        Harmless if there is an answer.
+        """
         if not self.answered:
             self.settle(None, error)
-            self.tell()
 
     def settle(self, result: R | None, error: BaseException | None) -> None:
         """Note the outcome.  Whoever is interrupted in it may do it again."""
@@ -153,12 +156,18 @@ class CallFuture(Future[R]):
         self._finish()
 
     def tell(self) -> None:
-        """Run the done-callbacks.  Whoever is interrupted in one may go on with the others."""
-        while self._done_callbacks:
-            callback = self._done_callbacks.pop(0)
+        """Run the done-callbacks, if it is done.  Who is interrupted may call it again."""
+        while self.answered and self._done_callbacks:
+            try:
+                callback = self._done_callbacks.pop(0)
+            except IndexError:  # another thread was first
+                return
             try:
                 callback(self)
-            except Exception:
+            except (Exception, SystemExit) as error:
+                # An exit would end whatever thread is telling, maybe the client's loop, in silence.
+                if isinstance(error, SystemExit) and _is_main_thread():
+                    raise
                 log.exception("a done-callback of %s failed", self.what)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
@@ -214,6 +223,10 @@ class CallFuture(Future[R]):
 
 
 _condition = Condition()
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _after_fork() -> None:

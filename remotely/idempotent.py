@@ -6,7 +6,9 @@ actor's next life (`max_restarts`) or along a new connection.  What the method i
 answer, and is never tried again.
 """
 
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -55,27 +57,76 @@ class RetriedFuture(CallFuture[Any]):
         self._left = retries
 
     def lose(self, error: BaseException) -> None:
-        """Send the call again, if that may help.
-
-        On a thread of its own: a new life may be long in coming, and this may be the client's loop.
-        """
+        """Send the call again, if that may help."""
         if self.answered:
             return
         if self._left and isinstance(error, ActorDied | WorkerLost):
             self._left -= 1
             self.call_id = 0
             self.receiver = None
-            threading.Thread(target=self._send_again, name="remotely-retry", daemon=True).start()
+            _lines.add(self)
         else:
             super().lose(error)
 
-    def _send_again(self) -> None:
+    def send_again(self) -> None:
+        """Wait for the actor's next life, and call it."""
         assert self._again is not None
         try:
             self._again(self)
         except Exception as error:
             super().lose(error.with_traceback(None))
+            self.tell()
 
     def _finish(self) -> None:
         self._again = None  # it holds the arguments
         super()._finish()
+
+
+class Lines:
+    """Lost calls that are to be sent again, in a line for each actor.
+
+    A line has a thread of its own: a next life may be long in coming, and who loses calls may be
+    the client's loop.  One thread for all calls of an actor, since thousands may be lost at once,
+    and so that they leave in the order in which they were made.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[int, deque[RetriedFuture]] = {}
+
+    def add(self, future: RetriedFuture) -> None:
+        """Have a call sent again.  Raises RuntimeError if no thread can be started."""
+        actor = id(future.keep)  # which lives while one of its calls waits
+        with self._lock:
+            if (line := self._lines.get(actor)) is not None:
+                line.append(future)
+                return
+            thread = threading.Thread(
+                target=self._serve, args=(actor,), name="remotely-retry", daemon=True
+            )
+            thread.start()  # it waits for the lock
+            self._lines[actor] = deque((future,))
+
+    def _serve(self, actor: int) -> None:
+        while True:
+            with self._lock:
+                line = self._lines[actor]
+                if not line:
+                    del self._lines[actor]
+                    return
+                future = line.popleft()
+            future.send_again()
+            del future
+
+
+_lines = Lines()
+
+
+def _after_fork() -> None:
+    """The threads are not here."""
+    global _lines
+    _lines = Lines()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

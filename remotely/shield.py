@@ -18,6 +18,7 @@ does, to decide what Ctrl-C means).
 import _signal  # type: ignore[import-not-found]  # of `signal`, without its enums: they cost six times as much as all of this
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -81,9 +82,13 @@ class Shield:
                 self._restore()
 
     def _catch_up(self) -> None:
+        """Run the handlers themselves.  To raise the signals again would also write to the wakeup
+        descriptor again, and asyncio would run its handlers twice."""
         try:
             while self._late:
-                signal.raise_signal(self._late.pop())
+                number = self._late.pop()
+                if callable(handler := _signal.getsignal(number)):
+                    handler(number, sys._getframe(2))
         finally:
             if self._late:
                 self._catch_up()

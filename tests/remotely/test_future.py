@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
 
@@ -96,5 +97,32 @@ def test_losing_a_call_that_has_its_answer_changes_nothing() -> None:
     future.tell()
     future.lose(KeyError())
     future.lose(KeyError())
+    future.tell()
     assert future.result(0) == 7
+    assert told == [future]
+
+
+def test_a_done_callback_that_exits_ends_neither_its_thread_nor_the_other_callbacks() -> None:
+    future: CallFuture[int] = CallFuture("a call")
+    told: list[object] = []
+    future.add_done_callback(lambda _: sys.exit("in a callback"))
+    future.add_done_callback(told.append)
+
+    def complete() -> None:
+        future.set_result(1)
+        told.append("the thread goes on")
+
+    thread = threading.Thread(target=complete)
+    thread.start()
+    thread.join()
+    assert told == [future, "the thread goes on"]
+
+
+def test_a_call_that_is_tried_again_tells_nobody_yet() -> None:
+    told: list[object] = []
+    future: CallFuture[int] = CallFuture("a call")
+    future.add_done_callback(told.append)
+    future.tell()
+    assert not told
+    future.set_result(1)
     assert told == [future]

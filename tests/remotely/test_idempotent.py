@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,42 @@ def test_a_call_that_has_its_answer_is_not_made_again_when_its_connection_ends()
     future.settle(7, None)
     future.lose(ActorDied("gone"))
     assert future.result(0) == 7
+
+
+def test_thousands_of_lost_calls_are_made_again_in_their_order_by_one_thread() -> None:
+    actor, alive = object(), threading.Event()  # its next life is long in coming
+    sent: list[int] = []
+    threads: set[int] = set()
+
+    def future_of(number: int) -> RetriedFuture:
+        def again(future: CallFuture[Any]) -> None:
+            alive.wait()
+            threads.add(threading.get_ident())
+            sent.append(number)
+            future.set_result(number)
+
+        return RetriedFuture("a call", actor, again, 1)
+
+    futures = [future_of(number) for number in range(3000)]
+    for future in futures:
+        future.lose(ActorDied("all of its calls at once"))
+    assert len([t for t in threading.enumerate() if t.name == "remotely-retry"]) == 1
+    alive.set()
+    assert [future.result(10) for future in futures] == sent == list(range(3000))
+    assert len(threads) == 1
+
+
+def test_one_actor_that_is_long_in_coming_does_not_hold_up_another() -> None:
+    alive = threading.Event()
+
+    def when_alive(future: CallFuture[Any]) -> None:
+        alive.wait()
+        future.set_result(1)
+
+    slow = RetriedFuture("slow", object(), when_alive, 1)
+    quick = RetriedFuture("quick", object(), lambda f: f.set_result(2), 1)
+    for future in (slow, quick):
+        future.lose(ActorDied("x"))
+    assert quick.result(10) == 2
+    alive.set()
+    assert slow.result(10) == 1

@@ -18,6 +18,7 @@ import pytest
 
 import remotely
 from remotely import delivery
+from remotely.shield import shield
 from tests.clusters import wait_until
 
 SMALL, LARGE = 7, np.arange(30_000)  # in one frame; in several, or through memory
@@ -157,3 +158,17 @@ def test_a_done_callback_may_wait_for_a_call_whose_reply_came_with_its_own(embed
     first.add_done_callback(lambda _: waited.append(second.result(NO_LATER_THAN_S)))
     assert first.result(NO_LATER_THAN_S) == 1
     wait_until(lambda: waited == [2], "the callback has run")
+
+
+def test_the_callbacks_of_calls_that_end_with_their_actor_can_be_interrupted(
+    embedded: None,
+) -> None:
+    echo = Echo()
+    shielded: list[int] = []
+    futures = [echo.echo.submit(i, seconds=60) for i in range(3)]
+    for future in futures:
+        future.add_done_callback(lambda _: shielded.append(shield._depth))
+    channel = echo._remotely_remote.channel
+    channel.end(lambda may: remotely.ActorDied("ended on purpose", may_have_run=may))
+    assert shielded == [0, 0, 0]
+    remotely.kill(echo)

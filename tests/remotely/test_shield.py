@@ -1,0 +1,53 @@
+"""Signals that come in a shielded section are handled once, after it."""
+
+import asyncio
+import signal
+from types import FrameType
+
+import pytest
+
+from remotely.shield import shield
+
+
+def test_a_signal_is_handled_at_the_end_of_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        seen.append((number, frame is not None))
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with shield:
+            signal.raise_signal(signal.SIGUSR1)
+            assert not seen
+        assert seen == [(signal.SIGUSR1, True)]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_handler_that_raises_does_so_at_the_end_of_the_section() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), shield:  # noqa: PT012 - what is after the signal is the test
+        signal.raise_signal(signal.SIGINT)
+        done.append("the section")
+    assert done == ["the section"]
+
+
+def test_asyncio_runs_its_handler_once() -> None:
+    """It is told through a descriptor, to which Python writes when the signal comes."""
+
+    async def run() -> int:
+        seen: list[int] = []
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, seen.append, 1)
+        with shield:
+            signal.raise_signal(signal.SIGUSR1)
+        told = loop.create_future()
+        loop.add_signal_handler(signal.SIGUSR2, told.set_result, None)
+        signal.raise_signal(signal.SIGUSR2)  # all that was written before has been read then
+        await told
+        loop.remove_signal_handler(signal.SIGUSR1)
+        loop.remove_signal_handler(signal.SIGUSR2)
+        return len(seen)
+
+    assert asyncio.run(run()) == 1
