@@ -8,7 +8,9 @@
                 name too, and its source goes ahead of them, to be imported over there (sources.py)
     VALUE       what cannot be imported over there as it is here, so that its classes and functions
                 go as they are: `__main__`, whose top level must not run again; modules made by
-                hand; and those that their loader changes as it reads them, as pytest does to tests
+                hand; those that their loader changes as it reads them, as pytest does to tests;
+                and those that have taken a name of the standard library, `statistics.py` beside
+                the script, since that name may be imported already over there
 
 A module goes one way for good, so that each of its classes is one class over there.
 
@@ -43,7 +45,7 @@ class Way(Enum):
 
 # What an actor has by definition.  __mp_main__ is the script in a child of multiprocessing.
 _SCRIPTS = frozenset({"__main__", "__mp_main__"})
-_INSTALLED = frozenset({"remotely", "remotely_rl"} | sys.stdlib_module_names)
+_OURS = frozenset({"remotely", "remotely_rl"})
 _FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 _known: dict[str, Way] = {}
@@ -59,18 +61,26 @@ def way_of(module_name: str) -> Way:
     return way
 
 
+def is_of_standard_library(module_name: str) -> bool:
+    """Tell whether a name is one of the standard library; a user's module may have it even so."""
+    return module_name.partition(".")[0] in sys.stdlib_module_names
+
+
 def _decide(module_name: str) -> Way:
     if module_name in _SCRIPTS:
         return Way.VALUE
-    if module_name.partition(".")[0] in _INSTALLED:
+    if module_name.partition(".")[0] in _OURS:
         return Way.INSTALLED
     module = sys.modules.get(module_name)
-    if module is None:  # made by hand, or unpickled here by value itself
-        return Way.VALUE
     spec = getattr(module, "__spec__", None)
     loader = getattr(spec, "loader", None)
     if isinstance(loader, ExtensionFileLoader):
         return Way.INSTALLED
+    if is_of_standard_library(module_name):
+        file = None if module is None else _file_of(module)
+        return Way.INSTALLED if file is None or _is_library(file) else Way.VALUE
+    if module is None:  # made by hand, or unpickled here by value itself
+        return Way.VALUE
     file = _file_of(module)
     if file is None and getattr(spec, "origin", None) in ("built-in", "frozen"):
         return Way.INSTALLED
@@ -84,7 +94,7 @@ def _decide(module_name: str) -> Way:
 
 
 def _is_library(file: Path) -> bool:
-    if not _FOLDERS.isdisjoint(file.parts):
+    if not _FOLDERS.isdisjoint(file.parts) or str(file).startswith(_library_prefixes()):
         return True
     file = file.resolve()
     if not _FOLDERS.isdisjoint(file.parts):
@@ -122,6 +132,17 @@ def _file_of(module: ModuleType) -> Path | None:
 def _library_folders() -> tuple[Path, ...]:
     paths = sysconfig.get_paths()
     return tuple({Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib")})
+
+
+@cache
+def _library_prefixes() -> tuple[str, ...]:
+    """Return the same as text: most modules are found by it, without a look at the disk.
+
+    And where the standard library was loaded from, which may be an archive.
+    """
+    paths = sysconfig.get_paths()
+    folders = [*_library_folders(), Path(paths["stdlib"]), Path(contextlib.__file__).parent]
+    return tuple(f"{folder}/" for folder in folders)
 
 
 class _Editable(NamedTuple):

@@ -12,6 +12,10 @@ Of a package all files travel, not the loaded modules alone, so that a method ma
 The source is that which the module had when it was first sent; `importlib.reload` makes it be read
 again.  An actor that has imported a module keeps it, whatever is sent later.
 
+All of it has a limit, MAX_BYTES.  What Python has compiled is left out first.  If that is not
+enough, making an actor is refused, but a call never is: it may be one that ends a long run.  The
+largest modules are then left out, and a warning names them, once.
+
 What was shipped by name (`connect(ship=...)`) is imported from there, beside its data.
 """
 
@@ -19,6 +23,7 @@ import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
+import logging
 import marshal
 import struct
 import sys
@@ -33,8 +38,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from remotely.by_value import Way, way_of
+from remotely.by_value import Way, is_of_standard_library, way_of
 from remotely.errors import RemotelyError
+
+log = logging.getLogger("remotely")
 
 MAX_BYTES = 16 << 20  # of all modules of one client
 MAX_FILES = 5000  # of one package, and its folders
@@ -82,6 +89,7 @@ class Library:
         self._lock = threading.RLock()  # a signal handler may call an actor meanwhile
         self._held: dict[str, Source] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
+        self._left_out: dict[str, object] = {}  # the same of those for which there was no room
         self._installed: set[str] = set()  # most of what is loaded
         self._loaded = 0  # so many modules had been loaded at the last look
         self._whole = Batch("", b"")  # what a new actor is sent
@@ -98,15 +106,36 @@ class Library:
         """
         with self._lock:
             loaded = len(sys.modules)
-            if found := self._new():
-                self.batches.append(_pack(found))
-                self._held.update((source.name, source) for source in found)
+            found, read = self._new(but={})
+            room = self._make_room(found)
+            if room < 0 and found:
+                raise RemotelyError(_too_large(MAX_BYTES - room, found.values()))
+            self._left_out.clear()
+            self._add(found, read, room)
             self._loaded = loaded
 
     def look(self) -> None:
-        """Gather if modules may have been loaded since the last time; called before each call."""
-        if len(sys.modules) != self._loaded:
-            self.gather()
+        """Gather if modules may have been loaded since the last time; called before each call.
+
+        For want of room it leaves out the largest, and says so once.
+        """
+        if len(sys.modules) == self._loaded:
+            return
+        with self._lock:
+            loaded = len(sys.modules)
+            found, read = self._new(but=self._left_out)
+            room = self._make_room(found)
+            total = MAX_BYTES - room
+            left_out = []
+            while room < 0 and found:
+                largest = found.pop(_largest(found.values()).name)
+                self._left_out[largest.name] = read.pop(largest.name)
+                left_out.append(largest)
+                room += len(largest.text or b"")
+            if left_out:
+                log.warning("%s", _left_out(total, left_out))
+            self._add(found, read, room)
+            self._loaded = loaded
 
     def whole(self) -> tuple[Batch, list[str]]:
         """Return all as they are now, as one batch, and the hashes of those it stands for."""
@@ -127,7 +156,8 @@ class Library:
             self._held.update((source.name, source) for source in sources)
             return sources
 
-    def _new(self) -> list[Source]:
+    def _new(self, but: dict[str, object]) -> tuple[dict[str, Source], dict[str, object]]:
+        """Return the modules that are new or were reloaded, and the specs of all that were read."""
         found: dict[str, Source] = {}
         read: dict[str, object] = {}
         loaded: dict[str, Any] = dict(sys.modules)  # there may be other things than modules
@@ -135,29 +165,45 @@ class Library:
             if name in self._installed:
                 continue
             spec = getattr(module, "__spec__", None)
-            if spec is None or not isinstance(module, ModuleType) or self._read.get(name) is spec:
+            if spec is None or not isinstance(module, ModuleType):
+                continue
+            if self._read.get(name) is spec or but.get(name) is spec:
                 continue
             way = way_of(name)
             if way is Way.INSTALLED:
                 self._installed.add(name)
                 continue
-            with contextlib.suppress(OSError):  # its file is gone: nothing to be sent
+            with contextlib.suppress(Exception):  # its file is gone, say: nothing to be sent
                 source = _source_of(name, module, spec, way)
                 if source is not None and not source.is_as(self._held.get(name)):
                     found[name] = source
             read[name] = spec
+        return found, read
+
+    def _make_room(self, found: dict[str, Source]) -> int:
+        """Return how many bytes are left, which may be less than none."""
         room = MAX_BYTES - _nbytes_of({**self._held, **found}.values())
-        if room < 0:
-            raise RemotelyError(_too_large(MAX_BYTES - room, found.values()))
+        if room >= 0:
+            return room
+        for sources in (self._held, found):
+            for name, source in sources.items():
+                if source.compiled:
+                    sources[name] = msgspec.structs.replace(source, compiled=b"")
+        return MAX_BYTES - _nbytes_of({**self._held, **found}.values())
+
+    def _add(self, found: dict[str, Source], read: dict[str, object], room: int) -> None:
+        """Make a batch of these, and of what lies beside them in packages, as far as it fits."""
         self._read.update(read)
         for package in [s for s in found.values() if s.name not in self._held]:
             files = list(_files_of(package))
-            known = self._held.keys() | found.keys()
+            known = self._held.keys() | found.keys() | self._left_out.keys()
             others = {file.name: file for file in files if file.name not in known}
             if len(files) <= MAX_FILES and _nbytes_of(others.values()) <= room:
                 room -= _nbytes_of(others.values())
                 found.update(others)
-        return list(found.values())
+        if found:
+            self.batches.append(_pack(list(found.values())))
+            self._held.update(found)
 
 
 def _nbytes_of(sources: Iterable[Source]) -> int:
@@ -171,10 +217,11 @@ def _source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | N
     if way is Way.SOURCE:
         text = spec.loader.get_data(spec.origin)
         return Source(name, spec.origin, text, path, compiled=_compiled(name, spec, text))
-    if path is not None:  # a folder without an `__init__`
+    if path is not None and not is_of_standard_library(name):  # a folder without an `__init__`
         return Source(name, path=path)
-    is_script = name in ("__main__", "__mp_main__")
-    return None if is_script or not spec.origin else Source(name, by_value=True)
+    if name in ("__main__", "__mp_main__") or not spec.origin or is_of_standard_library(name):
+        return None  # that name is another module's over there, which may be imported
+    return Source(name, by_value=True)
 
 
 def _compiled(name: str, spec: Any, text: bytes) -> bytes:
@@ -224,13 +271,33 @@ def _module_at(package: str, file: Path) -> Source:
     return Source(f"{package}.{file.stem}", str(file), file.read_bytes())
 
 
+def _largest(found: Iterable[Source]) -> Source:
+    return max(found, key=lambda source: len(source.text or b""))
+
+
 def _too_large(total: int, found: Iterable[Source]) -> str:
-    largest = max(found, key=lambda source: len(source.text or b""))
+    return f"{_total(total)}; the largest is {_shown(_largest(found))}: {_WAY_OUT}"
+
+
+def _left_out(total: int, sources: Sequence[Source]) -> str:
+    names = ", ".join(map(_shown, sources))
+    return f"{_total(total)}; actors are not sent {names}. {_WAY_OUT.capitalize()}"
+
+
+def _total(nbytes: int) -> str:
+    limit = MAX_BYTES / (1 << 20)
     return (
-        f"the modules of this script have {total >> 20} MiB, and {MAX_BYTES >> 20} MiB "
-        f"can be sent; the largest is {largest.name} ({largest.file}): install what is large on "
-        "the workers, or keep data in files and ship those (connect(ship=...))"
+        f"the modules of this script have {nbytes / (1 << 20):.1f} MiB; {limit:.1f} MiB can be sent"
     )
+
+
+def _shown(source: Source) -> str:
+    return f"{source.name} ({source.file})"
+
+
+_WAY_OUT = (
+    "install what is large on the workers, or keep data in files and ship those (connect(ship=...))"
+)
 
 
 def _pack(sources: Sequence[Source]) -> Batch:

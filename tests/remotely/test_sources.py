@@ -44,7 +44,8 @@ def held(library: Library) -> dict[str, Source]:
 
 
 def nbytes(library: Library) -> int:
-    return sources._nbytes_of(held(library).values())
+    """Return the size of what was sent; what Python has compiled of it can be left out."""
+    return sum(len(source.text or b"") for source in held(library).values())
 
 
 def arrived(*given: Source) -> Finder:
@@ -127,6 +128,46 @@ def test_too_much_source_is_refused_with_the_largest_module_each_time(
             library.gather()
 
 
+def test_compiled_forms_are_left_out_before_any_source_is(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here, {"first.py": "ONE = 1\n" * 200, "second.py": "TWO = 2\n" * 200})
+    library = Library()
+    importlib.import_module("first")
+    library.gather()
+    assert held(library)["first"].compiled
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 2000)
+    importlib.import_module("second")
+    library.gather()
+    found = {s.name: s for s in sources._unpack(library.whole()[0].content)}
+    assert {"first", "second"} <= found.keys()
+    assert not any(source.compiled for source in found.values())
+
+
+def test_a_call_is_never_refused_for_too_much_source_but_warns_once_and_leaves_the_largest_out(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = Library()
+    library.gather()
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 1000)
+    write(here, {"large.py": "#" * 2000, "small.py": "", "later.py": ""})
+    importlib.import_module("large")
+    importlib.import_module("small")
+    library.look()
+    importlib.import_module("later")
+    library.look()
+    assert {"small", "later"} <= library._held.keys()
+    assert "large" not in library._held
+    assert [r.getMessage() for r in caplog.records if "actors are not sent large (" in r.message]
+    assert len(caplog.records) == 1
+    with pytest.raises(RemotelyError, match="the largest is large"):  # a constructor is
+        library.gather()
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(here)
+    library.gather()
+    assert "large" in held(library)
+
+
 @pytest.mark.parametrize("bound", ["MAX_BYTES", "MAX_FILES"])
 def test_of_a_package_that_is_too_large_only_what_is_loaded_is_sent(
     here: Path, monkeypatch: pytest.MonkeyPatch, bound: str
@@ -139,7 +180,7 @@ def test_of_a_package_that_is_too_large_only_what_is_loaded_is_sent(
     room = nbytes(library) + 3000 if bound == "MAX_BYTES" else 4
     monkeypatch.setattr(sources, bound, room)
     library.gather()
-    assert {n for n in held(library) if n.startswith("package")} == {"package", "package.m1"}
+    assert {n for n in library._held if n.startswith("package")} == {"package", "package.m1"}
 
 
 def test_a_module_from_an_archive_is_sent(here: Path) -> None:

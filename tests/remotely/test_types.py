@@ -436,3 +436,43 @@ def test_an_error_over_there_shows_the_line_of_the_module(started: Started, fold
         """
     write(folder, script(text))
     assert told(run(folder, started, "script.py")) == {"line": True}
+
+
+def test_a_module_with_a_name_of_the_standard_library_goes_by_value(
+    started: Started, folder: Path
+) -> None:
+    taken = """
+        class Mine:
+            value = 3
+        def double(mine):
+            return Mine, isinstance(mine, Mine) and 2 * mine.value
+        """
+    write(folder, {"statistics.py": taken, "wave.py": taken, "wave_user.py": "import wave\n"})
+    text = """
+        import statistics
+        from wave import Mine
+        import wave_user
+
+        @remotely.remote_class
+        class Actor:
+            def double(self, mine):
+                return statistics.double(mine)[1]
+            def double_wave(self, mine):
+                return isinstance(mine, Mine) and mine.value
+            def median(self):  # the name is the standard library's over there
+                import statistics
+                return statistics.median([1, 2, 30])
+            def made(self):
+                return statistics.Mine()
+
+        actor = Actor()
+        out = {"function": actor.double(statistics.Mine()) == 6}
+        out["class"] = actor.double_wave(Mine()) == 3
+        out["library"] = actor.median() == 2
+        out["result"] = type(actor.made()).__name__ == "Mine"
+        print("told", json.dumps(out))
+        """
+    write(folder, script(text))
+    out = told(run(folder, started, "script.py"))
+    assert out == dict.fromkeys(out, True)
+    assert told(run(folder, None, "script.py")) == out
