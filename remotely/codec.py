@@ -20,6 +20,7 @@ anew over there, once for each that is here, as running the module again would m
     torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
                                    though the same tensor twice (tied weights) stays one
     any other tensor               as torch itself pickles it
+    an exception                   as itself, whatever its class's `__init__` takes (error_copy.py)
     a module made by hand          a copy, with its classes, functions and globals
 
 Neither numpy nor torch is imported here, but by the values themselves where they arrive.
@@ -38,6 +39,7 @@ import cloudpickle.cloudpickle
 
 from remotely.by_value import Way, way_of
 from remotely.culprit import Culprit, Pickling, find_culprit, why_not
+from remotely.error_copy import reduce_error
 from remotely.errors import NotPicklable
 
 # A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more on its
@@ -133,6 +135,7 @@ class _ByValue(Exception):
     """Plain pickle has met a class or function that must travel by value."""
 
 
+_LOOKED_AT = (type, FunctionType, BaseException)
 _VALUE = Way.VALUE  # to look a member up takes ten times as long, and is done for each class
 
 
@@ -142,7 +145,9 @@ class _PlainPickler(pickle.Pickler):
         reducer = _REDUCERS.get(type(obj))
         if reducer is not None:
             return reducer(obj)
-        if isinstance(obj, (type, FunctionType)):
+        if isinstance(obj, _LOOKED_AT):
+            if isinstance(obj, BaseException):
+                return reduce_error(obj)
             module: object = obj.__module__
             if not isinstance(module, str) or way_of(module) is _VALUE:
                 raise _ByValue
@@ -167,6 +172,8 @@ class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no
             return self._reduce_class(obj)
         if isinstance(obj, FunctionType):
             return self._reduce_function(obj)
+        if isinstance(obj, BaseException):
+            return reduce_error(obj)
         if type(obj) in _TYPING and way_of(obj.__module__) is Way.VALUE:
             return _TYPING[type(obj)](obj)
         return super().reducer_override(obj)

@@ -19,7 +19,6 @@ from remotely import arena, codec, connection, control, recipe, shipping, source
 from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
-from remotely.error_copy import ErrorCopy
 from remotely.errors import RemotelyError
 from remotely.identity import heading
 from remotely.introduction import Introduction
@@ -344,7 +343,7 @@ def raised(route: bytes, message: Message, error: BaseException) -> Reply:
     if note and note not in text:  # Python 3.10 has no notes
         text += f"{note}\n"
     try:
-        pieces = codec.encode(ErrorCopy(error), in_band=True).pieces
+        pieces = codec.encode(error, in_band=True).pieces
     except RemotelyError:
         pieces = ()
     told = text.encode(errors="replace")

@@ -83,6 +83,8 @@ class Worker:
             raise Odd(404, "not found")
         if kind == "oserror":
             raise OddOSError("/nowhere")
+        if kind == "group":
+            raise ExceptionGroup("two", [ValueError("a bad value"), Odd(404, "not found")])  # noqa: F821
         if kind == "choosy":
             raise OddChoosy(404, "not found")
         raise Locked
@@ -151,6 +153,25 @@ def test_an_error_arrives_as_itself_though_its_class_does_not_take_its_args(clus
     with pytest.raises(OddOSError, match="/nowhere") as failed:
         worker.fail("oserror")
     assert (failed.value.errno, failed.value.filename) == (2, "/nowhere")
+
+
+def test_such_an_error_may_be_passed_and_returned(cluster: str) -> None:
+    worker = Worker()
+    odd, failed = worker.work([Odd(404, "not found"), OddOSError("/nowhere")])
+    assert (type(odd), odd.code, str(odd)) == (Odd, 404, "404: not found")
+    assert (type(failed), failed.errno, failed.filename) == (OddOSError, 2, "/nowhere")
+    odd.__notes__ = ["a note"]
+    assert worker.work({"put": remotely.put(odd)})["put"].__notes__ == ["a note"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups of exceptions")
+def test_such_an_error_may_be_in_a_group_of_exceptions(embedded: None) -> None:
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: F821 - of newer Pythons
+        Worker().fail("group")
+    value, odd = raised.value.exceptions
+    assert isinstance(value, ValueError)
+    assert isinstance(odd, Odd)
+    assert odd.code == 404
 
 
 def test_a_remote_traceback_names_the_actor_its_process_and_its_machine(cluster: str) -> None:
