@@ -28,13 +28,18 @@ def wait_until(fact: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-def processes(tag: str) -> list[psutil.Process]:
-    """Return the living processes whose environment or arguments carry `tag`."""
+def processes(tag: str, word: str = "") -> list[psutil.Process]:
+    """Return the living processes whose environment or arguments carry `tag`.
+
+    With a `word`, only those that have it for one of their arguments, such as "remotely.worker".
+    """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            told = [*process.cmdline(), *process.environ().values()]
-            if process.status() != psutil.STATUS_ZOMBIE and any(tag in text for text in told):
+            words = process.cmdline()
+            if process.status() == psutil.STATUS_ZOMBIE or (word and word not in words):
+                continue
+            if any(tag in text for text in (*words, *process.environ().values())):
                 found.append(process)
     return found
 

@@ -38,7 +38,7 @@ def machines(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
 
 
 def daemons(home: Path, module: str) -> list[int]:
-    return [process.pid for process in processes(str(home)) if module in process.cmdline()]
+    return [process.pid for process in processes(str(home), module)]
 
 
 def status(machines: Started) -> Status:

@@ -261,14 +261,14 @@ def test_nothing_is_left_when_a_daemon_is_killed(
     )
     assert script.stdout is not None
     assert script.stdout.readline() == "ready\n"
-    found = [p for p in processes(str(tmp_path)) if f"remotely.{role}" in p.cmdline()]
+    found = processes(str(tmp_path), f"remotely.{role}")
     victim = min(found, key=lambda process: process.create_time())  # actors look like the zygote
 
     victim.kill()
     wait_until(lambda: gone(victim.pid), "the kill")
     if role == "worker":
         wait_until(
-            lambda: not [p for p in processes(str(tmp_path)) if "remotely.zygote" in p.cmdline()],
+            lambda: not processes(str(tmp_path), "remotely.zygote"),
             "the zygote's end after its worker's",
         )
     out, errors = script.communicate("go\n", timeout=30)
