@@ -25,8 +25,7 @@ import msgspec
 import zmq
 
 import remotely
-from remotely import client as client_module
-from remotely import connection, control, keys, sockets
+from remotely import connection, control, display, keys, sockets
 from remotely.admission import bound_id
 from remotely.errors import RemotelyError
 from remotely.sockets import Reconnect
@@ -71,7 +70,7 @@ class Witnesses:
         def hear(_: object, said: control.Output) -> None:
             self._heard += ((said.name, line) for line in said.text.splitlines())
 
-        with mock.patch.object(client_module.Client, "_print", hear):
+        with mock.patch.object(display.Display, "show", hear):
             yield
 
     def ask(self) -> None:

@@ -109,7 +109,7 @@ def test_the_key_of_an_actor_that_has_ended_opens_nothing(
 
     wait_until(refusal, "the end of its calls")
     assert refusal() == "NotAllowed"
-    wait_until(lambda: client._refusal is not None, "the master's word")
+    wait_until(lambda: client._questions.refusal is not None, "the master's word")
     with pytest.raises(NotAllowed):
         client.status()
     with pytest.raises(NotAllowed):
