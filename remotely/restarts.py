@@ -49,7 +49,25 @@ class Restarts:
     def __contains__(self, actor: object) -> bool:
         return actor in self._due
 
-    def count(self, request: control.Request, now: float) -> bool:
+    def heir_of(
+        self,
+        request: control.Request,
+        obituary: control.Obituary,
+        maker_is_there: bool,
+        now: float,
+    ) -> Heir:
+        """Decide who makes the life after the one that ended, if anybody, and count it."""
+        if not request.max_restarts or obituary.asked:
+            return Heir.NOBODY
+        if not request.owner and not obituary.lost:
+            heir = Heir.WORKER
+        elif maker_is_there:
+            heir = Heir.MAKER
+        else:
+            return Heir.NOBODY
+        return heir if self._count(request, now) else Heir.NOBODY
+
+    def _count(self, request: control.Request, now: float) -> bool:
         """Count one more life of an actor; false if it has had as many as it may."""
         begun = self._begun.setdefault(request.actor, deque())
         while begun and begun[0] <= now - RESTARTS_WITHIN_S:

@@ -4,11 +4,15 @@ Pure.  The master calls it for a request that waits or is refused; the sentences
 NoResources, or on the terminal of a script that waits.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from remotely import control
 from remotely.placement import Resources, listed
+from remotely.roster import Record, asked_of
+from remotely.state import State
 
 SHOWN = 3  # holders, by name; of more, their number is told
 
@@ -19,6 +23,51 @@ class Holder(NamedTuple):
     name: str
     has: Resources
     whose: str
+
+
+def why_it_waits(request: control.Request, state: State) -> str:
+    """Return why a request waits on this cluster, as it is now."""
+    if not state.fleet.machines:
+        return "no machine has joined the cluster"
+    actors = state.roster.actors
+    some = itertools.islice(actors.values(), SHOWN)
+    holders = [_holder(record, request.job, state) for record in some]
+    why = why_waiting(
+        request.class_name,
+        asked_of(request),
+        state.fleet.ledger.most_free(),
+        holders,
+        len(actors) - len(holders),
+        state.fleet.only_size() if state.is_embedded else None,
+    )
+    return why + who_may_return(state.fleet.away(), state.is_learning)
+
+
+def why_it_never_fits(request: control.Request, state: State) -> str | None:
+    """Return why a group can never live at once on a script's own cluster; None if it can."""
+    if not state.is_embedded:
+        return None
+    return why_never_together(
+        request.class_name, request.together, asked_of(request), state.fleet.only_size()
+    )
+
+
+def who_may_return(away: list[str], is_learning: bool) -> str:
+    """Return who is waited for, as the end of a sentence."""
+    if away:
+        return f". {listed(away)} cannot be reached now, and may come back"
+    if is_learning:
+        return ". The master was started again, and other machines may come back"
+    return ""
+
+
+def _holder(record: Record, job: str, state: State) -> Holder:
+    request, whose = record.request, ""
+    if request.job != job:
+        session = state.sessions.get(request.owner)
+        hello = session and session.hello
+        whose = f"of pid {hello.pid} on {hello.machine}" if hello else "of another script"
+    return Holder(request.name, asked_of(request), whose)
 
 
 def why_waiting(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from remotely import control
 from remotely.index import Index
 from remotely.placement import Resources
+from remotely.roster import asked_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +109,4 @@ class Waiting:
 
 
 def _kind(request: control.Request) -> tuple[Resources, str]:
-    return Resources(request.cpus, request.gpus, request.memory), request.python
+    return asked_of(request), request.python

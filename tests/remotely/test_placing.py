@@ -672,7 +672,7 @@ def test_a_request_goes_to_no_worker_whose_connection_has_ended(
     world: World, client: Client
 ) -> None:
     assert world.master is not None
-    world.master._registry._leases.lease_s = 600
+    world.master._registry._state.leases.lease_s = 600
     killed = Worker(world, cpus=8)
     other = Worker(world)
     killed.vanishes()
@@ -804,9 +804,7 @@ def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
         client = done(RealClient, world.address, world.client_key, Shipment())
         heard: list[int] = []
         with monkeypatch.context() as patched:
-            patched.setattr(
-                world.master._registry, "_status", heard.append
-            )  # and then it says nothing
+            patched.setattr("remotely.standing.status", lambda ticket, _: heard.append(ticket))
             answer = script.submit(client.status)
             world.until(lambda: bool(heard))
             world.end_master()

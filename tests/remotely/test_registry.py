@@ -51,7 +51,7 @@ class Cluster:
         """Put a master that knows nobody in the place of the one there is."""
         admission = Admission([KEY], [], SECRET)
         self.registry = Registry(self._tell, lambda who: None, admission, LEASE_S)
-        self.registry._waiting = self.waiting()
+        self.registry._state.waiting = self.waiting()
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
         if who in self.cut_off:
@@ -294,34 +294,34 @@ def test_who_waits_hears_what_a_search_among_all_who_wait_would_tell_them(
 
 def check(registry: Registry) -> None:
     """Find everything by search, and compare."""
-    actors, sessions = registry._actors, registry._sessions
+    actors, sessions = registry._roster.actors, registry._sessions._sessions
     records = list(actors.items())
-    assert held_by(registry._owned) == by((r.request.owner, a) for a, r in records)
-    assert held_by(registry._housed) == by((r.worker, a) for a, r in records)
-    assert held_by(registry._watched) == by((w, a) for a, r in records for w in r.watchers)
-    assert held_by(registry._inside) == by(
+    assert held_by(registry._roster.owned) == by((r.request.owner, a) for a, r in records)
+    assert held_by(registry._roster.housed) == by((r.worker, a) for a, r in records)
+    assert held_by(registry._roster.watched) == by((w, a) for a, r in records for w in r.watchers)
+    assert held_by(registry._sessions.inside) == by(
         (session.hello.actor, who) for who, session in sessions.items() if session.hello.actor
     )
-    assert held_by(registry._using) == by(
+    assert held_by(registry._sessions.using) == by(
         ((PYTHON, module), who) for who, session in sessions.items() for module in session.modules
     )
     assert {r.worker for r in actors.values()} <= set(registry.workers)
-    assert not actors.keys() & registry._deaths.keys()
-    for name, actor in registry._names.items():
-        due = registry._restarts.due(actor)
+    assert not actors.keys() & registry._roster.deaths.keys()
+    for name, actor in registry._roster.names.items():
+        due = registry._state.restarts.due(actor)
         assert (due or actors[actor]).request.name == name
-    for worker, machine in registry._workers.items():
+    for worker, machine in registry._fleet.machines.items():
         register = machine.register
         here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
         taken = sum(here, Resources())
         total = Resources(register.cpus, register.gpus, register.memory)
-        assert registry._ledger.free(worker).cpus == (total - taken).cpus
-        assert registry._ledger.free(worker).memory == (total - taken).memory
+        assert registry._fleet.ledger.free(worker).cpus == (total - taken).cpus
+        assert registry._fleet.ledger.free(worker).memory == (total - taken).memory
     check_waiting(registry)
 
 
 def check_waiting(registry: Registry) -> None:
-    waiting = registry._waiting
+    waiting = registry._state.waiting
     waiters = waiting._waiters.values()
     assert [w.number for w in waiters] == sorted(w.number for w in waiters)
     in_lines = {a: w for line in waiting._lines.values() for a, w in line.items()}
@@ -331,12 +331,12 @@ def check_waiting(registry: Registry) -> None:
     assert held_by(waiting._by_name) == by(
         (w.request.name, w.request.actor) for w in waiters if w.request.named
     )
-    assert not waiting._waiters.keys() & registry._actors.keys()
+    assert not waiting._waiters.keys() & registry._roster.actors.keys()
     for waiter in waiters:
         assert waiter.session in registry._sessions
         asked, python = needs_of(waiter.request)
-        assert not any(registry._ledger.has_room(w, asked, python) for w in registry.workers)
-        sizes = registry._ledger._sizes
+        assert not any(registry._fleet.ledger.has_room(w, asked, python) for w in registry.workers)
+        sizes = registry._fleet.ledger._sizes
         totals = sizes[python].largest if python in sizes else []
         assert not registry.workers or any(asked.fits(total) for total in totals)
 
@@ -369,7 +369,7 @@ def cluster_of(workers: int) -> Cluster:
         cluster.hello(f"client-{number}", ["numpy"])
     for number in range(10 * workers):
         cluster.asks(f"client-{number % workers}", f"waits-{number}", cpus=15)
-    assert len(cluster.registry._waiting) == 10 * workers
+    assert len(cluster.registry._state.waiting) == 10 * workers
     cluster.said.clear()
     return cluster
 
@@ -455,13 +455,13 @@ def test_a_thousand_who_wait_in_vain_for_the_same_are_tried_as_one(
         cluster.has("client", f"a{n}", cpus=1)
     for n in range(1000):
         cluster.asks("client", f"w{n}", cpus=2)
-    tried, really_try = [], cluster.registry._try
+    tried, really_try = [], cluster.registry._lives._try
 
     def counted(who: str, place: control.Place) -> bool:
         tried.append(place.request.actor)
         return really_try(who, place)
 
-    monkeypatch.setattr(cluster.registry, "_try", counted)
+    monkeypatch.setattr(cluster.registry._lives, "_try", counted)
     cluster.buries("a0")
     assert tried == []
     cluster.buries("a1")
@@ -553,7 +553,7 @@ def test_a_new_master_says_of_nobody_that_he_is_gone_before_his_worker_may_be_ba
     cluster.has("client", "a")
     cluster.has("client", "b")
     cluster.starts_master()
-    cluster.registry._learns_until = cluster.now + LEASE_S
+    cluster.registry._state.learns_until = cluster.now + LEASE_S
     cluster.hello("client")
     for ticket, actor in enumerate("ab"):
         cluster.says("client", control.Locate(ticket=ticket, actor=actor))
@@ -587,8 +587,8 @@ def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) 
     cluster.told(control.End)
     cluster.joins("far")
     assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0, kill=True))]
-    assert cluster.registry._actors["a"].worker == "near"
-    assert cluster.registry._ledger.free("far").cpus == 2
+    assert cluster.registry._roster.actors["a"].worker == "near"
+    assert cluster.registry._fleet.ledger.free("far").cpus == 2
 
 
 # --- workers that are away ------------------------------------------------------------------------
@@ -701,7 +701,7 @@ def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster)
 
 def test_a_new_master_refuses_nothing_before_its_workers_may_be_back(cluster: Cluster) -> None:
     cluster.starts_master()
-    cluster.registry._learns_until = LEASE_S
+    cluster.registry._state.learns_until = LEASE_S
     cluster.hello("client")
     cluster.joins("head", cpus=0)
     cluster.asks("client", "a", cpus=1)
@@ -759,7 +759,7 @@ def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgott
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.starts_master()
-    cluster.registry._learns_until = LEASE_S
+    cluster.registry._state.learns_until = LEASE_S
     cluster.hello("client")
     cluster.says("client", control.End(actor="a", grace_s=1))
     assert cluster.told(control.Died) == []
@@ -801,7 +801,7 @@ def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
     assert ("two", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
     ((_, placed),) = cluster.told(control.Placed)
     assert placed.ticket == ticket
-    assert cluster.registry._actors["a"].worker == "one"
+    assert cluster.registry._roster.actors["a"].worker == "one"
 
 
 # --- names and a new master -----------------------------------------------------------------------
@@ -811,7 +811,7 @@ def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: 
     cluster.joins("worker")
     cluster.has("client", "a", name="store", named=True)
     cluster.starts_master()
-    cluster.registry._learns_until = LEASE_S
+    cluster.registry._state.learns_until = LEASE_S
     cluster.hello("client")
     cluster.hello("other")
     cluster.joins("head")
@@ -831,7 +831,7 @@ def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: 
 
 
 def test_a_name_whose_holder_does_not_come_back_is_given_away(cluster: Cluster) -> None:
-    cluster.registry._learns_until = LEASE_S
+    cluster.registry._state.learns_until = LEASE_S
     cluster.joins("worker")
     cluster.asks("client", "taken back", name="store", named=True)
     cluster.asks("client", "b", name="store", named=True)
@@ -944,7 +944,7 @@ def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -
     assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [True]
     ((worker, spawn),) = cluster.to_spawn
     assert (worker, spawn.again, spawn.request.life, spawn.gpu_ids) == ("worker", True, 1, [0, 1])
-    assert cluster.registry._ledger.free("worker").cpus == 0
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 0
     cluster.says("finder", control.Locate(ticket=2, actor="a"))
     cluster.spawns()
     ((_, located),) = cluster.told(control.Located)
@@ -952,7 +952,7 @@ def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -
 
     cluster.buries("a")
     assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [False]
-    assert cluster.registry._ledger.free("worker").cpus == 2
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 2
 
 
 @pytest.mark.parametrize("maker", ["there", "gone"])
@@ -980,7 +980,7 @@ def test_an_actor_that_died_while_there_was_no_master_has_its_next_life(
     cluster.has("client", "a", max_restarts=1, owner=owner)
     lived = cluster.living["worker"].pop("a")
     cluster.starts_master()
-    cluster.registry._learns_until = LEASE_S
+    cluster.registry._state.learns_until = LEASE_S
     cluster.hello("finder")
     cluster.says("finder", control.Locate(ticket=1, actor="a"))
     cluster.joins("worker")
@@ -1020,9 +1020,9 @@ def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=2)
     cluster.has("client", "a", cpus=2, life=1)
-    assert cluster.registry._ledger.free("worker").cpus == 0
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 0
     cluster.buries("a")
-    assert cluster.registry._ledger.free("worker").cpus == 2
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 2
 
 
 def test_modules_are_told_once_and_not_after_the_last_who_uses_them_has_gone(
@@ -1064,15 +1064,24 @@ def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
         cluster.registry.remove_worker(f"worker-{n}", "lost")
     cluster.registry.end_session("client")
     registry = cluster.registry
-    for index in (registry._owned, registry._housed, registry._watched, registry._inside):
+    for index in (
+        registry._roster.owned,
+        registry._roster.housed,
+        registry._roster.watched,
+        registry._sessions.inside,
+    ):
         assert held_by(index) == {}
-    assert held_by(registry._using) == {}
-    assert (len(registry._waiting), registry._waiting._lines) == (0, {})
-    assert (registry._actors, registry._names, registry._sessions) == ({}, {}, {})
-    ledger = registry._ledger
+    assert held_by(registry._sessions.using) == {}
+    assert (len(registry._state.waiting), registry._state.waiting._lines) == (0, {})
+    assert (registry._roster.actors, registry._roster.names, list(registry._sessions)) == (
+        {},
+        {},
+        [],
+    )
+    ledger = registry._fleet.ledger
     assert (ledger._shelves, ledger._sizes, ledger._memories) == ({}, {}, [])
-    assert (registry._sought._questions, registry._restarts._due) == ({}, {})
-    assert registry._restarts._begun == {}
+    assert (registry._lives._sought._questions, registry._state.restarts._due) == ({}, {})
+    assert registry._state.restarts._begun == {}
     assert registry._log_asks._asks == {}
     assert held_by(registry._log_asks._unanswered) == {}
 

@@ -1,0 +1,65 @@
+"""What a status tells of each peer: of a worker what it has, what is free and who lives there."""
+
+from remotely import control
+from remotely.fleet import Machine
+from remotely.placement import Resources
+from remotely.roster import Record
+from remotely.state import State
+
+
+def status(ticket: int, state: State) -> control.Status:
+    """Return what `remotely status` shows."""
+    ledger, roster = state.fleet.ledger, state.roster
+    return control.Status(
+        ticket=ticket,
+        workers=[
+            _of_worker(name, machine, ledger.free(name), roster.at(name))
+            for name, machine in sorted(state.fleet.machines.items())
+        ],
+        clients=[_of_client(session.hello) for session in state.sessions],
+        waiting=len(state.waiting),
+    )
+
+
+def _of_client(hello: control.Hello) -> control.ClientStatus:
+    return control.ClientStatus(
+        session=hello.session, machine=hello.machine, pid=hello.pid, actor=hello.actor
+    )
+
+
+def _of_worker(
+    name: str, machine: Machine, free: Resources, records: list[Record]
+) -> control.WorkerStatus:
+    register = machine.register
+    return control.WorkerStatus(
+        worker=name,
+        machine=register.machine,
+        address=register.address,
+        python=register.python,
+        cpus=register.cpus,
+        gpus=register.gpus,
+        gpu_names=register.gpu_names,
+        memory=register.memory,
+        free_cpus=free.cpus,
+        free_gpus=int(free.gpus),
+        free_memory=free.memory,
+        actors=[
+            _of_actor(record, record.location, machine.reports.get(record.request.actor))
+            for record in records
+            if record.location is not None
+        ],
+    )
+
+
+def _of_actor(
+    record: Record, location: control.Location, figures: control.Figures | None
+) -> control.ActorStatus:
+    return control.ActorStatus(
+        location=location,
+        request=record.request,
+        gpu_ids=record.gpu_ids,
+        calls=figures.calls if figures else 0,
+        cpu_percent=figures.cpu_percent if figures else 0,
+        rss=figures.rss if figures else 0,
+        since=record.since,
+    )
