@@ -174,7 +174,7 @@ class Channel:
                     ):
                         self._hold(call_id, frames[0])
                     else:
-                        self._send_held()
+                        self._send_held()  # `_after_call` is to follow
                         # Who submits may change its arrays at once; who waits leaves them.
                         if loan is None and len(frames) == 1:
                             sockets.send(self._socket, frames, copy=background)
@@ -182,7 +182,7 @@ class Channel:
                             with shield:
                                 sockets.send(self._socket, frames, copy=background)
                                 left = True
-                    came = self._after_use(background)
+                    came = self._after_call(background)
             if not future.call_id:
                 assert self._ended is not None
                 if loan is not None:
@@ -226,7 +226,7 @@ class Channel:
                 if blocks is not None:
                     left_s = blocks.go_on(self.location, begin)
                 with self._lock:
-                    self._send_held()
+                    self._flush(arrived)
                     here = self._pending.get(future.call_id) is future  # or sent again, elsewhere
                     if here and (self._leader is None or self._leader == wake):
                         outer, leads = self._leader, True
@@ -237,18 +237,19 @@ class Channel:
                 # A handler may have interrupted us with the lock held: it is to be let go of.
                 held = self._lock._release_save() if self._lock._is_owned() else None  # type: ignore[attr-defined]
                 try:
-                    if not leads:  # somebody else receives it, or is completing it at this moment
-                        future.block(left_s)
-                        continue
                     if not arrived:
-                        self._sleep(poll, wake, begin, left_s)
+                        if leads:
+                            self._sleep(poll, wake, begin, left_s)
+                        else:  # somebody else receives it, or is completing it at this moment
+                            future.block(left_s)
                 finally:
                     if held is not None:
                         self._lock._acquire_restore(held)  # type: ignore[attr-defined]
-                with self._lock:
-                    self._leader, leads = outer, False
-                    self._drain(arrived)
-                    self._after_lead()
+                if leads:
+                    with self._lock:
+                        self._leader, leads = outer, False
+                        self._drain(arrived)
+                        self._after_lead()
                 # Not as the leader: a done-callback may call again, and wait.
                 delivery.hand_over(me)
         except BaseException:
@@ -268,7 +269,7 @@ class Channel:
         me = delivery.of_this_thread()
         try:
             with self._lock:
-                self._send_held()
+                self._flush(me.arrived)
                 if self._pending and self._leader is None and not self._armed:
                     self._arm()
                     self._drain(me.arrived)
@@ -345,7 +346,7 @@ class Channel:
         try:
             while ended:
                 ended[0].tell()
-                ended.popleft()
+                del ended[0]
         finally:
             if ended:
                 self._loop.call(lambda: self._tell(ended))
@@ -405,13 +406,24 @@ class Channel:
         self._broken = True
         self._loop.call(lambda: self._on_broken(self))
 
-    def _after_use(self, background: bool) -> bool:
-        """See to it that somebody receives, after the socket was used; true if this thread did."""
+    def _flush(self, arrived: Arrived) -> None:
+        """Send what is held."""
+        if self._held:
+            self._send_held()
+            self._after_send(arrived)
+
+    def _after_send(self, arrived: Arrived) -> None:
+        """Take in what whoever sleeps on the socket may never be told of: its edge may be gone."""
         if self._leader is not None or self._armed:
-            arrived = delivery.of_this_thread().arrived
             self._drain(arrived)
             if arrived and self._leader is not None:
                 os.eventfd_write(self._leader, 1)
+
+    def _after_call(self, background: bool) -> bool:
+        """See to it that somebody receives; true if this thread has."""
+        if self._leader is not None or self._armed:
+            arrived = delivery.of_this_thread().arrived
+            self._after_send(arrived)
             return bool(arrived)
         if background:
             self._busy = True
@@ -472,15 +484,15 @@ class Channel:
         me = delivery.of_this_thread()
         with self._lock:
             self._looking = False
-            self._send_held()
-            if self._leader is not None or self._ended is not None or not self._pending:
-                return  # who leads looks after the rest when it leaves
-            if self._busy:
-                self._busy, self._looking = False, True
-                self._loop.after(LOOK_S, self._look)
-                return
-            self._arm()
-            self._drain(me.arrived)
+            self._flush(me.arrived)
+            # Who leads looks after the rest when it leaves.
+            if self._leader is None and self._ended is None and self._pending:
+                if self._busy:
+                    self._busy, self._looking = False, True
+                    self._loop.after(LOOK_S, self._look)
+                else:
+                    self._arm()
+                    self._drain(me.arrived)
         delivery.hand_over(me)
 
     def _leave_to_loop(self, arrived: Arrived) -> None:
@@ -496,7 +508,7 @@ class Channel:
         with self._lock:
             self._looking = False
             self._send_held()
-            if self._leader is not None:
+            if self._leader is not None:  # it drains what an edge that was swallowed told of
                 os.eventfd_write(self._leader, 1)
             elif self._pending and self._ended is None:
                 self._arm()
