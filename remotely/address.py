@@ -22,6 +22,15 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def unknown_host(name: str, error: Exception) -> str:
+    """Return what to tell somebody whose machine's name has no address."""
+    why = getattr(error, "strerror", None) or str(error)
+    return (
+        f"there is no machine {name!r} that this one knows of ({why}): check how it is spelt, or "
+        "write its IP address"
+    )
+
+
 def nobody(address: str, what: str) -> str:
     """Return what to tell somebody who found no master at an address."""
     place = address.removeprefix("tcp://")

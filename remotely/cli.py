@@ -393,14 +393,19 @@ def kill(actor: str, address: str | None, port: int | None, key: Path | None) ->
 
 
 @main.command(short_help="End the cluster of this machine at a port.")
-@_port
-def stop(port: int) -> None:
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help=f"Of a cluster on this machine.  [REMOTELY_ADDRESS, or {DEFAULT_PORT}]",
+)
+def stop(port: int | None) -> None:
     """End the cluster of this machine at a port, its workers elsewhere too; and no other.
 
     On a machine that has only joined, its worker leaves, and the cluster goes on.
     """
     from remotely import launch, pid_file  # noqa: PLC0415 - as said at the top
 
+    port = port or _port_of_shell()
     ended = launch.stop(port)
     if not ended:
         raise RemotelyError(f"no cluster runs at port {port} on this machine{_others(port)}")
@@ -416,6 +421,22 @@ def stop(port: int) -> None:
             "This machine has also joined another cluster of that port: "
             f"'remotely stop --port {port}' once more leaves it."
         )
+
+
+def _port_of_shell() -> int:
+    """Return the port of REMOTELY_ADDRESS, if that cluster is of this machine."""
+    from remotely import launch, pid_file  # noqa: PLC0415 - as said at the top
+
+    if not (address := os.environ.get("REMOTELY_ADDRESS")):
+        return DEFAULT_PORT
+    name, port = parse_address(address)
+    joined = {daemon.address for daemon in pid_file.running(port)}
+    if not launch.is_here(name) and f"{name}:{port}" not in joined:
+        raise RemotelyError(
+            f"REMOTELY_ADDRESS is {address}, and {name} is no address of this machine: run "
+            "'remotely stop' there, or name the port of a cluster here with --port"
+        )
+    return port
 
 
 def _others(port: int) -> str:

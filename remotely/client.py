@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from remotely import arena, codec, control, errors, host, keys, sockets, sources, unseen
-from remotely.address import FORKED, nobody, parse_address
+from remotely.address import FORKED, nobody, parse_address, unknown_host
 from remotely.admission import bound_id
 from remotely.births import Births, heavy_modules, send_sources
 from remotely.channels import Channels
@@ -497,7 +497,9 @@ def client_of(
     file = key or os.environ.get("REMOTELY_KEY") or keys.default_folder() / "client.key"
     try:
         socket.create_connection((host, port), CONNECT_S).close()
-    except (OSError, UnicodeError) as error:
+    except (socket.gaierror, UnicodeError) as error:
+        raise MasterLost(unknown_host(host, error)) from None
+    except OSError as error:
         raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
     member = keys.load_member(Path(file), "client")
     return Client(f"tcp://{host}:{port}", member, shipment, patience_s, show_output)

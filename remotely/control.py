@@ -157,11 +157,15 @@ class Place(_Struct, frozen=True):
 
 
 class End(_Struct, frozen=True):
-    """End an actor: asked politely first, made to after `grace_s`; `kill`: at once, unasked."""
+    """End an actor: asked politely first, made to after `grace_s`; `kill`: at once, unasked.
+
+    `by` is who had it killed; the master fills it in.
+    """
 
     actor: str
     grace_s: Seconds
     kill: bool = False
+    by: str = ""
 
 
 class Locate(_Struct, frozen=True):

@@ -41,6 +41,14 @@ class NameTaken(RemotelyError):
     """Another actor of the cluster has this name.  Choose another, or close that one."""
 
 
+def name_taken(name: str, where: str) -> str:
+    """Return the sentence of a NameTaken."""
+    return (
+        f"an actor named {name!r} is {where} already: remotely.get_actor({name!r}) gives a handle "
+        f"of it, remotely.kill(remotely.get_actor({name!r})) ends it; or choose another name"
+    )
+
+
 class MasterLost(RemotelyError):
     """Nothing answers as master.  Calls on living actors go on; placing new ones does not."""
 

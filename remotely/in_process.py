@@ -20,7 +20,7 @@ from typing import Any
 from remotely.complaints import Complaints
 from remotely.construct import construct
 from remotely.engine import Options, Remote
-from remotely.errors import ActorDied, NameTaken
+from remotely.errors import ActorDied, NameTaken, name_taken
 from remotely.future import CallFuture, completed, failed
 from remotely.report import ActorStatus, ClientStatus, ClusterStatus
 from remotely.stand_in import Routine, stays
@@ -36,6 +36,7 @@ class InProcess:
         self._objects: dict[str, Any] = {}
         self._names: dict[str, str] = {}
         self._remotes: weakref.WeakValueDictionary[str, Remote] = weakref.WeakValueDictionary()
+        self._killed: weakref.WeakSet[Remote] = weakref.WeakSet()
         self._counts: dict[str, itertools.count[int]] = {}
         self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
 
@@ -83,6 +84,8 @@ class InProcess:
 
     def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
         for remote in remotes:
+            if not grace_s and remote.actor in self._objects:
+                self._killed.add(remote)
             self._end(remote.actor, grace_s > 0)
 
     def release(self, remote: Remote) -> None:
@@ -142,7 +145,7 @@ class InProcess:
 
     def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> Remote:
         if options.name in self._names:
-            raise NameTaken(f"an actor named {options.name!r} is here already")
+            raise NameTaken(name_taken(options.name, "here"))
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
         name = options.name or f"{cls.__name__}-{next(number)}"
         actor = uuid.uuid4().hex
@@ -155,7 +158,8 @@ class InProcess:
         self, remote: Remote, run: Callable[[Any], Any], what: str = "", tell: Tell | None = None
     ) -> CallFuture[Any]:
         if remote.actor not in self._objects:
-            return failed(ActorDied(f"{remote.name} was closed", exit=0, may_have_run=False))
+            how = "killed" if remote in self._killed else "closed"
+            return failed(ActorDied(f"{remote.name} was {how}", exit=0, may_have_run=False))
         try:
             return completed(run(self._objects[remote.actor]))
         except Exception as error:

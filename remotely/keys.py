@@ -15,6 +15,7 @@ since its secret is one no more.  pyzmq's own `create_certificates` does neither
 """
 
 import contextlib
+import dataclasses
 import errno
 import os
 import secrets
@@ -84,6 +85,7 @@ class MemberKey:
     role: Role
     pair: KeyPair
     master_public: bytes
+    file: str = field(default="", compare=False)  # from which it was read
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it, secret included: for a file of ours or a pipe."""
@@ -201,7 +203,7 @@ def revoke_key(folder: Path, public: bytes) -> Role:
 
 def load_master(path: Path) -> MasterKey:
     """Read master.key.  Raises NotAllowed, with what to do, if it is missing or not safe to use."""
-    values = _read(path)
+    values = _read(path, "master")
     if values.get("role") != "master":
         raise NotAllowed(f"{path} is a {values.get('role')}'s key; the master needs master.key")
     with _parsing(path):
@@ -210,12 +212,12 @@ def load_master(path: Path) -> MasterKey:
 
 def load_member(path: Path, role: Role | None = None) -> MemberKey:
     """Read client.key or worker.key.  Raises NotAllowed, also if it is not the key of `role`."""
-    values = _read(path)
+    values = _read(path, role or "client")
     if values.get("role") == "master":
         needed = f"{role or 'client'}.key, which lies beside it"
         raise NotAllowed(f"{path} is the master's own key and stays on its machine; use {needed}")
     with _parsing(path):
-        member = MemberKey.from_dict(values)
+        member = dataclasses.replace(MemberKey.from_dict(values), file=str(path))
     if role is not None and member.role != role:
         raise NotAllowed(
             f"{path} is a {member.role}'s key; a {role} needs {role}.key from the master's machine"
@@ -301,14 +303,29 @@ def _write(path: Path, values: dict[str, Any]) -> None:
             os.close(folder)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _missing(path: Path, role: str) -> str:
+    """Return which file is missing, who named it, and where to get it."""
+    which = f"there is no key file {path}"
+    if os.environ.get("REMOTELY_KEY") == str(path):
+        which = f"REMOTELY_KEY names {path}, and there is no such file"
+    elif path.parent == default_folder() and (home := os.environ.get("REMOTELY_HOME")):
+        which += f" (REMOTELY_HOME is {home})"
+    if role == "master":
+        return f"{which}; `remotely start` makes it, on the master's machine"
+    return f"{which}; copy {role}.key from the master's machine, where {WHERE_KEYS_ARE}"
+
+
+WHERE_KEYS_ARE = (
+    "`remotely start` makes the keys of a cluster, in ~/.remotely/keys, or in REMOTELY_HOME/keys "
+    "if that is set there"
+)
+
+
+def _read(path: Path, role: str) -> dict[str, Any]:
     try:
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT)
     except FileNotFoundError:
-        raise NotAllowed(
-            f"there is no key file {path}; `remotely start` makes the keys of a cluster in "
-            f"{default_folder()} on the master's machine: copy {path.name} from there"
-        ) from None
+        raise NotAllowed(_missing(path, role)) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise NotAllowed(

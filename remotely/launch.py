@@ -28,6 +28,7 @@ import msgspec
 import psutil
 
 from remotely import errors, host, keys, pid_file
+from remotely.address import unknown_host
 from remotely.admission import bound_id
 from remotely.errors import MasterLost, RemotelyError
 from remotely.gpus import Gpus, choose
@@ -155,7 +156,9 @@ def join(
     """
     try:
         socket.create_connection((host_name, port), CONNECT_S).close()
-    except (OSError, UnicodeError) as error:
+    except (socket.gaierror, UnicodeError) as error:
+        raise MasterLost(unknown_host(host_name, error)) from None
+    except OSError as error:
         raise MasterLost(
             f"no master at {host_name}:{port}: {error}. Start one there with "
             f"'remotely start --host {host_name} --port {port}'; if it runs, a firewall may be "
@@ -207,6 +210,15 @@ def own_address() -> str:
     with contextlib.suppress(OSError):
         return host.address_towards("192.0.2.1", 9)  # of no machine: the default route
     return next((a for a in _addresses() if not a.startswith("127.")), "127.0.0.1")
+
+
+def is_here(name: str) -> bool:
+    """Tell whether a name or an address is one of this machine."""
+    try:
+        ip = _ip_of(name)
+    except ValueError:
+        return False
+    return ip.startswith("127.") or ip in (EVERYWHERE, *_addresses())
 
 
 # --- how a daemon that stays is started -----------------------------------------------------------

@@ -23,7 +23,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from remotely import control, errors, fence
 from remotely.errors import NotAllowed, RemotelyError, VersionMismatch
-from remotely.keys import MemberKey
+from remotely.keys import WHERE_KEYS_ARE, MemberKey
 from remotely.lease import BEAT_EVERY_S
 from remotely.loop import Loop
 from remotely.sockets import Reconnect, client, connect
@@ -141,7 +141,8 @@ class Link:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
         self._end_monitor()
         if event & _REFUSED:
-            self._on_refused(NotAllowed(_wrong_key(self._address, self._key.role)))
+            is_unlisted = bool(event & zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+            self._on_refused(NotAllowed(_wrong_key(self._address, self._key, is_unlisted)))
 
     def _end_monitor(self) -> None:
         """Hear no more of the handshake; harmless when done before.
@@ -155,10 +156,18 @@ class Link:
             self._monitor.close(linger=0)
 
 
-def _wrong_key(address: str, role: str) -> str:
+def _wrong_key(address: str, key: MemberKey, is_unlisted: bool) -> str:
+    """Return what to do; `is_unlisted`: the master itself has said that it does not admit it."""
+    role, place = key.role, address.removeprefix("tcp://")
+    which = f"this key ({key.file})" if key.file else "this key"
+    if is_unlisted:
+        return (
+            f"{place} refused {which}: it was revoked, or made for another cluster. Ask who runs "
+            f"the cluster for another, which `remotely keys add {role} FILE` makes there"
+        )
     named = "--key FILE" if role == "worker" else "remotely.connect(..., key=FILE), --key FILE"
     return (
-        f"{address.removeprefix('tcp://')} refused this key, or is no remotely master: copy "
-        f"{role}.key from ~/.remotely/keys of the master's machine, and name it by {named} or "
+        f"{place} refused {which}, which is another cluster's, or is no remotely master: copy "
+        f"{role}.key from the master's machine, where {WHERE_KEYS_ARE}, and name it by {named} or "
         "REMOTELY_KEY"
     )

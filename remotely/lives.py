@@ -19,6 +19,7 @@ import msgspec
 from remotely import control, shortage
 from remotely.admission import Seals
 from remotely.callers import Callers
+from remotely.errors import name_taken
 from remotely.placement import Never, Placement, Wait
 from remotely.restarts import Heir
 from remotely.returning import Brought
@@ -144,7 +145,7 @@ class Lives:
         )
 
     def _refuse_name(self, who: str, place: control.Place) -> None:
-        why = f"an actor named {place.request.name!r} is on this cluster already"
+        why = name_taken(place.request.name, "on this cluster")
         self._refuse(who, place, "NameTaken", why)
 
     def _refuse(self, who: str, place: control.Place, error: str, why: str) -> None:
@@ -290,6 +291,8 @@ class Lives:
     def hear_end(self, who: str, end: control.End) -> None:
         """End an actor, or say that there is none: who asked asks until it hears of the end."""
         actor = end.actor
+        if end.kill and who in self._state.sessions:
+            end = msgspec.structs.replace(end, by=self._name_of(who))
         self.end(end)
         if actor in self._actors:
             return
@@ -298,6 +301,13 @@ class Lives:
         else:
             none = control.Obituary(actor=actor, life=0, asked=True)
             self._tell(who, control.Died(obituary=self._deaths.get(actor, none)))
+
+    def _name_of(self, session: str) -> str:
+        """Return how to call a client to others: by its process, or as the actor that it is."""
+        hello = self._state.sessions[session].hello
+        if record := self._actors.get(hello.actor):
+            return record.request.name
+        return f"pid {hello.pid} on {hello.machine}"
 
     def end(self, end: control.End) -> None:
         """Have an actor end, and not be made."""

@@ -67,13 +67,14 @@ class Undertaker:
         if child.pidfd < 0:  # seen to have ended before it was known how
             self.bury(child)
 
-    def end(self, child: Child, grace_s: float, kill: bool = False) -> None:
+    def end(self, child: Child, grace_s: float, kill: bool = False, by: str = "") -> None:
         """Ask, then make.  Calling again shortens the wait."""
         child.asked = True
-        child.why = child.why or "closed"
         if kill:
+            child.why = child.why or (f"killed by {by}" if by else "killed")
             child.kill()
             return
+        child.why = child.why or "closed"
         with contextlib.suppress(OSError):
             child.socket.send(control.write(control.Leave()))
         self._make_end(child, grace_s)

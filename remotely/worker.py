@@ -269,7 +269,7 @@ class Worker:
         if spawn := self._next_lives.pop(end.actor, None):
             self._died(_unborn(spawn.request, "closed", asked=True))
         elif child := self._children.get(end.actor):
-            self._undertaker.end(child, end.grace_s, end.kill)
+            self._undertaker.end(child, end.grace_s, end.kill, end.by)
         elif request := self._nursery.withdraw(end.actor):
             self._died(_unborn(request, "closed", asked=True))
         else:

@@ -402,6 +402,15 @@ def test_started_everywhere_a_cluster_gives_a_real_address(here: Machine, port: 
     here.does("stop", "--port", port)
 
 
+def test_stop_means_the_cluster_of_remotely_address_if_that_is_of_this_machine(
+    here: Machine, port: int
+) -> None:
+    here.does("start", "--port", port)
+    why = here.refuses("stop", REMOTELY_ADDRESS=f"no.such.invalid:{port}")
+    assert "no.such.invalid is no address of this machine" in why
+    assert "has ended" in here.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
+
+
 def test_where_nothing_runs_every_command_says_so(here: Machine, port: int) -> None:
     for command in ("stop", "status", "logs"):
         why = here.refuses(command, "--port", port)
@@ -471,10 +480,11 @@ def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any,
     first.does("start", "--port", port)
     key = copied_key(first, second)
     first.does("stop", "--port", port)
-    for host in ("127.0.0.1", "no.such.host.invalid"):
-        why = second.refuses("join", f"{host}:{port}", "--key", key)
-        assert f"no master at {host}:{port}" in why
-        assert f"remotely start --host {host} --port {port}" in why
+    why = second.refuses("join", f"127.0.0.1:{port}", "--key", key)
+    assert f"no master at 127.0.0.1:{port}" in why
+    assert f"remotely start --host 127.0.0.1 --port {port}" in why
+    why = second.refuses("join", f"no.such.host.invalid:{port}", "--key", key)
+    assert "no machine 'no.such.host.invalid'" in why
 
 
 def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, port: int) -> None:

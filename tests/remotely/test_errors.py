@@ -1,6 +1,7 @@
 """What a user does wrong, and what the world does: a clear error, at once, and nothing is lost."""
 
 import asyncio
+import builtins
 import ctypes
 import os
 import signal
@@ -8,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ import remotely
 from remotely import delivery, sockets
 from remotely.channel import Channel
 from tests.clusters import free_port, wait_until
+
+ExceptionGroup_: Any = getattr(builtins, "ExceptionGroup", None)  # from Python 3.11 on
 
 
 class Odd(Exception):
@@ -84,7 +88,7 @@ class Worker:
         if kind == "oserror":
             raise OddOSError("/nowhere")
         if kind == "group":
-            raise ExceptionGroup("two", [ValueError("a bad value"), Odd(404, "not found")])  # noqa: F821
+            raise ExceptionGroup_("two", [ValueError("a bad value"), Odd(404, "not found")])
         if kind == "choosy":
             raise OddChoosy(404, "not found")
         raise Locked
@@ -166,7 +170,7 @@ def test_such_an_error_may_be_passed_and_returned(cluster: str) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups of exceptions")
 def test_such_an_error_may_be_in_a_group_of_exceptions(embedded: None) -> None:
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: F821 - of newer Pythons
+    with pytest.raises(ExceptionGroup_) as raised:
         Worker().fail("group")
     value, odd = raised.value.exceptions
     assert isinstance(value, ValueError)
@@ -401,7 +405,7 @@ def test_room_that_comes_free_goes_to_who_waits(nothing_left: None) -> None:
 def test_a_taken_name_is_told(embedded: None) -> None:
     held = remotely.options(Worker, name="unique")()
 
-    with pytest.raises(remotely.NameTaken, match="unique"):
+    with pytest.raises(remotely.NameTaken, match=r"get_actor\('unique'\).*kill.*another name"):
         remotely.options(Worker, name="unique")()
     assert held.work() == 1
 
@@ -423,11 +427,31 @@ def test_an_address_with_nothing_behind_it_says_how_to_start_one(nothing_left: N
         remotely.connect(f"127.0.0.1:{port}")
 
 
+def test_an_address_whose_machine_is_unknown_is_told_as_such(nothing_left: None) -> None:
+    with pytest.raises(
+        remotely.MasterLost, match=r"no machine 'no\.such\.invalid'.*how it is spelt"
+    ):
+        remotely.connect("no.such.invalid:8010")
+
+
+def test_a_key_that_is_missing_is_told_with_who_named_it(
+    nothing_left: None, started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("REMOTELY_HOME", str(tmp_path))
+    with pytest.raises(remotely.NotAllowed, match=f"REMOTELY_HOME is {tmp_path}.*client.key from"):
+        remotely.connect(started.address)
+    monkeypatch.setenv("REMOTELY_KEY", "/no/ada.key")
+    with pytest.raises(
+        remotely.NotAllowed, match=r"REMOTELY_KEY names /no/ada\.key, and there is no"
+    ):
+        remotely.connect(started.address)
+
+
 def test_something_else_at_the_address_is_told(nothing_left: None, started: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_answer_as_http, args=[other], daemon=True).start()
         port = other.getsockname()[1]
-        with pytest.raises(remotely.RemotelyError, match="refused this key, or is no remotely"):
+        with pytest.raises(remotely.RemotelyError, match=r"refused this key .* or is no remotely"):
             remotely.connect(f"127.0.0.1:{port}", key=started.key)
 
 

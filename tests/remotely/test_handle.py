@@ -631,8 +631,11 @@ def test_kill_ends_a_busy_actor_at_once_and_without_its_close(place: str) -> Non
     busy = stubborn.work.submit(60 if place == "cluster" else 0)
     remotely.kill(stubborn)
     if place == "cluster":
-        assert isinstance(busy.exception(5), ActorDied)
-    with pytest.raises(ActorDied):
+        error = busy.exception(5)
+        assert isinstance(error, ActorDied)
+        assert f"killed by pid {os.getpid()} on " in str(error)
+        assert "the call may have run" in str(error)
+    with pytest.raises(ActorDied, match="killed"):
         stubborn.work(0)
     remotely.kill(stubborn)
     group = remotely.group(Stubborn, 2)

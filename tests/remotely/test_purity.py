@@ -18,6 +18,7 @@ PURE = (
     "wire",
     "codec",
     "culprit",
+    "error_copy",
     "blocks",
     "batching",
     "placement",

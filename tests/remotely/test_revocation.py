@@ -73,7 +73,9 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
     before = shared.count
     assert shared.add() == before + 1
     remotely.shutdown()
-    with pytest.raises(NotAllowed):
+    with pytest.raises(
+        NotAllowed, match=rf"this key \({ada}\): it was revoked, .* keys add client"
+    ):
         remotely.connect(started.address, key=ada)
 
 
