@@ -44,7 +44,7 @@ from typing import Any
 
 import zmq
 
-from remotely import arena, connection, control, faults, leaving, sockets, wire
+from remotely import arena, connection, control, faults, leaving, log_sender, sockets, wire
 from remotely.batching import Gathering
 from remotely.call_threads import CallThreads
 from remotely.complaints import Complaints
@@ -79,6 +79,7 @@ class Actor:
         self._delegation = Delegation(self._tell)
         self._servant = Servant(birth, self._delegation.pair)
         self._worker = worker
+        log_sender.install(birth.request.name, worker.send)
         self._fence = Fence(Path(birth.folder))
         self._reader = control.Reader(control.ToActor)
         self._stop_asked = False

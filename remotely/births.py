@@ -10,7 +10,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remotely import codec, control, host, sources
+from remotely import codec, control, host, records, sources
 from remotely.channel import Channel
 from remotely.channels import Ask, Channels
 from remotely.cluster_actor import ClusterActor
@@ -152,6 +152,7 @@ class Births:
             files=self._freight.files,
             concurrency=options.concurrency,
             argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
+            log_levels=records.levels(),
             sources=whole.content,
         )
         body = Parcel(codec.Encoded((control.write(prepare),), ()))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from remotely import control
+from remotely.log_relay import LogRelay
 from remotely.loop import Timer
 from remotely.output import Output
 
@@ -24,6 +25,7 @@ class Child:
     location: control.Location
     socket: socket.socket
     output: Output
+    log: LogRelay
     pipes: dict[int, bool]
     since: float
     client_keys: list[bytes]  # that it was told to admit

@@ -59,6 +59,7 @@ from remotely.idempotent import RetriedFuture
 from remotely.keys import MemberKey
 from remotely.lease import CONNECT_S, DRAIN_S, LEASE_S, PLACE_S, TERM_S, TICK_EVERY_S
 from remotely.link import Link
+from remotely.log_listener import LogListener
 from remotely.loop import Loop
 from remotely.partner import Parcel
 from remotely.question import Question, Questions
@@ -113,6 +114,7 @@ class Client:
         self._farewell = threading.Event()
         self._leaving = False
         self._display = Display(show_output)
+        self._log_listener = LogListener(self._display.show)
         self._unseen: deque[tuple[str, BaseException]] = deque()
         self._on_unseen = self._note_unseen  # bound once, not with each call
 
@@ -397,6 +399,8 @@ class Client:
                 self._hear_of_death(obituary)
             case control.Output():
                 self._display.show(message)
+            case control.Logged():
+                self._log_listener.hear(message)
             case control.Welcome():
                 if not self._welcome.done():
                     self._welcome.set_result(message)
@@ -474,6 +478,7 @@ class Client:
         self._loop.stop()
         if self._thread is not threading.current_thread():
             self._thread.join(MASTER_SILENT_S)
+        self._log_listener.close()
         self._display.close()
         self._channels.end_all(lambda may: NotConnected(SHUT_DOWN))
         self._questions.fail_all(NotConnected, SHUT_DOWN)

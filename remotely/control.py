@@ -265,6 +265,29 @@ class Output(_Struct, frozen=True):
     text: str
 
 
+class Logged(_Struct, frozen=True):
+    """A record that an actor logged; see records.py.  Its worker writes `actor`, `name`, `job`."""
+
+    logger: str
+    level: Amount
+    level_name: str
+    message: str
+    created: Moment  # wall clock, for people alone
+    path: str
+    line: Amount
+    function: str
+    process: Pid
+    process_name: str
+    thread: Amount
+    thread_name: str
+    exc_text: str = ""
+    stack: str = ""
+    actor: str = ""
+    name: str = ""
+    job: str = ""
+    extra: dict[str, str | int | float | bool | None] = {}
+
+
 class Farewell(_Struct, frozen=True):
     pass
 
@@ -428,6 +451,7 @@ class Prepare(_Struct, frozen=True):
     concurrency: Amount
     argv: list[str] = []
     sources: bytes = b""  # the script's modules: a batch of sources.py
+    log_levels: dict[str, int] = {}  # of the client's loggers; "" is the root
 
 
 class Admit(_Struct, frozen=True):
@@ -489,7 +513,17 @@ ToMaster = {
     | Goodbye
     | Beat,
     "worker": (
-        Register | Spawned | Died | Report | Output | LogPiece | Delegate | MayCall | Left | Beat
+        Register
+        | Spawned
+        | Died
+        | Report
+        | Output
+        | Logged
+        | LogPiece
+        | Delegate
+        | MayCall
+        | Left
+        | Beat
     ),
 }
 FromMaster = {
@@ -503,6 +537,7 @@ FromMaster = {
         | Status
         | LogPiece
         | Output
+        | Logged
         | Farewell
         | Deadlocked
         | Tick
@@ -525,7 +560,7 @@ FromMaster = {
 }
 ToActor = Birth | Admit | Delegated | Caller | Leave
 FromClient = Prepare
-FromActor = Bound | Count | Delegate | MayCall | Ending | Exiting
+FromActor = Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 

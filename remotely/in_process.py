@@ -4,6 +4,7 @@ For debuggers, for tests, and for machines where there is no cluster.  Arguments
 """
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import itertools
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from remotely import records
 from remotely.complaints import Complaints
 from remotely.construct import construct
 from remotely.engine import Options, Remote
@@ -25,6 +27,9 @@ from remotely.future import CallFuture, completed, failed
 from remotely.report import ActorStatus, ClientStatus, ClusterStatus
 from remotely.stand_in import Routine, stays
 from remotely.unseen import Tell, sentence, source
+
+# Whose method runs: a record that it logs has that name, as on a cluster.
+_running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
 
 
 class InProcess:
@@ -39,6 +44,7 @@ class InProcess:
         self._killed: weakref.WeakSet[Remote] = weakref.WeakSet()
         self._counts: dict[str, itertools.count[int]] = {}
         self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
+        self._undo_naming = records.name_actors(_running.get)
 
     def place(
         self,
@@ -129,6 +135,7 @@ class InProcess:
     def shutdown(self) -> None:
         for actor in list(self._objects):
             self._end_unasked(actor)
+        self._undo_naming()
 
     def _end(self, actor: str, in_good_order: bool = True) -> None:
         target = self._objects.pop(actor, None)
@@ -149,7 +156,7 @@ class InProcess:
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
         name = options.name or f"{cls.__name__}-{next(number)}"
         actor = uuid.uuid4().hex
-        self._objects[actor] = construct(cls, args, kwargs)
+        self._objects[actor] = _as_actor(name, lambda: construct(cls, args, kwargs))
         self._names[name] = actor
         remote = self._remotes[actor] = Remote(self, actor, name, owned=not options.detached)
         return remote
@@ -161,12 +168,21 @@ class InProcess:
             how = "killed" if remote in self._killed else "closed"
             return failed(ActorDied(f"{remote.name} was {how}", exit=0, may_have_run=False))
         try:
-            return completed(run(self._objects[remote.actor]))
+            target = self._objects[remote.actor]
+            return completed(_as_actor(remote.name, lambda: run(target)))
         except Exception as error:
             return failed(error, what, tell)
 
     def _on_unseen(self, what: str, error: BaseException) -> None:
         self._complaints.add(source(what, error), sentence(what, error), time.monotonic())
+
+
+def _as_actor(name: str, work: Callable[[], Any]) -> Any:
+    token = _running.set(name)
+    try:
+        return work()
+    finally:
+        _running.reset(token)
 
 
 def _finish(value: Any) -> Any:
@@ -178,4 +194,4 @@ def _finish(value: Any) -> Any:
     except RuntimeError:
         return asyncio.run(value)
     with ThreadPoolExecutor(1) as other:  # a thread has one loop at a time
-        return other.submit(asyncio.run, value).result()
+        return other.submit(contextvars.copy_context().run, asyncio.run, value).result()

@@ -27,6 +27,7 @@ from remotely.child import Child, kill_group
 from remotely.complaints import Complaints
 from remotely.keys import fresh_pair
 from remotely.log_files import LogFiles
+from remotely.log_relay import LogRelay
 from remotely.loop import Loop
 from remotely.output import Output
 from remotely.zygote_line import ZygoteLine
@@ -65,6 +66,9 @@ class Parent(Protocol):
 
     def said(self, request: control.Request, is_error: bool, text: str) -> None:
         """An actor has printed something."""
+
+    def logged(self, request: control.Request, logged: control.Logged) -> None:
+        """An actor has logged something."""
 
 
 class Nursery:
@@ -186,6 +190,7 @@ class Nursery:
             again=spawn.again,
         )
         ours.send(control.write(birth))
+        output = Output(self._logs.begin(request), self._teller(request), self._loop.after)
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,
@@ -203,7 +208,8 @@ class Nursery:
                 public_key=pair.public,
             ),
             socket=ours,
-            output=Output(self._logs.begin(request), self._teller(request), self._loop.after),
+            output=output,
+            log=LogRelay(output, lambda said: self._parent.logged(request, said), self._loop.after),
             pipes=pipes,
             since=time.time(),
             client_keys=self.client_keys,

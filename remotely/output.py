@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from remotely.allowance import Allowance
+
 KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
 BYTES_A_SECOND = 256 << 10
 TAIL_BYTES = 4096
@@ -33,12 +35,11 @@ class Output:
     def __init__(self, file: Path, tell: Tell, later: Later) -> None:
         self.file = file
         self.tail = b""
+        self.allowance = Allowance(BYTES_A_SECOND, time.monotonic())
         self._tell = tell
         self._later = later
         self._rest = {False: b"", True: b""}
         self._looks = {False: False, True: False}  # at what has not ended yet
-        self._budget = float(BYTES_A_SECOND)
-        self._filled_at = time.monotonic()
         self._hushed = False
         self._unkept = False
 
@@ -60,10 +61,14 @@ class Output:
                 self._take(data, is_error)
         self._flush(is_error)
 
-    def _take(self, data: bytes, is_error: bool) -> None:
+    def keep(self, data: bytes, is_error: bool) -> None:
+        """Write it into the file, and do not pass it on."""
         self._write(data)
         if is_error:
             self.tail = (self.tail + data)[-TAIL_BYTES:]
+
+    def _take(self, data: bytes, is_error: bool) -> None:
+        self.keep(data, is_error)
         lines, newline, rest = (self._rest[is_error] + data).rpartition(b"\n")
         self._rest[is_error] = rest
         if newline:
@@ -90,11 +95,7 @@ class Output:
             self._say(is_error, rest)
 
     def _say(self, is_error: bool, data: bytes) -> None:
-        now = time.monotonic()
-        self._budget = min(BYTES_A_SECOND, self._budget + (now - self._filled_at) * BYTES_A_SECOND)
-        self._filled_at = now
-        if len(data) <= self._budget:
-            self._budget -= len(data)
+        if self.allowance.take(len(data), time.monotonic()):
             self._hushed = False
             self._tell(is_error, data.decode(errors="replace"))
         elif not self._hushed:

@@ -265,8 +265,8 @@ class Registry:
                 self._hear_death(who, obituary, lived)
             case control.Report(actors=actors):
                 self._fleet.machines[who].reports = {figures.actor: figures for figures in actors}
-            case control.Output(actor=actor) if self._roster.is_housed(actor, who):
-                request = self._actors[actor].request
+            case control.Output() | control.Logged() if self._roster.is_housed(message.actor, who):
+                request = self._actors[message.actor].request
                 self._tell(request.job, msgspec.structs.replace(message, name=request.name))
             case control.LogPiece():
                 self._log_asks.hear(who, message)

@@ -15,7 +15,18 @@ from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple
 
-from remotely import arena, codec, connection, control, recipe, shipping, sources, wire
+from remotely import (
+    arena,
+    codec,
+    connection,
+    control,
+    log_sender,
+    recipe,
+    records,
+    shipping,
+    sources,
+    wire,
+)
 from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
@@ -171,6 +182,7 @@ class Servant:
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
         connection.adopt(prepare, self._birth, self._delegate)
+        records.set_levels(prepare.log_levels)
         sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
         sources.finder.is_elsewhere = prepare.host != self._birth.host
         sources.finder.install(first=True)
@@ -208,6 +220,7 @@ class Servant:
             payload, buffers = unpack(message, self._partners.get(route))
             self._keep_recipe(payload, buffers)
             cls, args, kwargs = codec.decode(payload, buffers)
+            log_sender.drop_the_scripts()
             self.object = construct(cls, args, kwargs)
             cls = type(self.object)
             self._names = frozenset(dir(cls))

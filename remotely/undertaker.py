@@ -28,18 +28,23 @@ LOOK_AGAIN_S = 1.0  # for strays, whom the kernel may leave out of a list while 
 
 
 class Undertaker:
-    """Takes a child out of `children` when it has ended, and tells `tell` of it."""
+    """Takes a child out of `children` when it has ended, and tells `tell` of it.
+
+    `drain` reads what it has left in its socket.
+    """
 
     def __init__(
         self,
         loop: Loop,
         worker: str,
         children: dict[str, Child],
+        drain: Callable[[Child], None],
         tell: Callable[[Child, control.Obituary], None],
     ) -> None:
         self._loop = loop
         self._worker = worker
         self._children = children
+        self._drain = drain
         self._tell = tell
         self._living: dict[int, Child] = {}  # by pid; until they are buried
         self._looks = 0  # for strays, that are still to come
@@ -118,6 +123,7 @@ class Undertaker:
             child.output.drain(fd, is_error)
             self._loop.unwatch(fd)
             os.close(fd)
+        self._drain(child)
         self._loop.unwatch(child.socket.fileno())
         child.socket.close()
         with contextlib.suppress(OSError):

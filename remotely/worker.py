@@ -28,7 +28,7 @@ from remotely import control, faults, fence, host, pid_file, recipe, sockets
 from remotely.child import Child
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
-from remotely.errors import RemotelyError
+from remotely.errors import RemotelyError, WireError
 from remotely.fence import LOOK_EVERY_S, WorkersFence
 from remotely.guests import Inquiries
 from remotely.keys import MemberKey
@@ -89,7 +89,9 @@ class Worker:
             host=self._host,
             machine=self._machine,
         )
-        self._undertaker = Undertaker(self._loop, config.worker, self._children, self._buried)
+        self._undertaker = Undertaker(
+            self._loop, config.worker, self._children, self._last_words, self._buried
+        )
         self._nursery = Nursery(self._loop, home, self._logs, self, Complaints(log.warning))
         self._fence = WorkersFence(self._folder, config.master)
         self._inquiries = Inquiries(lambda asked: self._link.send(asked), self._tell)
@@ -312,6 +314,11 @@ class Worker:
             )
         )
 
+    def logged(self, request: control.Request, logged: control.Logged) -> None:
+        self._link.send(
+            msgspec.structs.replace(logged, actor=request.actor, name=request.name, job=request.job)
+        )
+
     def _reader_of(self, child: Child, fd: int, is_error: bool) -> Callable[[], None]:
         def read() -> None:
             if not child.output.read(fd, is_error):
@@ -327,7 +334,7 @@ class Worker:
         if not data:
             self._loop.unwatch(child.socket.fileno())
             return
-        match self._actor_reader.read(data):
+        match message := self._actor_reader.read(data):
             case control.Bound(tcp=tcp):
                 child.location = msgspec.structs.replace(child.location, tcp=tcp)
                 child.announced = True
@@ -336,6 +343,8 @@ class Worker:
                 self._link.send(control.Spawned(location=child.location, since=child.since))
             case control.Count(calls=calls):
                 child.calls = calls
+            case control.Logged():
+                child.log.take(message)
             case control.Delegate(key=key):
                 child.delegate = child.delegate or key
                 actor = child.request.actor
@@ -349,6 +358,13 @@ class Worker:
             case control.Exiting(calls=calls):
                 child.calls = calls
                 self._undertaker.leave_time(child, it_exits=True)
+
+    def _last_words(self, child: Child) -> None:
+        """Take what a dead process logged in the end; what else it said does not matter now."""
+        with contextlib.suppress(OSError, WireError):
+            while data := child.socket.recv(MAX_MESSAGE):
+                if isinstance(logged := self._actor_reader.read(data), control.Logged):
+                    child.log.take(logged)
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:
         may_restart = child.announced and child.request.max_restarts and not obituary.asked

@@ -43,6 +43,9 @@ class Family:
     def said(self, request: control.Request, is_error: bool, text: str) -> None:
         pass
 
+    def logged(self, request: control.Request, logged: control.Logged) -> None:
+        pass
+
     def asks(self, actor: str, env: dict[str, str] | None = None) -> None:
         request = control.Request(
             actor=actor,

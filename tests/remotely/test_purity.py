@@ -43,6 +43,9 @@ PURE = (
     "sought",
     "complaints",
     "report",
+    "records",
+    "terminal",
+    "allowance",
     "errors",
     "control",
 )

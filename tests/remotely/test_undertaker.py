@@ -13,6 +13,7 @@ import pytest
 import remotely
 from remotely import control, host
 from remotely.child import Child
+from remotely.log_relay import LogRelay
 from remotely.loop import Loop
 from remotely.output import Output
 from remotely.undertaker import Undertaker
@@ -37,6 +38,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
     os.close(write)
     loop.watch(ours.fileno(), lambda: None)
     loop.watch(read, lambda: None)
+    output = Output(folder / name, lambda is_error, text: None, lambda _, action: None)
     return Child(
         request=control.Request(
             actor=name, name=name, class_name="C", owner="o", job="j", python=host.PYTHON
@@ -56,7 +58,8 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
             public_key=b"",
         ),
         socket=ours,
-        output=Output(folder / name, lambda is_error, text: None, lambda _, action: None),
+        output=output,
+        log=LogRelay(output, lambda logged: None, lambda _, action: None),
         pipes={read: False},
         since=0.0,
         client_keys=[],
@@ -83,7 +86,9 @@ def test_one_look_serves_five_hundred_who_die_together(
     children = {
         child.request.actor: child for child in (child_of(loop, n, tmp_path) for n in range(500))
     }
-    undertaker = Undertaker(loop, "w", children, lambda _, obituary: told.append(obituary))
+    undertaker = Undertaker(
+        loop, "w", children, lambda _: None, lambda _, obituary: told.append(obituary)
+    )
     for child in list(children.values()):
         undertaker.bury(child)
     loop.turn(0)
@@ -103,7 +108,7 @@ def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
         return []
 
     monkeypatch.setattr(host, "children_of", children_of)
-    undertaker = Undertaker(loop, "w", {}, lambda *_: None)
+    undertaker = Undertaker(loop, "w", {}, lambda _: None, lambda *_: None)
     before = {name: repr(value) for name, value in vars(undertaker).items() if name != "_looks"}
     for pid in range(NO_PIDS_FROM, NO_PIDS_FROM + 100):
         undertaker.exited(pid, 0)

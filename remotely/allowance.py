@@ -1,0 +1,18 @@
+"""How much may pass in a time: so many a second, and no more at once.  Pure."""
+
+
+class Allowance:
+    def __init__(self, a_second: float, now: float) -> None:
+        self._a_second = a_second
+        self._left = a_second
+        self._filled_at = now
+
+    def take(self, amount: float, now: float) -> bool:
+        """Return whether so much may pass now, and count it if it may."""
+        filled = self._left + (now - self._filled_at) * self._a_second
+        self._left = min(self._a_second, filled)
+        self._filled_at = now
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True

@@ -1,0 +1,70 @@
+"""Where a script hears what its actors log: its own handlers get the records.
+
+They run on a thread of their own.  A handler may take its time, or hold a lock that another thread
+has; the thread of the client's loop, on which the replies come in, must never wait for that.  If
+the handlers cannot keep up, the records beyond MAX_WAITING are counted and told.
+
+A script that has no handlers sees what `logging` would print in its place (`lastResort`), with the
+name of the actor before it, as what actors print is shown.
+"""
+
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+
+from remotely import records
+from remotely.control import Logged, Output
+
+MAX_WAITING = 10_000
+CLOSE_S = 2.0
+log = logging.getLogger("remotely")
+
+
+class LogListener:
+    """`show` prints what nobody handles."""
+
+    def __init__(self, show: Callable[[Output], None]) -> None:
+        self._show = show
+        self._waiting: queue.SimpleQueue[Logged | None] = queue.SimpleQueue()
+        self._left_out = 0
+        self._thread: threading.Thread | None = None
+
+    def hear(self, logged: Logged) -> None:
+        """On the thread of the loop: a record has come."""
+        logger = logging.getLogger(logged.logger)
+        if not logger.isEnabledFor(logged.level):
+            return
+        if not logger.hasHandlers():
+            self._show_last_resort(logged)
+        elif self._waiting.qsize() >= MAX_WAITING:
+            self._left_out += 1
+        else:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="remotely-log", daemon=True)
+                self._thread.start()
+            self._waiting.put(logged)
+
+    def close(self) -> None:
+        """Return when the records that have come are handled."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._waiting.put(None)
+            self._thread.join(CLOSE_S)
+
+    def _show_last_resort(self, logged: Logged) -> None:
+        last = logging.lastResort
+        if last is not None and logged.level >= last.level:
+            text = f"{last.format(records.unpack(logged))}\n"
+            actor, name, job = logged.actor, logged.name, logged.job
+            self._show(Output(actor=actor, name=name, job=job, error=True, text=text))
+
+    def _run(self) -> None:
+        while (logged := self._waiting.get()) is not None:
+            try:
+                logging.getLogger(logged.logger).handle(records.unpack(logged))
+                if self._left_out and self._waiting.empty():
+                    left_out, self._left_out = self._left_out, 0
+                    log.warning("%d records of actors were left out: handlers are slow", left_out)
+            except Exception:  # of a filter of the user's; `logging` tells of its handlers' own
+                traceback.print_exc()

@@ -1,0 +1,397 @@
+"""What actors log reaches the handlers of the script that made them, once, and their file."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import remotely
+from remotely import control, output, records
+from remotely.log_listener import LogListener
+from remotely.log_relay import LogRelay
+from remotely.output import Output
+from tests.clusters import DEADLINE_S, Started, wait_until
+
+log = logging.getLogger(__name__)
+
+
+class Kept(logging.Handler):
+    """The script's handler: it keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def of(self, logger: str) -> list[str]:
+        return [record.getMessage() for record in list(self.records) if record.name == logger]
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    handler, root = Kept(), logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+class Unpicklable:
+    def __str__(self) -> str:
+        return "as text"
+
+    def __reduce__(self) -> str:
+        raise TypeError("it is not pickled")
+
+
+@remotely.remote_class
+class Talker:
+    def says(self, level: int, message: str, logger: str = "talker") -> int:
+        logging.getLogger(logger).log(level, message)
+        return os.getpid()
+
+    def says_much(self, count: int) -> None:
+        for number in range(count):
+            logging.getLogger("talker").warning("%d %s", number, "." * 1000)
+        logging.getLogger("talker").error("the end")
+
+    def says_objects(self) -> None:
+        log.warning("it is %s", Unpicklable(), extra={"episode": 7, "what": Unpicklable()})
+
+    def fails(self) -> None:
+        try:
+            raise KeyError(Unpicklable())
+        except KeyError:
+            log.exception("it failed")
+
+    def dies(self) -> None:
+        logging.getLogger("talker").warning("last words")
+        os._exit(3)
+
+    def configures(self, level: int) -> None:
+        logging.basicConfig(level=level, format="here: %(actor)s %(message)s")
+
+    def writes_to(self, file: str) -> None:
+        logging.getLogger().addHandler(logging.FileHandler(file))
+
+    def warns(self) -> None:
+        logging.captureWarnings(True)
+        warnings.warn("beware", stacklevel=1)
+
+    def has_another_say(self, message: str) -> None:
+        Talker().says(logging.INFO, message)
+
+
+def test_a_record_has_the_names_the_place_and_the_process_of_where_it_was_logged(
+    cluster: str, kept: Kept
+) -> None:
+    talker = Talker()
+    pid = talker.says(logging.WARNING, "careful")
+    wait_until(lambda: kept.of("talker"), "the record")
+    (record,) = [r for r in kept.records if r.name == "talker"]
+    assert record.__dict__["actor"] == remotely.status().actors[0].name
+    assert (record.levelname, record.process, record.threadName) == ("WARNING", pid, "MainThread")
+    assert (record.module, record.funcName) == ("test_logging", "says")
+    text = logging.Formatter("[%(actor)s] %(levelname)s %(message)s").format(record)
+    assert text == "[Talker-1] WARNING careful"
+
+
+def test_the_levels_of_the_script_decide_what_is_sent(embedded: None, kept: Kept) -> None:
+    logging.getLogger("noisy").setLevel(logging.ERROR)
+    logging.getLogger("detailed").setLevel(logging.DEBUG)
+    try:
+        talker = Talker()
+        talker.says(logging.DEBUG, "no", "talker")
+        talker.says(logging.INFO, "no", "noisy")
+        talker.says(logging.DEBUG, "yes", "detailed")
+        talker.says(logging.INFO, "yes", "talker")
+        wait_until(lambda: kept.of("talker"), "the last")
+        assert [kept.of(name) for name in ("talker", "noisy", "detailed")] == [["yes"], [], ["yes"]]
+    finally:
+        logging.getLogger("noisy").setLevel(logging.NOTSET)
+        logging.getLogger("detailed").setLevel(logging.NOTSET)
+
+
+def test_a_logger_that_was_made_quiet_later_stays_quiet(embedded: None, kept: Kept) -> None:
+    talker = Talker()
+    logging.getLogger("noisy").setLevel(logging.ERROR)
+    try:
+        talker.says(logging.INFO, "no", "noisy")
+        talker.says(logging.INFO, "yes")
+        wait_until(lambda: kept.of("talker"), "the last")
+        assert not kept.of("noisy")
+    finally:
+        logging.getLogger("noisy").setLevel(logging.NOTSET)
+
+
+def test_arguments_and_exceptions_travel_as_text(embedded: None, kept: Kept) -> None:
+    talker = Talker()
+    talker.says_objects()
+    talker.fails()
+    wait_until(lambda: len(kept.of(__name__)) == 2, "both")
+    told, failed = (record for record in kept.records if record.name == __name__)
+    assert told.getMessage() == "it is as text"
+    assert told.__dict__["episode"] == 7
+    assert "what" not in told.__dict__
+    text = logging.Formatter().format(failed)
+    assert text.startswith("it failed\nTraceback")
+    assert "in fails" in text
+
+
+def test_warnings_that_an_actor_captures_are_records(embedded: None, kept: Kept) -> None:
+    talker = Talker()
+    talker.warns()
+    wait_until(lambda: kept.of("py.warnings"), "the warning")
+    assert "UserWarning: beware" in kept.of("py.warnings")[0]
+
+
+def test_what_it_logged_just_before_its_death_arrives(embedded: None, kept: Kept) -> None:
+    talker = Talker()
+    with pytest.raises(remotely.ActorDied) as died:
+        talker.dies()
+    assert "last words" in str(died.value)
+    wait_until(lambda: kept.of("talker"), "the last words")
+
+
+def test_an_actor_of_an_actor_logs_to_the_script_at_the_root(embedded: None, kept: Kept) -> None:
+    maker = Talker()
+    maker.has_another_say("from below")
+    wait_until(lambda: kept.of("talker"), "the record")
+    assert kept.of("talker") == ["from below"]
+
+
+def test_a_format_of_an_actors_own_shows_once_and_where_it_was_set_up(
+    embedded: None, kept: Kept, capfd: pytest.CaptureFixture[str]
+) -> None:
+    talker = Talker()
+    talker.configures(logging.DEBUG)
+    talker.says(logging.DEBUG, "in detail", "detail")
+    wait_until(lambda: "here: Talker-1 in detail" in "".join(capfd.readouterr()), "the line")
+    assert not kept.of("detail")
+
+
+def test_a_file_of_an_actors_own_does_not_keep_records_from_the_script(
+    embedded: None, kept: Kept, tmp_path: Path
+) -> None:
+    talker = Talker()
+    talker.writes_to(str(tmp_path / "own.log"))
+    talker.says(logging.INFO, "both")
+    wait_until(lambda: kept.of("talker"), "the record")
+    assert (tmp_path / "own.log").read_text() == "both\n"
+
+
+def test_each_script_gets_what_its_own_actors_log(
+    started: Started, nothing_left: None, kept: Kept
+) -> None:
+    environment = {
+        **os.environ,
+        "REMOTELY_ADDRESS": started.address,
+        "REMOTELY_KEY": str(started.key),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    other = subprocess.run(
+        [sys.executable, "-c", OTHER_SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert other.stderr == "of the other: Talker-1 a detail\n"
+    remotely.connect(started.address, key=started.key)
+    talker = Talker()
+    talker.says(logging.INFO, "mine")
+    wait_until(lambda: kept.of("talker"), "the record")
+    assert kept.of("talker") == ["mine"]
+
+
+OTHER_SCRIPT = """
+import logging
+from tests.remotely.test_logging import Talker
+form = logging.Formatter("of the other: %(actor)s %(message)s")
+handler = logging.StreamHandler()
+handler.setFormatter(form)
+logging.getLogger().addHandler(handler)
+logging.getLogger().setLevel(logging.DEBUG)
+talker = Talker()
+talker.says(logging.DEBUG, "a detail")
+"""
+
+SCRIPT = """
+import logging
+import remotely
+{setup}
+@remotely.remote_class
+class Talker:
+    def says(self):
+        logging.getLogger("x").info("a detail")
+        logging.getLogger("x").warning("careful")
+if __name__ == "__main__":
+    {connect}
+    talker = Talker()
+    talker.says()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "connect", "expected"),
+    [
+        ("", "", "[Talker-1] careful\n"),
+        (
+            "logging.basicConfig(level='INFO', format='%(levelname)s %(message)s')",
+            "remotely.connect(show_output=False)",
+            "INFO a detail\nWARNING careful\n",
+        ),
+        ("logging.getLogger().addHandler(logging.StreamHandler())", "", "careful\n"),
+    ],
+    ids=["no handlers", "configured at the top", "a handler added at the top"],
+)
+def test_a_script_sees_each_record_once(
+    tmp_path: Path, setup: str, connect: str, expected: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(setup=setup, connect=connect))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert done.stderr == expected
+    assert done.stdout == ""
+
+
+def test_records_are_in_the_actors_file_too(started: Started, nothing_left: None) -> None:
+    remotely.connect(started.address, key=started.key, show_output=False)
+    remotely.options(Talker, name="store", detached=True)().says(logging.WARNING, "kept")
+    remotely.shutdown()  # nobody listens any more
+    remotely.connect(started.address, key=started.key, show_output=False)
+    store = remotely.get_actor("store")
+    try:
+        store.says(logging.WARNING, "kept too")
+        key = ["--address", started.address, "--key", str(started.key)]
+        wait_until(lambda: "kept too" in started.run(started.home, "logs", "store", *key), "it")
+        assert "WARNING talker: kept\n" in started.run(started.home, "logs", "store", *key)
+    finally:
+        remotely.close(store)
+
+
+def test_in_one_process_records_have_the_name_of_the_object_that_runs(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMOTELY_LOCAL", "1")
+    remotely.connect()
+    try:
+        Talker().says(logging.INFO, "here")
+        log.info("outside")
+        names = [record.__dict__.get("actor") for record in kept.records]
+        assert names == ["Talker-1", None]
+    finally:
+        remotely.shutdown()
+    log.info("after")
+    assert "actor" not in kept.records[-1].__dict__
+
+
+# --- too many -------------------------------------------------------------------------------------
+
+
+def test_a_flood_is_cut_short_and_what_was_left_out_is_told(embedded: None, kept: Kept) -> None:
+    talker = Talker()
+    talker.says_much(1000)  # a megabyte, of which a quarter may pass in a second
+
+    def accounted_for() -> int:
+        told = [re.search(r"([\d,]+) records were left out", text) for text in kept.of("remotely")]
+        left_out = sum(int(found[1].replace(",", "")) for found in told if found)
+        return left_out and left_out + len(kept.of("talker"))
+
+    wait_until(lambda: accounted_for() == 1001, "the number of what was left out")
+
+
+def logged(message: str) -> control.Logged:
+    record = logging.makeLogRecord({"name": "x", "levelno": 30, "pathname": "/x.py", "lineno": 1})
+    record.msg = message
+    return records.pack(record)
+
+
+def test_all_of_a_flood_is_in_the_file_and_the_number_left_out_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    due: list[Callable[[], None]] = []
+    passed: list[control.Logged] = []
+    file = tmp_path / "log"
+    relay = LogRelay(
+        Output(file, lambda *_: None, lambda *_: None),
+        passed.append,
+        lambda _, action: due.append(action),
+    )
+    for _ in range(500):
+        relay.take(logged("." * 1000))
+    (tell,) = due
+    tell()
+    assert len(file.read_text().splitlines()) == 500
+    *whole, last = passed
+    assert len(whole) * 1000 <= output.BYTES_A_SECOND
+    assert f" {500 - len(whole)} records were left out" in last.message
+    assert last.logger == "remotely"
+
+
+def test_a_long_record_fits_into_one_message() -> None:
+    record = logging.makeLogRecord(
+        {
+            "name": "x",
+            "levelno": 10,
+            "pathname": "/x.py",
+            "lineno": 1,
+            "msg": "é" * 100_000,
+            "exc_text": "é" * 100_000 + "KeyError: the end",
+            "stack_info": "é" * 100_000,
+            "created": 1.0,
+            "process": 1,
+            **{f"x{number}": "é" * 100_000 for number in range(100)},
+            "huge": 1 << 80,
+            "half": "\ud800",
+        }
+    )
+    packed = control.write(records.pack(record))
+    assert len(packed) < control.MAX_MESSAGE
+    found = control.Reader(control.FromActor).read(packed)
+    assert isinstance(found, control.Logged)
+    assert found.exc_text.endswith("KeyError: the end")
+    assert "bytes were cut" in found.message
+
+
+def test_what_would_move_a_terminals_cursor_is_made_visible() -> None:
+    record = records.unpack(logged("\x1b[2J gone"))
+    assert record.getMessage() == "\\x1b[2J gone"
+
+
+def test_a_handler_that_raises_or_waits_harms_nothing(
+    kept: Kept, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Bad(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise ValueError("a filter of the user's")
+
+    bad = Bad()
+    logging.getLogger("x").addFilter(bad)
+    listener = LogListener(lambda shown: None)
+    listener.hear(logged("one"))
+    wait_until(lambda: "a filter of the user's" in capfd.readouterr().err, "the traceback")
+    logging.getLogger("x").removeFilter(bad)
+    listener.hear(logged("two"))
+    listener.close()
+    assert kept.of("x") == ["two"]
