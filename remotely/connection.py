@@ -18,6 +18,7 @@ from remotely.address import FORKED, SHARED
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
 from remotely.gpus import Gpus
+from remotely.hints import suggests
 from remotely.in_process import InProcess
 from remotely.lease import PLACE_S
 from remotely.sources import importing, library
@@ -32,6 +33,7 @@ _adopted: tuple[control.Prepare, control.Birth, Callable[[], "KeyPair"]] | None 
 _shipped_root: Path | None = None
 
 
+@suggests
 def connect(
     address: str | None = None,
     *,

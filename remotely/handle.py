@@ -17,6 +17,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from remotely import connection
 from remotely.engine import Options, Remote
 from remotely.future import CallFuture, completed, failed, wait_for
+from remotely.habits import is_habit, no_such_attribute, static_member
+from remotely.hints import suggests
 from remotely.idempotent import retries_of
 from remotely.lease import DRAIN_S
 from remotely.report import ClusterStatus
@@ -70,6 +72,11 @@ class Method:
         bind = getattr(self.__wrapped__, "__get__", None)
         return inspect.signature(bind(self) if bind else self.__wrapped__)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # our own among them, while one is being copied
+            raise AttributeError(name)
+        raise AttributeError(no_such_attribute(self._name, name))
+
     def __repr__(self) -> str:
         return f"<method {self._name} of {self._handles[0]!r}>"
 
@@ -119,8 +126,8 @@ class Handle:
     def __dir__(self) -> Iterable[str]:
         with contextlib.suppress(Exception):  # it is busy, or has ended
             names: list[str] = _call((self,), "__dir__", (), {}, True)[0].result(DIR_S)
-            return names
-        return dir(self._remotely_class)
+            return _own_names(self._remotely_class, names)
+        return _own_names(self._remotely_class, dir(self._remotely_class))
 
     def __enter__(self) -> Any:
         return self
@@ -241,6 +248,7 @@ def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Futu
         return failed(error)
 
 
+@suggests
 def close(target: Any, grace_s: float = DRAIN_S) -> None:
     """End an actor or a group after the calls made before; the class's own `close` is called there.
 
@@ -268,6 +276,12 @@ def get_actor(name: str) -> Any:
     remote = connection.current().find(name)
     cls = remote.engine.get([remote], "__class__")[0].result()
     return _handle(cls, remote, wait=True)
+
+
+def handle_of(cls: type, actor: str, name: str) -> Any:
+    """Return a borrowed handle of an actor of this class."""
+    wait = getattr(cls, "__remotely__", Options()).wait
+    return _handle(cls, connection.current().borrow(actor, name), wait)
 
 
 def put(value: T) -> T:
@@ -351,8 +365,12 @@ def _arrive(
     return _handle(cls, remote, wait)
 
 
+def _own_names(cls: type, names: Iterable[str]) -> list[str]:
+    return [name for name in names if not is_habit(cls, name)]
+
+
 def _member(cls: type, name: str) -> Any:
-    member = inspect.getattr_static(cls, name, _MISSING)
+    member = static_member(cls, name, _MISSING)
     special = (name.startswith("__") and name.endswith("__")) or name.startswith(_NOT_OURS)
     if member is _MISSING and special:
         raise AttributeError(name)
@@ -371,7 +389,7 @@ def _is_method(member: Any) -> bool:
 def _check_slots(cls: type, name: str) -> None:
     """Refuse what the class refuses; one that travelled by value has lost its slots over there."""
     has_only_slots = cls.__dictoffset__ == 0 and not defines(cls, "__setattr__")
-    if has_only_slots and inspect.getattr_static(cls, name, _MISSING) is _MISSING:
+    if has_only_slots and static_member(cls, name, _MISSING) is _MISSING:
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from remotely import control
+from remotely.errors import RemotelyError
 
 TITLE_BYTES = 15  # the kernel keeps no more: prctl(2), PR_SET_NAME
 
@@ -21,13 +22,33 @@ class CurrentActor:
     life: int
     pid: int
     machine: str
+    actor: str = ""  # its id
+
+    @property
+    def handle(self) -> Any:
+        """A borrowed handle of this actor, to be passed to others.  In the actor itself alone.
+
+        Its own calls through it would wait for themselves: use `self`.
+        """
+        from remotely.handle import handle_of  # noqa: PLC0415 - it imports much, and few need it
+
+        if self != current_actor() or _class is None:
+            raise RemotelyError("the handle of an actor is had within it, from current_actor()")
+        return handle_of(_class, self.actor, self.name)
 
 
 _current: CurrentActor | None = None
+_class: type | None = None  # of its object, once that is about to be made
+
+
+def serve(cls: type) -> None:
+    """This process, an actor, makes an object of this class."""
+    global _class
+    _class = cls
 
 
 def current_actor() -> CurrentActor | None:
-    """Return which actor runs this code: its name, class_name, life, pid and machine.
+    """Return which actor runs this code: its name, class_name, life, pid, machine and `handle`.
 
     None in a script, in a process that an actor started, and with REMOTELY_LOCAL=1.
     """
@@ -39,7 +60,7 @@ def become(birth: control.Birth) -> None:
     global _current
     request = birth.request
     name, class_name, life = request.name, request.class_name, request.life
-    _current = CurrentActor(name, class_name, life, os.getpid(), birth.machine)
+    _current = CurrentActor(name, class_name, life, os.getpid(), birth.machine, request.actor)
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_bytes(title(request.name))
     if not os.environ.get("PYTHONBREAKPOINT"):  # else it is a debugger that needs no terminal

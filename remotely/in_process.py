@@ -170,7 +170,7 @@ class InProcess:
         try:
             target = self._objects[remote.actor]
             return completed(_as_actor(remote.name, lambda: run(target)))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             return failed(error, what, tell)
 
     def _on_unseen(self, what: str, error: BaseException) -> None:

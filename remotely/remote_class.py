@@ -10,7 +10,6 @@ A metaclass was refused: it would have to be mixed with the user's own, and `__c
 existing class cannot be changed.  Rebuilding the class was refused: `super()` would break.
 """
 
-import difflib
 import inspect
 import re
 import typing
@@ -21,7 +20,9 @@ import msgspec
 
 from remotely import construct
 from remotely.engine import Options
+from remotely.habits import add_habits
 from remotely.handle import Group, make
+from remotely.hints import did_you_mean
 from remotely.placement import parse_memory
 
 T = TypeVar("T")
@@ -104,8 +105,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     """Return `base` with `changes`, or say which is wrong and what would be right."""
     known = Options.__struct_fields__
     for name in changes.keys() - set(known):
-        nearest = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise TypeError(f"remotely knows no option {name!r}; {hint}")
     changes = {name: value for name, value in changes.items() if value is not None}
     if "memory" in changes:
@@ -174,6 +174,7 @@ def _decorate(cls: C, options: Options) -> C:
         cls.__signature__ = _Signature()  # type: ignore[attr-defined]
     if vars(object)["__reduce_ex__"] is inspect.getattr_static(cls, "__reduce_ex__"):
         cls.__reduce_ex__ = construct.reduce_ex  # type: ignore[assignment]
+    add_habits(cls)
     return cls
 
 

@@ -5,7 +5,6 @@ nothing of the order or the thread in which they are called: that is the actor's
 """
 
 import asyncio
-import difflib
 import gc
 import inspect
 import sys
@@ -31,7 +30,8 @@ from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
 from remotely.errors import RemotelyError
-from remotely.identity import heading
+from remotely.hints import did_you_mean
+from remotely.identity import heading, serve
 from remotely.introduction import Introduction
 from remotely.keys import KeyPair
 from remotely.partner import Parcel, Partner, unpack
@@ -75,15 +75,18 @@ class Servant:
     def answer(self, route: bytes, message: Message) -> Reply:
         """Run one message.  Every one gets exactly one reply, or the process dies.
 
-        SystemExit and its kin are let through on purpose: they end this process, and the worker,
-        which sees it end, tells the caller in our place.
+        SystemExit is let through on purpose: it ends this process, and the worker, which sees it
+        end, tells the caller in our place.  Any other error is an answer, a KeyboardInterrupt too:
+        an actor has no keyboard, so the method has raised it.
         """
         try:
             if self.is_made and message.kind in _MAKING:
                 raise RemotelyError("this actor has been made already")
             value = _RUN[message.kind](self, route, message)
             return self._returned(route, message, value)
-        except (Exception, asyncio.CancelledError) as error:
+        except _EXITS:
+            raise
+        except BaseException as error:
             return raised(route, message, error)
         finally:
             self.calls += message.kind is Kind.CALL
@@ -132,7 +135,9 @@ class Servant:
             return self._returned(route, message, item)
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
-        except (Exception, asyncio.CancelledError) as error:
+        except _EXITS:
+            raise
+        except BaseException as error:
             return raised(route, message, error)
 
     def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
@@ -140,7 +145,9 @@ class Servant:
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
-        except (Exception, asyncio.CancelledError) as error:
+        except _EXITS:
+            raise
+        except BaseException as error:
             return self._all_raised(calls, error)
 
     async def answer_batch_async(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
@@ -148,7 +155,9 @@ class Servant:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             value = await batching.function(self.object, *args, **kwargs)
             return self._each(batching, calls, value)
-        except (Exception, asyncio.CancelledError) as error:
+        except _EXITS:
+            raise
+        except BaseException as error:
             return self._all_raised(calls, error)
 
     def arguments(self, route: bytes, message: Message) -> Arguments:
@@ -220,6 +229,7 @@ class Servant:
             payload, buffers = unpack(message, self._partners.get(route))
             self._keep_recipe(payload, buffers)
             cls, args, kwargs = codec.decode(payload, buffers)
+            serve(cls)
             log_sender.drop_the_scripts()
             self.object = construct(cls, args, kwargs)
             cls = type(self.object)
@@ -327,6 +337,7 @@ class Servant:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
+_EXITS = (SystemExit, GeneratorExit)  # the latter is how an event loop ends what it runs
 _STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
 _MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)
@@ -376,9 +387,8 @@ _OURS = {__file__, codec.__file__}
 
 def unknown_name(cls: type, name: str, known: list[str]) -> str:
     """Return a sentence about a name that a class does not have, with the nearest that it has."""
-    nearest = difflib.get_close_matches(name, [k for k in known if not k.startswith("__")], 1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"{cls.__name__!r} has no method or attribute {name!r}{hint}"
+    hint = did_you_mean(name, (k for k in known if not k.startswith("__")))
+    return f"{cls.__name__!r} has no method or attribute {name!r}{hint and f'; {hint}'}"
 
 
 def async_methods(cls: type) -> frozenset[str]:

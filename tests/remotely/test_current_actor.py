@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,16 @@ class Selfaware:
         with multiprocessing.get_context("fork").Pool(1) as pool:
             return pool.apply(remotely.current_actor)
 
+    def meet(self, other: "Selfaware") -> None:
+        me: Any = remotely.current_actor()
+        other.greet(me.handle)
+
+    def greet(self, other: "Selfaware") -> None:
+        self.friends = [other]
+
+    def ask_friends(self) -> list[object]:
+        return [friend.who() for friend in self.friends]
+
     def stop(self) -> int:
         breakpoint()  # noqa: T100 - what is tested
         return 1
@@ -33,6 +44,18 @@ def test_an_actor_knows_its_name_and_its_class(cluster: str) -> None:
     assert (me.name, me.class_name, me.life) == ("minnie", "Selfaware", 0)
     assert me.pid != os.getpid()
     assert Path(f"/proc/{me.pid}/comm").read_text() == "minnie\n"
+
+
+def test_an_actor_can_pass_itself_to_others(cluster: str) -> None:
+    one, two = Selfaware(), Selfaware()
+
+    one.meet(two)
+
+    assert two.friends == [one]
+    assert two.ask_friends() == [one.who()]
+    me: Any = one.who()
+    with pytest.raises(remotely.RemotelyError, match="within it"):
+        _ = me.handle
 
 
 def test_what_is_no_actor_has_no_current_actor(

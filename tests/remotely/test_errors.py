@@ -123,8 +123,8 @@ class Worker:
 
 @remotely.remote_class(cpus=0)
 class Cancelled:
-    def run(self) -> None:
-        raise asyncio.CancelledError
+    def run(self, kind: type[BaseException] = asyncio.CancelledError) -> None:
+        raise kind("by hand")
 
     def count(self) -> int:
         return 1
@@ -134,6 +134,45 @@ def test_a_cancelled_error_of_a_plain_method_is_an_answer_and_ends_nobody(embedd
     actor = Cancelled()
     with pytest.raises(asyncio.CancelledError):
         actor.run()
+    assert actor.count() == 1
+
+
+class Interrupting:
+    @remotely.batched
+    def many(self, items: list[int]) -> list[int]:
+        raise KeyboardInterrupt
+
+    async def later(self) -> None:
+        raise KeyboardInterrupt
+
+
+@remotely.remote_class(cpus=0)
+class Interrupted(Interrupting):
+    def count(self) -> int:
+        return 1
+
+
+class Halt(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Halt])
+def test_an_interrupt_that_a_method_raises_is_an_answer_and_ends_nobody(
+    embedded: None, kind: type[BaseException]
+) -> None:
+    actor = Cancelled()
+    with pytest.raises(kind, match="by hand"):
+        actor.run(kind)
+    with pytest.raises(kind):
+        actor.run.submit(kind).result()
+    assert actor.count() == 1
+
+
+def test_so_is_that_of_an_async_or_a_batched_method(embedded: None) -> None:
+    actor: Any = Interrupted()
+    for method, arguments in ((actor.later, ()), (actor.many, (1,))):
+        with pytest.raises(KeyboardInterrupt):
+            method(*arguments)
     assert actor.count() == 1
 
 
