@@ -71,6 +71,7 @@ class Admission:
         self._actors: Index[bytes, str] = Index()  # by their delegate
         self._delegates: dict[str, bytes] = {}  # the reverse
         self._told: Index[bytes, str] = Index()  # workers, by a delegate that they asked about
+        self._asked: Index[str, bytes] = Index()  # the reverse
 
     def relist(self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes]) -> None:
         """From now on these keys are listed."""
@@ -124,12 +125,23 @@ class Admission:
         """A worker lets this delegate in, and so has to hear of its end."""
         if key in self._actors:
             self._told.add(key, worker)
+            self._asked.add(worker, key)
+
+    def remove_worker(self, worker: str) -> None:
+        """A worker has ended, and lets nobody in."""
+        for key in self._asked.pop(worker):
+            self._told.discard(key, worker)
 
     def end(self, actor: str) -> tuple[bytes, list[str]]:
         """Take an actor's delegate back; return it, and the workers that have to hear of it."""
         key = self._delegates.pop(actor, b"")
         self._actors.discard(key, actor)
-        return (b"", []) if key in self._actors else (key, self._told.pop(key))
+        if key in self._actors:
+            return b"", []
+        told = self._told.pop(key)
+        for worker in told:
+            self._asked.discard(worker, key)
+        return key, told
 
 
 def _check_id(role: str, key: bytes, nonce: str, said: str) -> None:

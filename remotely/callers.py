@@ -25,6 +25,7 @@ class Callers:
         self._tell = tell
         self._admission = admission
         self._sought: Index[bytes, str] = Index()  # workers, by a key that nobody knew
+        self._seekers: Index[str, bytes] = Index()  # the reverse
 
     def delegate(self, record: Record, key: bytes) -> None:
         """An actor that lives, of a key that is listed, makes calls with a key of its own."""
@@ -33,8 +34,7 @@ class Callers:
             return
         if self._admission.delegate(actor, key):
             self._tell(record.worker, control.Delegated(actor=actor))
-            for worker in self._sought.pop(key):
-                self._answer(worker, key)
+            self._answer_all(key)
 
     def take_back(self, actor: str) -> None:
         """An actor makes no calls any more: whoever let it in is told."""
@@ -46,14 +46,25 @@ class Callers:
         """Tell a worker whether this key may call; later, if its actor may come back."""
         if may_come_back and self._admission.role_of(key) is None:
             self._sought.add(key, worker)
+            self._seekers.add(worker, key)
         else:
             self._answer(worker, key)
 
     def give_up(self) -> None:
         """No actor comes back any more: who asked of a key is told that it may not."""
         for key in list(self._sought):
-            for worker in self._sought.pop(key):
-                self._answer(worker, key)
+            self._answer_all(key)
+
+    def remove_worker(self, worker: str) -> None:
+        """A worker has ended, and lets nobody in."""
+        self._admission.remove_worker(worker)
+        for key in self._seekers.pop(worker):
+            self._sought.discard(key, worker)
+
+    def _answer_all(self, key: bytes) -> None:
+        for worker in self._sought.pop(key):
+            self._seekers.discard(worker, key)
+            self._answer(worker, key)
 
     def _answer(self, worker: str, key: bytes) -> None:
         admitted = self._admission.role_of(key) == "client"

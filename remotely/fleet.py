@@ -25,6 +25,7 @@ class Expected(NamedTuple):
 
     machine: str
     host: str
+    size: Resources
     until: float
 
 
@@ -43,16 +44,17 @@ class Fleet:
         """A worker is there that was not.  It may be the next of one that was lost."""
         name = register.worker
         self.machines[name] = Machine(register)
-        for other, lost in list(self._expected.items()):
-            if other == name or lost.host == register.host:
-                self._expect_not(other)
+        if (before := self._before(register)) is not None:
+            self._expect_not(before)
         self.ledger.add_worker(name, size_of(register), register.python)
 
     def leave(self, name: str, now: float, may_return: bool) -> None:
         """A worker is there no more.  `may_return`: it is only lost."""
         register = self.machines.pop(name).register
         if may_return:
-            self._expected[name] = Expected(register.machine, register.host, now + EXPECTED_S)
+            self._expected[name] = Expected(
+                register.machine, register.host, size_of(register), now + EXPECTED_S
+            )
             self.ledger.suspend(name)
         else:
             self.ledger.remove_worker(name)
@@ -86,6 +88,18 @@ class Fleet:
     def only_size(self) -> Resources:
         """Return what the one worker of a script's own cluster has."""
         return size_of(next(iter(self.machines.values())).register)
+
+    def _before(self, register: control.Register) -> str | None:
+        """Return the lost worker that this is, or whose place it takes, as far as can be told.
+
+        A machine may have several.  Of those that were lost it is one of the same size; one of
+        another size only if it is the only one.
+        """
+        if register.worker in self._expected:
+            return register.worker
+        lost = [name for name, e in self._expected.items() if e.host == register.host]
+        alike = [name for name in lost if self._expected[name].size == size_of(register)]
+        return next(iter(alike or (lost if len(lost) == 1 else ())), None)
 
     def _expect_not(self, worker: str) -> None:
         del self._expected[worker]

@@ -17,14 +17,14 @@ from collections.abc import Callable
 import msgspec
 
 from remotely import control, shortage
-from remotely.admission import Seals
+from remotely.admission import Admission
 from remotely.callers import Callers
 from remotely.errors import name_taken
 from remotely.placement import Never, Placement, Wait
 from remotely.restarts import Heir
 from remotely.returning import Brought
 from remotely.roster import Record, asked_of
-from remotely.sought import UNHEARD_OF, Sought
+from remotely.sought import Question, Sought, Unheard
 from remotely.state import State
 from remotely.waiting import Waiter
 
@@ -42,14 +42,14 @@ class Lives:
         self,
         state: State,
         tell: Callable[[str, msgspec.Struct], bool],
-        seals: Seals,
+        admission: Admission,
         callers: Callers,
         end_inside: Callable[[str], None],
         say_farewell: Callable[[str], None],
     ) -> None:
         self._state = state
         self._tell = tell
-        self._seals = seals
+        self._admission = admission
         self._callers = callers
         self._end_inside = end_inside
         self._say_farewell = say_farewell
@@ -66,11 +66,10 @@ class Lives:
         place = state.sessions[who].stamp(place)
         request, actor = place.request, place.request.actor
         record = self._actors.get(actor)
-        for other in (record, state.waiting.get(actor), state.restarts.due(actor)):
-            if other and (other.request.owner, other.request.key) != (request.owner, request.key):
-                why = "this actor is another client's"
-                self._tell(who, control.NotPlaced(ticket=place.ticket, error="NotAllowed", why=why))
-                return
+        if refusal := self._why_not(request):
+            error, why = refusal
+            self._tell(who, control.NotPlaced(ticket=place.ticket, error=error, why=why))
+            return
         if record is not None and record.request.life == request.life:  # asked again
             state.roster.watch(who, record)
             if record.location is None:
@@ -79,16 +78,31 @@ class Lives:
                 self._tell(who, control.Placed(ticket=place.ticket, location=record.location))
             return
         if record is not None:  # an earlier life, of whose end nobody has told
+            self._tell(record.worker, control.End(actor=actor, grace_s=0.0, kill=True))
             self._remove(record, record.lost())
         state.waiting.remove(actor)
         if request.named and state.is_learning and state.holder_of(request.name) is None:
-            self._sought.hold(UNHEARD_OF, who, place)
+            self._sought.hold(Unheard("", request.name), who, place)
             why = "the master was started again, and an actor of that name may come back"
             self._tell(who, control.Waiting(ticket=place.ticket, why=why))
         elif not self._try(who, place):
             state.waiting.add(who, place, state.now + place.patience_s)
             why = shortage.why_it_waits(request, state)
             self._tell(who, control.Waiting(ticket=place.ticket, why=why))
+
+    def _why_not(self, request: control.Request) -> tuple[str, str] | None:
+        """Return the error and the words for a request that may not be made at all."""
+        if not self._admission.is_listed(request.key):
+            return "NotAllowed", "this key was revoked; ask who runs the cluster for another"
+        state, actor = self._state, request.actor
+        for other in (self._actors.get(actor), state.waiting.get(actor), state.restarts.due(actor)):
+            if other is None:
+                continue
+            if (other.request.owner, other.request.key) != (request.owner, request.key):
+                return "NotAllowed", "this actor is another client's"
+            if request.life < other.request.life:
+                return "ActorDied", "this life of the actor is over: a later one was asked for"
+        return None
 
     def _try(self, who: str, place: control.Place) -> bool:
         """Place it or refuse it; false if it has to wait."""
@@ -110,6 +124,7 @@ class Lives:
                     record = Record(request, worker, list(gpu_ids), asker=(who, place))
                     if self._tell_to_spawn(record):
                         self._enter(record, who)
+                        self.hear_of(request)
                         return True
                     ledger.release(worker, asked_of(request), gpu_ids)
                     self.lose_route(worker)  # and look for another
@@ -138,7 +153,7 @@ class Lives:
 
     def _tell_to_spawn(self, record: Record) -> bool:
         worker, request, gpu_ids = record.worker, record.request, record.gpu_ids
-        seal = self._seals.seal(worker, request, gpu_ids)
+        seal = self._admission.seals.seal(worker, request, gpu_ids)
         return self._tell(
             worker,
             control.Spawn(request=request, gpu_ids=gpu_ids, again=record.again, seal=seal),
@@ -184,7 +199,7 @@ class Lives:
             self._sought.hold(actor, who, ask)
             return
         if self._state.is_learning and record is None and actor not in self._deaths:
-            self._sought.hold(UNHEARD_OF, who, ask)
+            self._sought.hold(Unheard(actor, "" if actor else ask.name), who, ask)
             return
         if record is not None:
             self._state.roster.watch(who, record)
@@ -197,21 +212,30 @@ class Lives:
             ),
         )
 
-    def answer_unheard_of(self) -> None:
-        """A worker is back, or none comes any more: look at what was asked meanwhile."""
-        self._answer_sought(UNHEARD_OF)
+    def hear_of(self, request: control.Request) -> None:
+        """There is such an actor, of which a new master had not heard, and it has its name."""
+        self._look_again(self._sought.release(Unheard(request.actor)))
+        self._look_again(self._sought.release(Unheard("", request.name)))
+
+    def answer_all(self) -> None:
+        """No worker comes back any more of which a new master has not heard."""
+        self._look_again(self._sought.release_unheard())
 
     def _answer_sought(self, actor: str) -> None:
-        """There is news of an actor: look at the questions again."""
-        for who, ask in self._sought.release(actor):
+        """There is news of an actor."""
+        self._look_again(self._sought.release(actor))
+
+    def _look_again(self, questions: list[Question]) -> None:
+        for who, ask in questions:
+            session = self._state.sessions.get(who)
             if isinstance(ask, control.End):  # whoever asked for it, and may have gone
                 self.hear_end(who, ask)
-            elif who not in self._state.sessions:
+            elif session is None:
                 continue
-            elif isinstance(ask, control.Place):
-                self.place(who, ask)
-            else:
+            elif isinstance(ask, control.Locate):
                 self.locate(who, ask)
+            elif not session.leaving:
+                self.place(who, ask)
 
     # --- its worker -------------------------------------------------------------------------------
 
@@ -297,7 +321,7 @@ class Lives:
         if actor in self._actors:
             return
         if self._state.is_learning and actor not in self._deaths:
-            self._sought.hold(UNHEARD_OF, who, end)
+            self._sought.hold(Unheard(actor), who, end)
         else:
             none = control.Obituary(actor=actor, life=0, asked=True)
             self._tell(who, control.Died(obituary=self._deaths.get(actor, none)))
@@ -313,7 +337,8 @@ class Lives:
         """Have an actor end, and not be made."""
         actor = end.actor
         if record := self._actors.get(actor):
-            record.ends_within_s = end.grace_s
+            before_s = record.ends_within_s
+            record.ends_within_s = end.grace_s if before_s is None else min(before_s, end.grace_s)
             self._tell(record.worker, end)
         self._state.waiting.remove(actor)
         self._sought.withdraw(actor)

@@ -59,7 +59,7 @@ class Registry:
         self._lives = Lives(
             self._state,
             tell,
-            admission.seals,
+            admission,
             self._callers,
             end_inside=self._end_inside,
             say_farewell=self._say_farewell,
@@ -106,7 +106,7 @@ class Registry:
         has_learnt = self._state.learns_until and not self._state.is_learning
         if has_learnt:
             self._state.learns_until = 0.0
-            self._lives.answer_unheard_of()
+            self._lives.answer_all()
             self._callers.give_up()
         if given_up or has_learnt:
             self._lives.retry()
@@ -226,10 +226,11 @@ class Registry:
         if new:
             self._fleet.join(register)
         # With all that lives there, before anything else can be placed on it.
-        for brought in brought_by(register).values():
+        all_brought = brought_by(register).values()
+        for brought in all_brought:
             self._adopt_if_wanted(name, brought, new)
-        if new:
-            self._lives.answer_unheard_of()
+        for brought in all_brought:
+            self._lives.hear_of(brought.request)
         self._tell(name, control.Registered(client_keys=self._admission.client_keys))
         return new
 
@@ -288,7 +289,7 @@ class Registry:
         if self._roster.is_housed(obituary.actor, worker):
             self._lives.hear_death(obituary)
         if lived is not None:
-            self._lives.answer_unheard_of()
+            self._lives.hear_of(lived.request)
 
     def lose_route(self, name: str) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
@@ -305,4 +306,5 @@ class Registry:
         for record in self._roster.at(name):
             self._lives.hear_death(record.lost(why))
         self._log_asks.remove_worker(name)
+        self._callers.remove_worker(name)
         self._lives.retry()  # for some, no machine may be left that is large enough

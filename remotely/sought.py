@@ -2,7 +2,7 @@
 
     about                                          is answered when
     an actor that is being made, or made again     it has a place, or will have none
-    an actor of which a new master has not heard   its worker may have come back
+    an actor of which a new master has not heard   its worker is back, or none comes any more
     a name that a new master has not heard of      the same: it may be taken
     the end of such an actor                       the same
 
@@ -10,33 +10,55 @@ So after a master was started again nobody is told that an actor is gone, and no
 second one, before those who know better could say so.
 """
 
+from typing import NamedTuple
+
 from remotely import control
 
-UNHEARD_OF = ""  # in the place of an actor's id
 
+class Unheard(NamedTuple):
+    """An actor of which a new master has not heard, by its id or, if that is not known, its name.
+
+    Of an actor that is being made there is news at each of its lives; of these only once.
+    """
+
+    actor: str
+    name: str = ""
+
+
+About = str | Unheard  # an actor's id, of one that is being made
 Ask = control.Locate | control.Place | control.End
 Question = tuple[str, Ask]
 
 
 class Sought:
-    """Who asked, by the actor on whose news the answer depends."""
+    """Who asked, by that on whose news the answer depends."""
 
     def __init__(self) -> None:
-        self._questions: dict[str, list[Question]] = {}
+        self._questions: dict[About, list[Question]] = {}
+        self._placed: dict[str, Unheard] = {}  # by actor, what a request to place it waits for
 
-    def hold(self, actor: str, session: str, ask: Ask) -> None:
-        self._questions.setdefault(actor, []).append((session, ask))
+    def hold(self, about: About, session: str, ask: Ask) -> None:
+        self._questions.setdefault(about, []).append((session, ask))
+        if isinstance(ask, control.Place) and isinstance(about, Unheard):
+            self._placed[ask.request.actor] = about
 
-    def release(self, actor: str) -> list[Question]:
-        """Return the questions that waited for news of an actor, to be looked at again."""
-        return self._questions.pop(actor, [])
+    def release(self, about: About) -> list[Question]:
+        """Return the questions that waited for this news, to be looked at again."""
+        released = self._questions.pop(about, [])
+        for _, ask in released:
+            if isinstance(ask, control.Place):
+                self._placed.pop(ask.request.actor, None)
+        return released
+
+    def release_unheard(self) -> list[Question]:
+        """Return what waits for workers that may come back: there are no more of them."""
+        unheard = [about for about in self._questions if isinstance(about, Unheard)]
+        return [question for about in unheard for question in self.release(about)]
 
     def withdraw(self, actor: str) -> None:
         """An actor is not wanted any more that was to be made."""
-        kept = [
-            (who, ask)
-            for who, ask in self.release(UNHEARD_OF)
-            if not (isinstance(ask, control.Place) and ask.request.actor == actor)
-        ]
-        if kept:
-            self._questions[UNHEARD_OF] = kept
+        if (about := self._placed.get(actor)) is None:
+            return
+        for who, ask in self.release(about):
+            if not (isinstance(ask, control.Place) and ask.request.actor == actor):
+                self.hold(about, who, ask)

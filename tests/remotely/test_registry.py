@@ -225,6 +225,12 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
             registry.end_session(who)
         case "new master" if a % 5 == 0:
             cluster.starts_master()
+        case "delegate":
+            key = f"key-{b % 8}".encode().ljust(40)
+            for name in registry.workers:  # all but one have no say in it
+                cluster.says(name, control.Delegate(actor=actor, key=key))
+            if worker in registry.workers:
+                cluster.says(worker, control.MayCall(key=key))
         case _ if who not in registry._sessions or registry._sessions[who].hello.actor == actor:
             pass  # a client that lives in an actor does not make that actor
         case "place":
@@ -265,6 +271,7 @@ EVENTS = [
         "read a log",
     ],
     "goodbye",
+    "delegate",
 ]
 events = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(0, 59), st.integers(0, 59)), max_size=80
@@ -317,7 +324,22 @@ def check(registry: Registry) -> None:
         total = Resources(register.cpus, register.gpus, register.memory)
         assert registry._fleet.ledger.free(worker).cpus == (total - taken).cpus
         assert registry._fleet.ledger.free(worker).memory == (total - taken).memory
+    check_callers(registry)
     check_waiting(registry)
+
+
+def check_callers(registry: Registry) -> None:
+    admission = registry._admission
+    for actor in admission._delegates:
+        record = registry._roster.actors[actor]
+        assert record.location is not None
+        assert admission.is_listed(record.request.key)
+    assert held_by(admission._actors) == by((k, a) for a, k in admission._delegates.items())
+    assert held_by(admission._asked) == by(
+        (w, k) for k in admission._told for w in admission._told.of(k)
+    )
+    assert set(admission._asked) <= set(registry.workers)
+    assert set(admission._told) <= set(admission._actors)
 
 
 def check_waiting(registry: Registry) -> None:
@@ -675,6 +697,20 @@ def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> Non
     assert cluster.spawns() == ["a"]
 
 
+def test_of_two_workers_of_one_host_that_were_lost_each_is_expected_until_its_own_next_one_joins(
+    cluster: Cluster,
+) -> None:
+    sizes = {"small": 1.0, "large": 4.0}
+    for name, cpus in sizes.items():
+        cluster.joins(name, cpus=cpus)
+    for name in sizes:
+        cluster.registry.remove_worker(name, "lost", may_return=True)
+    cluster.joins("large's next", cpus=4)
+    assert set(cluster.registry._fleet.ledger.away) == {"small"}
+    cluster.joins("small's next", cpus=1)
+    assert not cluster.registry._fleet.ledger.away
+
+
 def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster) -> None:
     cluster.joins("far", cpus=2)
     cluster.registry.remove_worker("far", "lost", may_return=True)
@@ -775,6 +811,16 @@ def test_who_has_an_actor_ended_that_is_not_there_is_told_so(cluster: Cluster) -
     assert (who, died.obituary.actor, died.obituary.asked) == ("client", "a", True)
 
 
+def test_an_end_that_is_asked_for_again_is_never_put_off(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    for grace_s in (5, 60, 1, 5):
+        cluster.says("client", control.End(actor="a", grace_s=grace_s))
+    cluster.told(control.End)
+    cluster.joins("worker")  # which may not have heard
+    assert [end.grace_s for _, end in cluster.told(control.End)] == [1]
+
+
 def test_a_birth_that_nobody_knows_of_is_ended(cluster: Cluster) -> None:
     cluster.joins("worker")
     stray = status_of(request_of("a", "client"))
@@ -828,6 +874,41 @@ def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: 
     }
     assert kinds["Located"].location == cluster.living["worker"]["a"].location
     assert kinds["NotPlaced"].error == "NameTaken"
+
+
+def test_a_client_that_has_said_goodbye_is_given_no_actor_for_which_it_was_waiting(
+    cluster: Cluster,
+) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "keeps it from going")
+    cluster.asks("client", "a", name="store", named=True)
+    cluster.says("client", control.Goodbye())
+    assert "client" in cluster.registry._sessions
+    cluster.now = LEASE_S
+    for who in ("worker", "client"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.registry.expire(cluster.now)
+    assert cluster.spawns() == []
+
+
+def test_what_was_asked_of_a_new_master_is_looked_at_when_there_is_news_of_it_and_not_before(
+    cluster: Cluster,
+) -> None:
+    """Else a thousand workers that come back would each have all who ask looked at again."""
+
+    def steps_of_a_return(asked: int) -> int:
+        cluster.starts_master()
+        cluster.registry._state.learns_until = LEASE_S
+        cluster.hello("client")
+        for n in range(asked):
+            cluster.says("client", control.Locate(ticket=n, actor=f"elsewhere-{n}"))
+            cluster.says("client", control.Locate(ticket=n, name=f"name-{n}"))
+            cluster.asks("client", f"new-{n}", name=f"other-{n}", named=True)
+            cluster.says("client", control.End(actor=f"ends-{n}", grace_s=1))
+        return steps(lambda: cluster.joins("worker"))
+
+    assert steps_of_a_return(200) == pytest.approx(steps_of_a_return(10), rel=0.02)
 
 
 def test_a_name_whose_holder_does_not_come_back_is_given_away(cluster: Cluster) -> None:
@@ -1025,6 +1106,35 @@ def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
     assert cluster.registry._fleet.ledger.free("worker").cpus == 2
 
 
+def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_for(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("one")
+    cluster.has("client", "a")
+    cluster.joins("two", cpus=4)
+    cluster.asks("client", "a", life=1)
+    assert cluster.told(control.End) == [("one", control.End(actor="a", grace_s=0.0, kill=True))]
+    assert cluster.spawns() == ["a"]
+    assert cluster.registry._roster.actors["a"].worker == "two"
+
+
+@pytest.mark.parametrize("later", ["lives", "waits"])
+def test_a_life_that_is_over_is_not_placed_again(cluster: Cluster, later: str) -> None:
+    if later == "lives":
+        cluster.joins("worker")
+    cluster.asks("client", "a", life=2)
+    cluster.spawns()
+    cluster.said.clear()
+    ticket = cluster.asks("client", "a", life=1)
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "ActorDied")
+    if later == "waits":
+        cluster.joins("worker")
+        cluster.spawns()
+    assert cluster.registry._roster.actors["a"].request.life == 2
+    assert cluster.told(control.End) == []
+
+
 def test_modules_are_told_once_and_not_after_the_last_who_uses_them_has_gone(
     cluster: Cluster,
 ) -> None:
@@ -1148,6 +1258,47 @@ def test_nobody_is_admitted_as_an_actor_that_is_not_born(cluster: Cluster) -> No
     cluster.asks("client", "a")
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.registry._admission.role_of(b"l" * 40) is None
+
+
+def test_a_client_whose_key_was_revoked_is_given_no_actor(cluster: Cluster) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.asks("client", "held", name="store", named=True)
+    cluster.registry.list_keys([], [])
+    cluster.now = LEASE_S
+    cluster.registry.renew("client", cluster.now)
+    cluster.registry.expire(cluster.now)
+    cluster.asks("client", "a")
+    cluster.joins("worker")
+    assert {refusal.error for _, refusal in cluster.told(control.NotPlaced)} == {"NotAllowed"}
+    assert cluster.to_spawn == []
+
+
+def test_who_let_a_delegate_in_is_told_when_its_client_is_taken_off_the_list(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.joins("other", cpus=0)
+    cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
+    cluster.says("other", control.MayCall(key=b"d" * 40))
+    assert cluster.told(control.Caller)[-1][1].admitted
+    cluster.registry.list_keys([], [])
+    taken_back = control.Caller(key=b"d" * 40, admitted=False)
+    assert cluster.told(control.Caller) == [("other", taken_back)]
+
+
+def test_nothing_is_kept_of_workers_that_asked_about_keys_and_went(cluster: Cluster) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
+    for n in range(5):
+        cluster.joins(f"guest-{n}", cpus=0)
+        cluster.says(f"guest-{n}", control.MayCall(key=b"d" * 40))
+        cluster.says(f"guest-{n}", control.MayCall(key=b"unknown".ljust(40)))
+        cluster.registry.remove_worker(f"guest-{n}", "stopped")
+    assert held_by(cluster.registry._admission._told) == {}
+    assert held_by(cluster.registry._callers._sought) == {}
 
 
 def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Cluster) -> None:

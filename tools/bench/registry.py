@@ -143,7 +143,7 @@ def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
         "class_name": "Environment",
         "owner": owner,
         "job": owner,
-        "cpus": 1,
+        "cpus": 1.0,  # as it is once it was read: a seal is of the bytes
         "memory": 1 << 30,
         "python": host.PYTHON,
         "modules": ["numpy", "torch"],
