@@ -141,7 +141,8 @@ class Master:
                     end = lambda: self._registry.remove_worker(who, why)
                     self._watch(who, message.pid, end)
                 self._hear_held(route, who, self._registry.hear_worker)
-                self._registry.settle(message)
+                if who in self._routes:
+                    self._registry.settle(message)
                 self._door.review(self._admission.role_of)
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
@@ -211,7 +212,8 @@ class Master:
         self, route: bytes, who: str, hear: Callable[[str, object, float], None]
     ) -> None:
         for message in self._held.pop(route, ()):
-            hear(who, message, time.monotonic())
+            if self._peers.get(route) == who:  # and not after its last word
+                hear(who, message, time.monotonic())
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
         """Return whether it can be reached now."""

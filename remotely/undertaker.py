@@ -73,7 +73,7 @@ class Undertaker:
             self.bury(child)
 
     def end(self, child: Child, grace_s: float, kill: bool = False, by: str = "") -> None:
-        """Ask, then make.  Calling again shortens the wait."""
+        """Ask, then make.  Calling again may shorten the wait, and never prolongs it."""
         child.asked = True
         if kill:
             child.why = child.why or (f"killed by {by}" if by else "killed")
@@ -82,7 +82,8 @@ class Undertaker:
         child.why = child.why or "closed"
         with contextlib.suppress(OSError):
             child.socket.send(control.write(control.Leave()))
-        self._make_end(child, grace_s)
+        if child.term_at is None or time.monotonic() + grace_s < child.term_at:
+            self._make_end(child, grace_s)
 
     def leave_time(self, child: Child, it_exits: bool = False) -> None:
         """It ends by itself.  From now on it has DRAIN_S, at least.

@@ -300,11 +300,50 @@ def register(world: World) -> control.Register:
     )
 
 
+def hello(world: World) -> control.Hello:
+    return control.Hello(
+        session=bound_id("client", world.client_key.pair.public, "intruder"),
+        nonce="intruder",
+        python=host.PYTHON,
+        pid=1,
+        host="elsewhere",
+        machine="",
+    )
+
+
 def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) -> None:
     answer = answer_to(world, world.client_key, control.write(register(world)))
     assert isinstance(answer, control.Refused)
     assert answer.error == "WireError"
     assert client.status().workers == []
+
+
+@pytest.mark.parametrize("role", ["client", "worker"])
+def test_who_went_before_it_could_say_who_it_was_is_heard_to_its_last_word_and_no_further(
+    world: World, client: Client, caplog: pytest.LogCaptureFixture, role: str
+) -> None:
+    """A new master may hear it so: what came along a route is held until its name is known."""
+    said: list[msgspec.Struct]
+    if role == "client":
+        key = world.client_key
+        said = [control.Goodbye(), control.AskStatus(ticket=1), control.Goodbye(), hello(world)]
+    else:
+        key = world.worker_key
+        said = [control.Left(), control.Report(actors=[]), control.Left(), register(world)]
+    line = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
+    answers: list[object] = []
+    reader = control.Reader(control.FromMaster[role])
+    world.loop.watch_socket(line, lambda frames: answers.append(reader.read(frames[0].buffer)))
+    line.connect(world.address)
+    for message in said:
+        line.send_multipart([control.write(message)])
+    kinds = (control.Welcome, control.Registered)
+    world.until(lambda: any(isinstance(answer, kinds) for answer in answers), "its name is known")
+    status = client.status()
+    assert (len(status.workers), len(status.clients)) == (0, 1)
+    assert caplog.messages == []
+    world.loop.unwatch_socket(line)
+    line.close(linger=0)
 
 
 def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Client) -> None:

@@ -98,6 +98,24 @@ def test_one_look_serves_five_hundred_who_die_together(
     assert looked == [os.getpid()]
 
 
+def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = child_of(loop, 1, tmp_path)
+    undertaker = Undertaker(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
+    now = 100.0
+    monkeypatch.setattr("remotely.undertaker.time.monotonic", lambda: now)
+    ends_at = []
+    for grace_s in (5, 60, 1, 5):
+        undertaker.end(child, grace_s)
+        ends_at.append(child.term_at)
+    assert ends_at == [105, 105, 101, 101]
+    now, timers = 102.0, child.timers  # SIGTERM was sent; SIGKILL is to come
+    undertaker.end(child, 0)
+    assert child.timers is timers
+    undertaker.bury(child)
+
+
 def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
