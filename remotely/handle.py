@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, ParamSpec, TypeVar, overload
+from weakref import WeakValueDictionary
 
 from remotely import connection
 from remotely.engine import Options, Remote
@@ -317,7 +318,8 @@ class _MethodOf:
 
 
 _MISSING = object()
-_TYPES: dict[type, type[Handle]] = {}
+# By their class, which each of them holds: both go when no handle of it is left.
+_TYPES: WeakValueDictionary[type, type[Handle]] = WeakValueDictionary()
 
 
 def _handle(cls: type, remote: Remote, wait: bool) -> Any:

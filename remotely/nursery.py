@@ -47,6 +47,7 @@ class Home:
     gpus: list[str]  # as CUDA knows them
     host: str
     machine: str
+    stays: bool  # what is in the folder does, when a script has ended
 
 
 class Parent(Protocol):
@@ -190,7 +191,9 @@ class Nursery:
             again=spawn.again,
         )
         ours.send(control.write(birth))
-        output = Output(self._logs.begin(request), self._teller(request), self._loop.after)
+        output = Output(
+            self._logs.begin(request), self._teller(request), self._loop.after, home.stays
+        )
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,

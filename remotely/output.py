@@ -1,7 +1,8 @@
 """What one actor prints: into a file that does not grow for ever, and in lines to its client.
 
 A line that has not ended (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The
-terminal gets at most BYTES_A_SECOND of each actor; the file gets everything.  The last of what went
+terminal gets at most BYTES_A_SECOND of each actor, and is told how much it did not get at most once
+a minute; the file gets everything.  The last of what went
 to stderr is kept for the obituary.
 """
 
@@ -20,6 +21,7 @@ TAIL_BYTES = 4096
 READ_BYTES = 1 << 16
 MAX_DRAIN_READS = 64
 PARTIAL_S = 0.2
+NOTE_EVERY_S = 60.0  # that some of it is not shown
 
 Tell = Callable[[bool, str], None]
 Later = Callable[[float, Callable[[], None]], object]
@@ -29,18 +31,20 @@ class Output:
     """The two streams of one actor.
 
     `tell(is_error, text)` gets lines, and what there is of one that does not end; `later(seconds,
-    action)` has that looked at.
+    action)` has that looked at.  `stays`: whether the file is there when the script has ended.
     """
 
-    def __init__(self, file: Path, tell: Tell, later: Later) -> None:
+    def __init__(self, file: Path, tell: Tell, later: Later, stays: bool = True) -> None:
         self.file = file
+        self._stays = stays
         self.tail = b""
         self.allowance = Allowance(BYTES_A_SECOND, time.monotonic())
         self._tell = tell
         self._later = later
         self._rest = {False: b"", True: b""}
         self._looks = {False: False, True: False}  # at what has not ended yet
-        self._hushed = False
+        self._unshown = 0  # bytes, since the last note
+        self._noted_at = -NOTE_EVERY_S
         self._unkept = False
 
     def read(self, fd: int, is_error: bool) -> bool:
@@ -95,12 +99,17 @@ class Output:
             self._say(is_error, rest)
 
     def _say(self, is_error: bool, data: bytes) -> None:
-        if self.allowance.take(len(data), time.monotonic()):
-            self._hushed = False
+        now = time.monotonic()
+        if self.allowance.take(len(data), now):
             self._tell(is_error, data.decode(errors="replace"))
-        elif not self._hushed:
-            self._hushed = True
-            self._tell(True, f"(it prints too fast; the rest is in {self.file})\n")
+            return
+        self._unshown += len(data)
+        if now - self._noted_at >= NOTE_EVERY_S:
+            where = f"; all of it is in {self.file}" if self._stays else ""
+            is_first = self._unshown == len(data)  # of how much is to come
+            what = "some of it is" if is_first else f"{self._unshown:,} bytes are"
+            self._tell(True, f"(it prints too fast: {what} left out here{where})\n")
+            self._unshown, self._noted_at = 0, now
 
     def _write(self, data: bytes) -> None:
         """A full disk costs the file's lines, not the actor; it is told of once."""

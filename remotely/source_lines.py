@@ -2,11 +2,18 @@
 
 An actor has no file for what went to it by value: cells of a notebook, and the script itself on
 another machine.  Here they are known, to linecache.
+
+The text comes from a process that may be compromised, and may name any file.  So none is opened
+that could keep us waiting or fill the memory: a device, a pipe, a file of /proc, a huge one.
 """
 
 import linecache
+import os
 import re
+import stat
 from contextlib import suppress
+
+MAX_FILE_BYTES = 16 << 20
 
 _FRAME = re.compile(r'(?P<margin>[ |+-]*)File "(?P<file>.+)", line (?P<number>\d{1,9}), in ')
 
@@ -19,6 +26,14 @@ def with_source_lines(text: str) -> str:
         out.append(line)
         if (frame := _FRAME.match(line)) and not below.startswith(frame["margin"] + "  "):
             with suppress(Exception):  # the name of a file may be anything
-                source = linecache.getline(frame["file"], int(frame["number"])).strip()
+                source = _line(frame["file"], int(frame["number"]))
                 out += [f"{frame['margin']}  {source}"] if source else []
     return "\n".join(out)
+
+
+def _line(file: str, number: int) -> str:
+    if file not in linecache.cache:  # cells are, and what tracebacks have shown
+        found = os.stat(file)
+        if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= MAX_FILE_BYTES:
+            return ""
+    return linecache.getline(file, number).strip()

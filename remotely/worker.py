@@ -88,6 +88,7 @@ class Worker:
             gpus=config.gpus,
             host=self._host,
             machine=self._machine,
+            stays=not config.lifeline,
         )
         self._undertaker = Undertaker(
             self._loop, config.worker, self._children, self._last_words, self._buried

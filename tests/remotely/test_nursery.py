@@ -25,7 +25,9 @@ class Family:
         self.births: list[Child] = []
         self.failures: dict[str, str] = {}
         self.loop = Loop()
-        home = Home("a worker", folder, f"ipc://{folder}/master", b"", "", [], "host", "machine")
+        home = Home(
+            "a worker", folder, f"ipc://{folder}/master", b"", "", [], "host", "machine", True
+        )
         self.nursery = Nursery(self.loop, home, LogFiles(folder), self, Complaints(print))
 
     def conceived(self, child: Child) -> None:

@@ -26,13 +26,14 @@ class Clock:
 class Stream:
     """An Output with the pipes that an actor would print to."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, stays: bool = True) -> None:
         self.told: list[tuple[bool, str]] = []
         self.due: list[Callable[[], None]] = []
         self.output = Output(
             file,
             lambda is_error, text: self.told.append((is_error, text)),
             lambda _, action: self.due.append(action),
+            stays,
         )
         self.pipes = {False: os.pipe2(os.O_NONBLOCK), True: os.pipe2(os.O_NONBLOCK)}
 
@@ -206,11 +207,26 @@ def test_after_a_quiet_second_it_is_heard_again(stream: Stream, clock: Clock) ->
     assert stream.told[-1] == (False, "calm again\n")
 
 
-def test_each_flood_is_told_of(stream: Stream, clock: Clock) -> None:
-    for _ in range(3):
+def test_floods_are_told_of_once_a_minute_with_how_much_was_left_out(
+    stream: Stream, clock: Clock
+) -> None:
+    for _ in range(65):
         flood(stream, 100)
         clock.now += 1.0
-    assert len([text for is_error, text in stream.told if is_error]) == 3
+    notes = [text for is_error, text in stream.told if is_error]
+    assert len(notes) == 2
+    hidden_a_second = 100 * 4096 - output.BYTES_A_SECOND
+    assert f"too fast: {60 * hidden_a_second:,} bytes" in notes[1]
+
+
+def test_a_file_that_goes_with_the_script_is_not_named(
+    clock: Clock, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(file, stays=False)
+    flood(stream, 100)
+    stream.close()
+    (note,) = [text for is_error, text in stream.told if is_error]
+    assert str(file) not in note
 
 
 def test_a_long_quiet_time_is_no_credit_for_a_flood(stream: Stream, clock: Clock) -> None:
