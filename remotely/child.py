@@ -49,6 +49,12 @@ class Child:
         self.is_killed = True
         kill_group(self.pid)
 
+    def as_spawn(self) -> control.Spawn:
+        """Return what its worker was asked for."""
+        return control.Spawn(
+            request=self.request, gpu_ids=self.gpu_ids, again=self.again, seal=self.seal
+        )
+
     def figures(self) -> control.Figures:
         """Return what it uses and has done; nothing of a process that has ended."""
         cpu, rss = 0.0, 0

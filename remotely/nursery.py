@@ -3,6 +3,9 @@
     no variables of its own    forked from the zygote (zygote.py, zygote_line.py)
     variables of its own       a new interpreter: they hold from its first import on (birth.py)
 
+A birth that was lost with a zygote is tried again in a new interpreter: what it has the zygote
+import may be what ended that.
+
 Either way the child is told who it is to be by the first message on a socket of its own.
 
 A zygote may be busy for a long time: it imports torch.  So it is asked for FORKS_AT_ONCE forks at a
@@ -59,6 +62,9 @@ class Parent(Protocol):
     def born(self, child: Child) -> None:
         """It has a process."""
 
+    def miscarried(self, child: Child) -> None:
+        """There is no process, and nothing ran: another child is conceived in its place."""
+
     def not_born(self, request: control.Request, why: str) -> None:
         """There will be no process."""
 
@@ -90,6 +96,7 @@ class Nursery:
         self._parent = parent
         self._waiting: dict[str, control.Spawn] = {}  # the first to come first
         self._expected: dict[str, Child] = {}  # of whose birth the zygote is to tell
+        self._needs_no_zygote: set[str] = set()  # of those that wait: what one took along
         self._is_due = False  # `_serve` will be called
         (home.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
@@ -103,6 +110,7 @@ class Nursery:
 
     def withdraw(self, actor: str) -> control.Request | None:
         """Return the request of an actor that waits to be born, and now will not be."""
+        self._needs_no_zygote.discard(actor)
         spawn = self._waiting.pop(actor, None)
         return spawn.request if spawn else None
 
@@ -120,7 +128,7 @@ class Nursery:
         """Begin one birth, so that a thousand do not keep the loop from its other work."""
         self._is_due = False
         forks = len(self._expected) < FORKS_AT_ONCE
-        may_begin = (spawn for spawn in self._waiting.values() if forks or spawn.request.env)
+        may_begin = (s for s in self._waiting.values() if forks or not self._is_forked(s))
         if (spawn := next(may_begin, None)) is None:
             return
         del self._waiting[spawn.request.actor]
@@ -136,13 +144,17 @@ class Nursery:
         child, descriptors = self._conceive(spawn)
         try:
             self._parent.conceived(child)
-            if spawn.request.env:
-                self._execute(child, descriptors)
-            else:
+            if self._is_forked(spawn):
                 self._fork(child, descriptors)
+            else:
+                self._execute(child, descriptors)
         finally:
+            self._needs_no_zygote.discard(spawn.request.actor)
             for fd in descriptors:
                 os.close(fd)
+
+    def _is_forked(self, spawn: control.Spawn) -> bool:
+        return not spawn.request.env and spawn.request.actor not in self._needs_no_zygote
 
     def preload(self, modules: list[str]) -> None:
         """Have modules imported before the next fork."""
@@ -273,8 +285,13 @@ class Nursery:
 
     def _lose_zygote(self) -> None:
         expected, self._expected = self._expected, {}
-        for child in expected.values():
-            self._parent.not_born(child.request, "the zygote that was to fork it ended")
+        for actor, child in expected.items():
+            if child.asked or child.is_killed or self._zygote.is_closing:
+                self._parent.not_born(child.request, "the zygote that was to fork it ended")
+            else:
+                self._parent.miscarried(child)
+                self._needs_no_zygote.add(actor)
+                self._waiting[actor] = child.as_spawn()
         if self._waiting:
             self._serve_soon()
 

@@ -114,8 +114,25 @@ class Undertaker:
         if exit_of(status) == "SIGKILL" and not child.why and host.oom_kills() > self._oom_kills:
             self._oom_kills = host.oom_kills()
             child.why = "out of memory: the kernel has ended a process of this machine"
-        if self._children.get(request.actor) is child:
-            del self._children[request.actor]
+        self.clear(child)
+        if faults.ON:
+            faults.at("worker.died")
+        self._tell(
+            child,
+            control.Obituary(
+                actor=request.actor,
+                life=request.life,
+                asked=child.asked,
+                exit=exit_of(status),
+                why=child.why,
+                stderr=child.output.tail.decode(errors="replace"),
+            ),
+        )
+
+    def clear(self, child: Child) -> None:
+        """Take away all that is left of an actor, without a word."""
+        if self._children.get(child.request.actor) is child:
+            del self._children[child.request.actor]
         self._living.pop(child.pid, None)
         kill_group(child.pid)
         for timer in child.timers:
@@ -130,19 +147,6 @@ class Undertaker:
         with contextlib.suppress(OSError):
             os.unlink(child.location.ipc.removeprefix("ipc://"))
         self._look_for_strays()
-        if faults.ON:
-            faults.at("worker.died")
-        self._tell(
-            child,
-            control.Obituary(
-                actor=request.actor,
-                life=request.life,
-                asked=child.asked,
-                exit=exit_of(status),
-                why=child.why,
-                stderr=child.output.tail.decode(errors="replace"),
-            ),
-        )
 
     def kill_all(self) -> None:
         """Leave nothing behind: the worker ends."""

@@ -145,11 +145,7 @@ class Worker:
             memory=host.memory(),
             actors=[c.as_status() for c in self._children.values() if c.announced],
             births=[
-                *(
-                    control.Spawn(request=c.request, gpu_ids=c.gpu_ids, again=c.again, seal=c.seal)
-                    for c in self._children.values()
-                    if not c.announced
-                ),
+                *(c.as_spawn() for c in self._children.values() if not c.announced),
                 *self._nursery.waiting,
                 *self._next_lives.values(),
             ],
@@ -291,6 +287,9 @@ class Worker:
 
     def born(self, child: Child) -> None:
         self._undertaker.watch(child)
+
+    def miscarried(self, child: Child) -> None:
+        self._undertaker.clear(child)
 
     def not_born(self, request: control.Request, why: str) -> None:
         why = f"its machine could not start a process: {why}"

@@ -39,7 +39,7 @@ class ZygoteLine:
         self._complaints = complaints
         self._reader = control.Reader(control.FromZygote)
         self._preloaded: set[str] = set()
-        self._closing = False
+        self.is_closing = False  # no other is started when this one ends
         self._start()
 
     @property
@@ -62,7 +62,7 @@ class ZygoteLine:
 
     def stop(self) -> None:
         """Start no other zygote when this one ends."""
-        self._closing = True
+        self.is_closing = True
 
     def close(self) -> None:
         """End the zygote.
@@ -108,7 +108,7 @@ class ZygoteLine:
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
         self._process.returncode = 0  # the worker reaps it, like all its children
-        if not self._closing:
+        if not self.is_closing:
             self._complaints.add("zygote", "the zygote ended; starting another", time.monotonic())
             self._start_again()
         self._lost()

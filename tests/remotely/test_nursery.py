@@ -23,6 +23,7 @@ class Family:
     def __init__(self, folder: Path) -> None:
         self.conceptions: list[Child] = []
         self.births: list[Child] = []
+        self.miscarriages: list[Child] = []
         self.failures: dict[str, str] = {}
         self.loop = Loop()
         home = Home(
@@ -35,6 +36,9 @@ class Family:
 
     def born(self, child: Child) -> None:
         self.births.append(child)
+
+    def miscarried(self, child: Child) -> None:
+        self.miscarriages.append(child)
 
     def not_born(self, request: control.Request, why: str) -> None:
         self.failures[request.actor] = why
@@ -166,23 +170,29 @@ def test_a_child_whose_end_could_not_be_seen_is_ended(
 
 
 @pytest.mark.parametrize("leaving", [False, True])
-def test_births_that_a_zygote_took_along_are_told_and_the_others_still_come(
-    family: Family, leaving: bool
+def test_births_that_a_zygote_took_along_need_no_zygote_the_next_time(
+    family: Family, leaving: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What they import may be what ended it."""
+    monkeypatch.setattr("remotely.nursery.FORKS_AT_ONCE", 3)
     zygote = family.nursery._zygote.pid
     os.kill(zygote, signal.SIGSTOP)
-    for number in range(FORKS_AT_ONCE + 1):
+    for number in range(4):
         family.asks(f"{number}")
     family.turns_until(lambda: not family.nursery._is_due, "all that could be asked is asked")
+    family.conceptions[1].asked = True  # to end, meanwhile
     if leaving:
         family.nursery.stop()
-        family.nursery.withdraw(f"{FORKS_AT_ONCE}")
+        family.nursery.withdraw("3")
     os.kill(zygote, signal.SIGKILL)
     os.waitpid(zygote, 0)
 
-    family.turns_until(lambda: len(family.failures) == FORKS_AT_ONCE, "those are told")
-
+    if leaving:
+        family.turns_until(lambda: len(family.failures) == 3, "those are told")
+        assert not family.births
+    else:
+        family.turns_until(lambda: len(family.births) == 3, "the others are born")
+        assert {child.request.actor for child in family.births} == {"0", "2", "3"}
+        assert {child.request.actor for child in family.miscarriages} == {"0", "2"}
+        assert set(family.failures) == {"1"}
     assert set(family.failures.values()) == {"the zygote that was to fork it ended"}
-    if not leaving:
-        family.turns_until(lambda: family.births, "the last is born of another")
-        assert [child.request.actor for child in family.births] == [f"{FORKS_AT_ONCE}"]
