@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -409,3 +410,19 @@ def test_nothing_of_the_objects_is_kept_by_the_engine() -> None:
         counter.fail("x")
     gc.collect()
     assert sys.getrefcount(plain) == references
+
+
+def test_a_class_that_is_defined_again_is_not_kept() -> None:
+    def redefine() -> "weakref.ref[type]":
+        @remotely.remote_class
+        class Cell:
+            def method(self) -> int:
+                return 1
+
+        assert Cell().method() == 1
+        return weakref.ref(Cell)
+
+    cells = [redefine() for _ in range(3)]
+    for _ in range(2):  # the kinds of handles go first
+        gc.collect()
+    assert [cell() for cell in cells] == [None] * 3

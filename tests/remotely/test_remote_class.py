@@ -6,10 +6,8 @@ Over 500 lines: there is a test for each thing that Python does with classes.
 import abc
 import copy
 import dataclasses
-import gc
 import inspect
 import pickle
-import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -874,19 +872,3 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 def test_an_attribute_cannot_be_deleted_over_there_and_the_error_says_so() -> None:
     with pytest.raises(AttributeError, match="read and written only"):
         del Counter(1).count
-
-
-def test_a_class_that_is_defined_again_is_not_kept() -> None:
-    def redefine() -> "weakref.ref[type]":
-        @remotely.remote_class
-        class Cell:
-            def method(self) -> int:
-                return 1
-
-        assert Cell().method() == 1
-        return weakref.ref(Cell)
-
-    cells = [redefine() for _ in range(3)]
-    for _ in range(2):  # the kinds of handles go first
-        gc.collect()
-    assert [cell() for cell in cells] == [None] * 3
