@@ -264,7 +264,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     format      1
     address     of the master
     waiting     how many requests wait for room
-    machines    a list: worker (its id), machine, address, python, cpus, gpus, memory,
+    machines    a list: worker (its id), machine, host (the same for workers that share a
+                machine and its memory), address, python, cpus, gpus, memory,
                 free_cpus, free_gpus, free_memory (memory in bytes)
     actors      a list: name, class, actor (its id), machine, worker (an id), pid,
                 cpus, gpu_ids (as CUDA knows them), memory_limit (bytes, 0 is none)

@@ -124,6 +124,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     machine: str
+    host: str = ""  # the same for workers that share a machine
     address: str
     python: str
     cpus: Cores

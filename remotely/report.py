@@ -21,10 +21,11 @@ _ACTOR_COLUMNS = (
 
 
 class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, which is one worker; memory in bytes."""
+    """A machine, which is one worker; memory in bytes, `host` the same for those that share it."""
 
     worker: str  # its id
     machine: str
+    host: str
     address: str
     python: str
     cpus: float
@@ -91,7 +92,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
     }
     owned = Counter(actor.request.owner for _, actor in actors)
     unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
-    machine = ("worker", "machine", "address", "python", "cpus", "gpus", "memory")
+    machine = ("worker", "machine", "host", "address", "python", "cpus", "gpus", "memory")
     free = ("free_cpus", "free_gpus", "free_memory")
     return {
         "format": JSON_FORMAT,
@@ -138,6 +139,11 @@ def tables(facts: dict[str, Any], now: float) -> str:
     machines, actors = facts["machines"], facts["actors"]
     total = {name: sum(m[name] for m in machines) for name in ("cpus", "gpus", "memory")}
     free = {name: sum(m[f"free_{name}"] for m in machines) for name in total}
+    # Each worker has all of its machine's memory, while CPUs and GPUs are shared out.
+    largest = {m["host"]: m["memory"] for m in sorted(machines, key=lambda m: m["memory"])}
+    taken = total["memory"] - free["memory"]
+    total["memory"] = sum(largest.values())
+    free["memory"] = total["memory"] - taken
     head = (
         f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
         f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']} of {total['gpus']} "

@@ -34,6 +34,7 @@ def _of_worker(
     return control.WorkerStatus(
         worker=name,
         machine=register.machine,
+        host=register.host,
         address=register.address,
         python=register.python,
         cpus=register.cpus,
