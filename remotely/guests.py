@@ -17,7 +17,11 @@ class Guests:
     """The list of one actor.  All of it on the door's thread, but for `may_call`."""
 
     def __init__(self, client_keys: Iterable[bytes], ask: Callable[[bytes], None]) -> None:
-        self.some_revoked = False  # a key behind which a connection may live on
+        # A connection may live on behind a key that may not call.  libzmq does not tell of its end:
+        # once a delegate has ended that came in, calls are looked at for good, at 3 us each.
+        self.some_revoked = False
+        self._came: set[bytes] = set()  # of the listed: behind these there may be a connection
+        self._has_ended = False  # a delegate did that came: its key may have been stolen
         self._listed = frozenset(client_keys)
         self._delegates: frozenset[bytes] = frozenset()
         self._ask = ask
@@ -27,6 +31,8 @@ class Guests:
 
     def admit(self, key: bytes) -> str | Unknown:
         """Answer a door, or have it wait for `hear`."""
+        if key in self._listed:
+            self._came.add(key)
         if self.may_call(key):
             return "client"
         self._ask(key)
@@ -34,16 +40,15 @@ class Guests:
 
     def relist(self, client_keys: Iterable[bytes]) -> None:
         """From now on these keys are the listed ones."""
-        listed = frozenset(client_keys)
-        self.some_revoked |= bool(self._listed - listed)
-        self._listed = listed
+        self._listed = frozenset(client_keys)
+        self.some_revoked = self._has_ended or not self._came <= self._listed
 
     def hear(self, caller: control.Caller) -> None:
         """Learn whether a delegate may call."""
         if caller.admitted and caller.key not in self._listed:
             self._delegates |= {caller.key}
         elif caller.key in self._delegates:
-            self.some_revoked = True
+            self._has_ended = self.some_revoked = True
             self._delegates -= {caller.key}
 
 

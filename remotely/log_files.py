@@ -13,7 +13,7 @@ class LogFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._files: dict[str, Path] = {}
+        self._files: dict[str, tuple[str, Path]] = {}  # with the actor's name
         self._names: dict[str, str] = {}  # to the last actor of that name
         self._ended: OrderedDict[str, None] = OrderedDict()  # the first to end first
 
@@ -22,7 +22,7 @@ class LogFiles:
         self._ended.pop(request.actor, None)
         self._names[request.name] = request.actor
         file = self._folder / f"{request.name}-{request.actor[:8]}.log"
-        self._files[request.actor] = file
+        self._files[request.actor] = request.name, file
         return file
 
     def end(self, actor: str) -> None:
@@ -35,10 +35,12 @@ class LogFiles:
     def find(self, actor: str) -> tuple[str, Path | None]:
         """Return the actor of this id, or the last of this name, and its file if it is known."""
         actor = self._names.get(actor, actor)
-        return actor, self._files.get(actor)
+        _, file = self._files.get(actor, ("", None))
+        return actor, file
 
     def _forget(self, actor: str) -> None:
-        self._names = {name: last for name, last in self._names.items() if last != actor}
-        file = self._files.pop(actor)
+        name, file = self._files.pop(actor)
+        if self._names.get(name) == actor:
+            del self._names[name]
         for kept in (file, second_file(file)):
             kept.unlink(missing_ok=True)

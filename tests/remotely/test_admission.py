@@ -137,6 +137,19 @@ def test_a_key_that_never_came_in_costs_no_call_a_look() -> None:
     assert not guests.some_revoked
 
 
+def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_again() -> None:
+    guests = Guests([CLIENT, OURS, OTHERS], lambda key: None)
+    assert guests.admit(OURS) == "client"
+    guests.relist([CLIENT, OURS])  # others never came
+    assert not guests.some_revoked
+    guests.relist([CLIENT])
+    assert guests.some_revoked
+    guests.relist([CLIENT, OURS])
+    assert not guests.some_revoked
+    guests.relist([CLIENT])
+    assert guests.some_revoked
+
+
 class Machine:
     """The inquiries of a worker, and what its master and actors hear."""
 
