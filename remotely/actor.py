@@ -45,6 +45,7 @@ from typing import Any
 import zmq
 
 from remotely import arena, connection, control, faults, leaving, log_sender, sockets, wire
+from remotely.activity import OneByOne
 from remotely.batching import Gathering
 from remotely.call_threads import CallThreads
 from remotely.complaints import Complaints
@@ -74,10 +75,10 @@ _ARE_YOU_THERE = wire.encode(Kind.RESULT, 0)  # of no call: whoever gets it drop
 class Actor:
     """The socket of an actor, and the order and the threads in which its calls run."""
 
-    def __init__(self, birth: control.Birth, worker: socket.socket) -> None:
+    def __init__(self, birth: control.Birth, worker: socket.socket, activity: OneByOne) -> None:
         self._pid = os.getpid()
         self._delegation = Delegation(self._tell)
-        self._servant = Servant(birth, self._delegation.pair)
+        self._servant = Servant(birth, self._delegation.pair, activity)
         self._worker = worker
         log_sender.install(birth.request.name, worker.send)
         self._fence = Fence(Path(birth.folder))

@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remotely import control, faults, gpus, identity
+from remotely import activity, control, faults, gpus, identity
+from remotely.activity import OneByOne
 from remotely.actor import Actor
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -33,10 +34,11 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     if faults.ON:
         faults.at("actor.birth")
     worker = socket.socket(fileno=control_fd)
-    birth = control.Reader(control.Birth).read(worker.recv(MAX_CONTROL_BYTES))
+    data, (page,), _, _ = socket.recv_fds(worker, MAX_CONTROL_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+    birth = control.Reader(control.Birth).read(data)
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
-    return Actor(birth, worker).run()
+    return Actor(birth, worker, OneByOne(activity.received(page))).run()
 
 
 def _prepare_process(birth: control.Birth) -> None:

@@ -131,6 +131,11 @@ class Channel:
         loop.call(self._hear_monitor)
 
     @property
+    def unanswered(self) -> int:
+        """How many calls wait for their reply, as any thread may ask."""
+        return len(self._pending)
+
+    @property
     def ended(self) -> bool:
         return self._ended is not None
 

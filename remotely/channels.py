@@ -59,6 +59,11 @@ class Channels:
                 channel = self.open(actor)
             return channel
 
+    def unanswered(self) -> dict[str, int]:
+        """Return how many calls each actor has yet to answer, of those that have any."""
+        channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
+        return {actor: calls for actor, calls in channels if calls}
+
     def locate(self, actor: ClusterActor) -> None:
         """Learn where it lives.  Raises how it ended."""
         located = self._ask(lambda t: control.Locate(ticket=t, actor=actor.actor)).result()

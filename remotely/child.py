@@ -1,18 +1,23 @@
 """One actor's process, as its worker sees it, and how it is made to end."""
 
 import contextlib
+import mmap
 import os
 import signal
 import socket
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
 import psutil
 
-from remotely import control
+from remotely import activity, control
 from remotely.log_relay import LogRelay
 from remotely.loop import Timer
 from remotely.output import Output
+
+CPU_AT_LEAST_S = 0.2  # its processor time is counted in hundredths of a second
+CPU_AT_MOST_S = 5.0  # what it used before is not what it uses
 
 
 @dataclass
@@ -26,6 +31,7 @@ class Child:
     socket: socket.socket
     output: Output
     log: LogRelay
+    page: mmap.mmap  # what it runs: activity.py
     pipes: dict[int, bool]
     since: float
     client_keys: list[bytes]  # that it was told to admit
@@ -37,7 +43,9 @@ class Child:
     delegate: bytes = b""
     unsaid: deque[bytes] = field(default_factory=deque)  # it was stopped, and has yet to read
     why: str = ""
-    cpu: psutil.Process | None = None
+    process: psutil.Process | None = None
+    cpu_percent: float = 0.0  # over some time before `cpu_at`
+    cpu_at: float = 0.0
     timers: list[Timer] = field(default_factory=list)
     term_at: float | None = None  # when it is sent SIGTERM
     is_killed: bool = False
@@ -55,13 +63,39 @@ class Child:
             request=self.request, gpu_ids=self.gpu_ids, again=self.again, seal=self.seal
         )
 
+    def begin_figures(self, now: float) -> bool:
+        """Begin to measure its processor time, if that was long ago; return whether it was."""
+        is_due = now - self.cpu_at > CPU_AT_MOST_S
+        if is_due:
+            self._measure(now)
+            self.cpu_percent = 0.0
+        return is_due
+
     def figures(self) -> control.Figures:
-        """Return what it uses and has done; nothing of a process that has ended."""
-        cpu, rss = 0.0, 0
+        """Return what it uses, does and has done; nothing of a process that has ended."""
+        rss, now = 0, time.monotonic()
+        if now - self.cpu_at >= CPU_AT_LEAST_S:
+            self._measure(now)
+        if self.process is not None:
+            with contextlib.suppress(psutil.Error):
+                rss = self.process.memory_info().rss
+        seen = activity.look(self.page)
+        return control.Figures(
+            actor=self.request.actor,
+            calls=self.calls,
+            cpu_percent=self.cpu_percent,
+            rss=rss,
+            running=seen.running,
+            method=seen.method,
+            method_s=seen.method_s,
+        )
+
+    def _measure(self, now: float) -> None:
+        """Learn its processor time since the last look."""
         with contextlib.suppress(psutil.Error):
-            self.cpu = self.cpu or psutil.Process(self.pid)
-            cpu, rss = self.cpu.cpu_percent(), self.cpu.memory_info().rss
-        return control.Figures(actor=self.request.actor, calls=self.calls, cpu_percent=cpu, rss=rss)
+            self.process = self.process or psutil.Process(self.pid)
+            self.cpu_percent = self.process.cpu_percent()
+        self.cpu_at = now
 
     def as_status(self) -> control.ActorStatus:
         """Return all that a master has to know of it."""

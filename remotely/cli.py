@@ -271,6 +271,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
                 cpus, gpu_ids (as CUDA knows them), memory_limit (bytes, 0 is none)
                                                                 what it was given
                 cpu_percent, rss (bytes), calls                 what it uses and has done
+                running, method, method_s, queue                how many calls run, the method
+                of the one that has run longest and for how long, how many calls wait
                 since                                           seconds since 1970
                 owner   {pid, machine, actor} of the client whose end is its end, actor being
                         the name if that is one; null if it is detached
@@ -365,7 +367,7 @@ def _show_all(client: "Client", follow: bool) -> None:
 
 
 def _actors(client: "Client") -> Iterable[control.ActorStatus]:
-    return [actor for worker in client.status().workers for actor in worker.actors]
+    return [actor for worker in client.status(fresh=False).workers for actor in worker.actors]
 
 
 # --- kill, stop -----------------------------------------------------------------------------------

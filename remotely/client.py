@@ -277,9 +277,11 @@ class Client:
     def report(self) -> ClusterStatus:
         return as_objects(status_facts(self.status(), self.address.removeprefix("tcp://")))
 
-    def status(self) -> control.Status:
-        """Return who is on the cluster."""
-        found: control.Status = self._ask(lambda t: control.AskStatus(ticket=t)).result()
+    def status(self, fresh: bool = True) -> control.Status:
+        """Return who is on the cluster; `fresh`: and what they do and use at this moment."""
+        found: control.Status = self._ask(
+            lambda t: control.AskStatus(ticket=t, fresh=fresh)
+        ).result()
         return found
 
     def read_log(self, actor: str, offset: int) -> Future[control.LogPiece]:
@@ -401,6 +403,8 @@ class Client:
                 self._display.show(message)
             case control.Logged():
                 self._log_listener.hear(message)
+            case control.AskFigures():
+                self._link.send(control.Unanswered(calls=self._channels.unanswered()))
             case control.Welcome():
                 if not self._welcome.done():
                     self._welcome.set_result(message)

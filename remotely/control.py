@@ -99,17 +99,24 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     cpu_percent: Percent = 0
     rss: Amount = 0
     since: Moment = 0  # wall clock, for people alone
+    running: Amount = 0
+    method: str = ""
+    method_s: Seconds = 0
+    queue: Amount = 0  # calls that clients have made, and that do not run yet
     seal: bytes = b""  # of its placement; for the master alone
     delegate: bytes = b""  # the key with which it makes calls, if it does
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes of an actor while it lives."""
+    """What changes of an actor while it lives.  `method` has run longest of those that run."""
 
     actor: str
     calls: Amount = 0
     cpu_percent: Percent = 0
     rss: Amount = 0
+    running: Amount = 0
+    method: str = ""
+    method_s: Seconds = 0
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +185,16 @@ class Locate(_Struct, frozen=True):
 
 
 class AskStatus(_Struct, frozen=True):
+    """`fresh`: with figures of this moment; else with those that are there, at once."""
+
     ticket: Amount
+    fresh: bool = True
+
+
+class Unanswered(_Struct, frozen=True):
+    """How many calls of this client each actor has yet to answer, where there are any."""
+
+    calls: dict[str, Amount]
 
 
 class ReadLog(_Struct, frozen=True):
@@ -372,6 +388,10 @@ class Left(_Struct, frozen=True):
 # --- to a worker ----------------------------------------------------------------------------------
 
 
+class AskFigures(_Struct, frozen=True):
+    """Somebody wants the status: say what there is to say now.  To clients as well."""
+
+
 class Registered(_Struct, frozen=True):
     client_keys: list[bytes]
 
@@ -508,6 +528,7 @@ ToMaster = {
     | End
     | Locate
     | AskStatus
+    | Unanswered
     | ReadLog
     | Blocked
     | Unblocked
@@ -539,6 +560,7 @@ FromMaster = {
         | LogPiece
         | Output
         | Logged
+        | AskFigures
         | Farewell
         | Deadlocked
         | Tick
@@ -551,6 +573,7 @@ FromMaster = {
         | End
         | Preload
         | ReadLog
+        | AskFigures
         | Delegated
         | Caller
         | Leave

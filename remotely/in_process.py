@@ -125,6 +125,10 @@ class InProcess:
                 cpu_percent=0,
                 rss=0,
                 calls=0,
+                running=0,
+                method="",
+                method_s=0,
+                queue=0,
                 since=0,
                 owner=me,
             )

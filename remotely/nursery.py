@@ -25,7 +25,7 @@ from typing import Protocol
 
 import msgspec
 
-from remotely import control, host
+from remotely import activity, control, host
 from remotely.child import Child, kill_group
 from remotely.complaints import Complaints
 from remotely.keys import fresh_pair
@@ -202,7 +202,8 @@ class Nursery:
             client_keys=self.client_keys,
             again=spawn.again,
         )
-        ours.send(control.write(birth))
+        with activity.new() as (page_fd, page):
+            socket.send_fds(ours, [control.write(birth)], [page_fd])
         output = Output(
             self._logs.begin(request), self._teller(request), self._loop.after, home.stays
         )
@@ -225,6 +226,7 @@ class Nursery:
             socket=ours,
             output=output,
             log=LogRelay(output, lambda said: self._parent.logged(request, said), self._loop.after),
+            page=page,
             pipes=pipes,
             since=time.time(),
             client_keys=self.client_keys,

@@ -31,6 +31,7 @@ from remotely.log_asks import LogAsks
 from remotely.returning import Brought, brought_by, is_wanted
 from remotely.sessions import Session
 from remotely.state import State
+from remotely.status_asks import StatusAsks
 
 
 class Registry:
@@ -55,6 +56,7 @@ class Registry:
         self._actors = self._roster.actors
         self._circles = Circles()
         self._log_asks = LogAsks(tell)
+        self._status_asks = StatusAsks(tell, self._answer_status)
         self._callers = Callers(tell, admission)
         self._lives = Lives(
             self._state,
@@ -97,6 +99,7 @@ class Registry:
             else:  # it owned actors before this master started, and has not come back
                 self._lives.end_owned(who)
         self._lives.refuse_overdue()
+        self._status_asks.expire(now)
         self._expect_no_longer()
         return lost
 
@@ -160,8 +163,14 @@ class Registry:
                 self._lives.hear_end(who, message)
             case control.Locate():
                 self._lives.locate(who, message)
+            case control.AskStatus(ticket=ticket, fresh=False):
+                self._answer_status(who, ticket)
             case control.AskStatus(ticket=ticket):
-                self._tell(who, standing.status(ticket, self._state))
+                peers = [*self._fleet.machines, *(s.hello.session for s in self._sessions)]
+                self._status_asks.ask(who, ticket, peers, now)
+            case control.Unanswered(calls=calls):
+                self._sessions[who].unanswered = calls
+                self._status_asks.hear(who)
             case control.ReadLog():
                 self._read_log(who, message)
             case control.Blocked():
@@ -194,9 +203,13 @@ class Registry:
         self._state.leases.end(who)
         self._let_go(who)
         self._circles.end(session.hello.actor)
+        self._status_asks.hear(who)
         self._roster.unwatch(who)
         self._state.waiting.remove_session(who)
         self._lives.end_owned(who)
+
+    def _answer_status(self, who: str, ticket: int) -> None:
+        self._tell(who, standing.status(ticket, self._state))
 
     def _end_inside(self, actor: str) -> None:
         """An actor lives no more, and neither does the client in it."""
@@ -266,6 +279,7 @@ class Registry:
                 self._hear_death(who, obituary, lived)
             case control.Report(actors=actors):
                 self._fleet.machines[who].reports = {figures.actor: figures for figures in actors}
+                self._status_asks.hear(who)
             case control.Output() | control.Logged() if self._roster.is_housed(message.actor, who):
                 request = self._actors[message.actor].request
                 self._tell(request.job, msgspec.structs.replace(message, name=request.name))
@@ -306,5 +320,6 @@ class Registry:
         for record in self._roster.at(name):
             self._lives.hear_death(record.lost(why))
         self._log_asks.remove_worker(name)
+        self._status_asks.hear(name)
         self._callers.remove_worker(name)
         self._lives.retry()  # for some, no machine may be left that is large enough

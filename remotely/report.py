@@ -16,7 +16,7 @@ _MACHINE_COLUMNS = (
 )  # fmt: skip
 _CLIENT_COLUMNS = ("CLIENT", "MACHINE", "ACTORS")
 _ACTOR_COLUMNS = (
-    "ACTOR", "CLASS", "MACHINE", "PID", "CPU", "MEMORY", "CALLS", "SINCE", "WHOSE",
+    "ACTOR", "CLASS", "MACHINE", "PID", "CPU", "MEMORY", "CALLS", "RUNS", "QUEUE", "SINCE", "WHOSE",
 )  # fmt: skip
 
 
@@ -60,6 +60,10 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     cpu_percent: float
     rss: int  # bytes
     calls: int
+    running: int  # how many calls run now
+    method: str  # of the call that has run longest; empty if none runs
+    method_s: float  # for how long
+    queue: int  # calls that clients have made and that do not run yet
     since: float  # seconds since 1970
     owner: ClientStatus | None  # whose end is its end; None if it is detached
 
@@ -120,6 +124,10 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "cpu_percent": actor.cpu_percent,
                 "rss": actor.rss,
                 "calls": actor.calls,
+                "running": actor.running,
+                "method": actor.method,
+                "method_s": actor.method_s,
+                "queue": actor.queue,
                 "since": actor.since,
                 "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,
             }
@@ -174,6 +182,8 @@ def tables(facts: dict[str, Any], now: float) -> str:
                 f"{a['cpu_percent']:.0f}%",
                 _bytes(a["rss"]),
                 str(a["calls"]),
+                _doing(a),
+                str(a["queue"] or ""),
                 _duration(now - a["since"]),
                 _whose(a["owner"]),
             )
@@ -191,6 +201,13 @@ def tables(facts: dict[str, Any], now: float) -> str:
         ]
         parts.append(_table(_CLIENT_COLUMNS, rows))
     return "\n\n".join(parts)
+
+
+def _doing(actor: dict[str, Any]) -> str:
+    if not actor["method"]:
+        return ""
+    others = f" and {actor['running'] - 1} more" if actor["running"] > 1 else ""
+    return f"{actor['method']} {_duration(actor['method_s'])}{others}"
 
 
 def _whose(owner: dict[str, Any] | None) -> str:

@@ -26,6 +26,7 @@ from remotely import (
     sources,
     wire,
 )
+from remotely.activity import OneByOne, Several
 from remotely.arena import SHARE_FROM_BYTES, Address, Loan
 from remotely.batching import Arguments, Batching, batched_methods
 from remotely.construct import construct
@@ -55,7 +56,9 @@ Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: from whom, and
 class Servant:
     """Holds the object.  A route names a client's connection."""
 
-    def __init__(self, birth: control.Birth, delegate: Callable[[], KeyPair]) -> None:
+    def __init__(
+        self, birth: control.Birth, delegate: Callable[[], KeyPair], activity: OneByOne
+    ) -> None:
         self.object: Any = None
         self.calls = 0
         self.failed = False  # its constructor raised
@@ -63,6 +66,7 @@ class Servant:
         self.concurrency = 1
         self.is_async = False
         self.batched: dict[str, Batching] = {}
+        self._activity: OneByOne | Several = activity
         self._birth = birth
         self._delegate = delegate
         self._folder = Path(birth.folder)
@@ -79,17 +83,20 @@ class Servant:
         end, tells the caller in our place.  Any other error is an answer, a KeyboardInterrupt too:
         an actor has no keyboard, so the method has raised it.
         """
+        activity, kind = self._activity, message.kind  # INIT may change the one
+        begun = activity.begin(message.name if kind is Kind.CALL else _DOES[kind])
         try:
-            if self.is_made and message.kind in _MAKING:
+            if self.is_made and kind in _MAKING:
                 raise RemotelyError("this actor has been made already")
-            value = _RUN[message.kind](self, route, message)
+            value = _RUN[kind](self, route, message)
             return self._returned(route, message, value)
         except _EXITS:
             raise
         except BaseException as error:
             return raised(route, message, error)
         finally:
-            self.calls += message.kind is Kind.CALL
+            activity.end(begun)
+            self.calls += kind is Kind.CALL
 
     def make_again(self) -> None:
         """Make the object as the life before was made.  If that fails, end with the traceback."""
@@ -122,6 +129,8 @@ class Servant:
 
     async def answer_async(self, route: bytes, message: Message) -> Reply:
         """Run one message that waits for others."""
+        kind = message.kind
+        begun = self._activity.begin(message.name if kind is Kind.CALL else _DOES[kind])
         try:
             if message.kind is Kind.CALL:
                 self.calls += 1
@@ -139,9 +148,12 @@ class Servant:
             raise
         except BaseException as error:
             return raised(route, message, error)
+        finally:
+            self._activity.end(begun)
 
     def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
         """Run several calls of a batched method as one."""
+        begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
@@ -149,8 +161,11 @@ class Servant:
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
+        finally:
+            self._activity.end(begun)
 
     async def answer_batch_async(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
+        begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             value = await batching.function(self.object, *args, **kwargs)
@@ -159,6 +174,8 @@ class Servant:
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
+        finally:
+            self._activity.end(begun)
 
     def arguments(self, route: bytes, message: Message) -> Arguments:
         args, kwargs = self._decode(route, message)
@@ -238,6 +255,8 @@ class Servant:
             self.is_async = bool(self._async_methods) or has_async_streams(cls)
             self.batched = batched_methods(cls)
             self.concurrency = self._prepared.concurrency
+            if self.is_async or self.concurrency > 1:
+                self._activity = Several(self._activity.page)
         except BaseException:
             self.failed = True
             raise
@@ -340,6 +359,20 @@ class Servant:
 _EXITS = (SystemExit, GeneratorExit)  # the latter is how an event loop ends what it runs
 _STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
+# What the worker is told that runs, where it is no method that the caller named.
+_DOES = {
+    Kind.PREPARE: "(its code arrives)",
+    Kind.FILE: "(files arrive)",
+    Kind.SOURCES: "(its code arrives)",
+    Kind.INIT: "__init__",
+    Kind.GET: "(an attribute)",
+    Kind.SET: "(an attribute)",
+    Kind.END: "close",
+    Kind.NEXT: "(an item of a stream)",
+    Kind.CLOSE: "(an item of a stream)",
+    Kind.OPEN: "(memory is opened)",
+    Kind.OPENED: "(memory is opened)",
+}
 _MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)
 _RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
     Kind.PREPARE: Servant._prepare,

@@ -18,6 +18,7 @@ class Session:
     job: str
     modules: set[str] = field(default_factory=set)
     leaving: bool = False
+    unanswered: dict[str, int] = field(default_factory=dict)  # calls, by actor; as last told
 
     def stamp(self, place: control.Place) -> control.Place:
         """Return a request with those fields that are not for the client to fill in."""

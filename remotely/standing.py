@@ -1,5 +1,7 @@
 """What a status tells of each peer: of a worker what it has, what is free and who lives there."""
 
+from collections import Counter
+
 from remotely import control
 from remotely.fleet import Machine
 from remotely.placement import Resources
@@ -10,10 +12,13 @@ from remotely.state import State
 def status(ticket: int, state: State) -> control.Status:
     """Return what `remotely status` shows."""
     ledger, roster = state.fleet.ledger, state.roster
+    unanswered: Counter[str] = Counter()
+    for session in state.sessions:
+        unanswered.update(session.unanswered)
     return control.Status(
         ticket=ticket,
         workers=[
-            _of_worker(name, machine, ledger.free(name), roster.at(name))
+            _of_worker(name, machine, ledger.free(name), roster.at(name), unanswered)
             for name, machine in sorted(state.fleet.machines.items())
         ],
         clients=[_of_client(session.hello) for session in state.sessions],
@@ -28,7 +33,11 @@ def _of_client(hello: control.Hello) -> control.ClientStatus:
 
 
 def _of_worker(
-    name: str, machine: Machine, free: Resources, records: list[Record]
+    name: str,
+    machine: Machine,
+    free: Resources,
+    records: list[Record],
+    unanswered: Counter[str],
 ) -> control.WorkerStatus:
     register = machine.register
     return control.WorkerStatus(
@@ -45,7 +54,12 @@ def _of_worker(
         free_gpus=int(free.gpus),
         free_memory=free.memory,
         actors=[
-            _of_actor(record, record.location, machine.reports.get(record.request.actor))
+            _of_actor(
+                record,
+                record.location,
+                machine.reports.get(actor := record.request.actor, control.Figures(actor=actor)),
+                unanswered[actor],
+            )
             for record in records
             if record.location is not None
         ],
@@ -53,14 +67,18 @@ def _of_worker(
 
 
 def _of_actor(
-    record: Record, location: control.Location, figures: control.Figures | None
+    record: Record, location: control.Location, figures: control.Figures, unanswered: int
 ) -> control.ActorStatus:
     return control.ActorStatus(
         location=location,
         request=record.request,
         gpu_ids=record.gpu_ids,
-        calls=figures.calls if figures else 0,
-        cpu_percent=figures.cpu_percent if figures else 0,
-        rss=figures.rss if figures else 0,
+        calls=figures.calls,
+        cpu_percent=figures.cpu_percent,
+        rss=figures.rss,
+        running=figures.running,
+        method=figures.method,
+        method_s=figures.method_s,
+        queue=max(0, unanswered - figures.running),
         since=record.since,
     )

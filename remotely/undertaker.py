@@ -144,6 +144,7 @@ class Undertaker:
         self._drain(child)
         self._loop.unwatch(child.socket.fileno())
         child.socket.close()
+        child.page.close()
         with contextlib.suppress(OSError):
             os.unlink(child.location.ipc.removeprefix("ipc://"))
         self._look_for_strays()

@@ -18,6 +18,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 import msgspec
 
 from remotely import control, faults, fence, host, pid_file, recipe, sockets
-from remotely.child import Child
+from remotely.child import CPU_AT_LEAST_S, Child
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError, WireError
@@ -44,7 +45,6 @@ from remotely.undertaker import Undertaker
 log = logging.getLogger("remotely.worker")
 
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
-REPORT_EVERY_S = 5.0  # what `remotely status` shows of an actor's processor time and memory
 LAST_WORD_MS = 500
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -108,7 +108,6 @@ class Worker:
             self._fence.renew if sockets.is_remote(config.master) else None,
         )
         self._loop.every(LOOK_EVERY_S, self._look)
-        self._loop.every(REPORT_EVERY_S, self._report)
         self._loop.every(CHECK_EVERY_S, MemoryLimit(self._children.values()).check)
         if config.lifeline:
             self._loop.watch(0, self._feel_lifeline)
@@ -171,6 +170,8 @@ class Worker:
                 self._end(message)
             case control.Preload(modules=modules):
                 self._nursery.preload(modules)
+            case control.AskFigures():
+                self._begin_report()
             case control.ReadLog(ticket=ticket, actor=actor, offset=offset):
                 self._read_log(ticket, actor, offset)
             case control.Leave():
@@ -231,10 +232,18 @@ class Worker:
             with contextlib.suppress(OSError):
                 os.write(1, f"{line}\n".encode())
 
+    def _begin_report(self) -> None:
+        """Somebody asks for a status: tell what the actors do, and use since a moment ago."""
+        now = time.monotonic()
+        due = [child for child in self._children.values() if child.begin_figures(now)]
+        if due:
+            self._loop.after(CPU_AT_LEAST_S, self._report)
+        else:
+            self._report()
+
     def _report(self) -> None:
-        if self._children:
-            actors = [c.figures() for c in self._children.values() if c.announced]
-            self._link.send(control.Report(actors=actors))
+        actors = [c.figures() for c in self._children.values() if c.announced]
+        self._link.send(control.Report(actors=actors))
 
     def _read_log(self, ticket: int, actor: str, offset: int) -> None:
         actor, file = self._logs.find(actor)

@@ -149,7 +149,7 @@ def test_a_child_that_cannot_be_executed_is_told_of(family: Family, env: dict[st
     family.asks("b")
     family.turns_until(lambda: family.births and family.failures, "one is born")
     assert family.failures["a"].startswith("ValueError: ")
-    ours = 3  # of each, a socket and two pipes
+    ours = 4  # of each, a socket, two pipes and a page
     assert descriptors() - before == 2 * ours + 1
 
 

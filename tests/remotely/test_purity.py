@@ -44,6 +44,7 @@ PURE = (
     "complaints",
     "report",
     "records",
+    "status_asks",
     "terminal",
     "allowance",
     "errors",

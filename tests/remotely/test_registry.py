@@ -1213,10 +1213,27 @@ def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
         control.LogPiece(ticket=1, text="a lie", offset=0, known=True, ended=True),
         control.Delegate(actor=actor, key=b"l" * 40),
         control.MayCall(key=b"l" * 40),
+        msgspec.structs.replace(A_RECORD, **names),
     ]
 
 
-@hypothesis.given(st.lists(st.integers(0, 7), min_size=1, max_size=40))
+A_RECORD = control.Logged(
+    logger="root",
+    level=50,
+    level_name="CRITICAL",
+    message="a lie",
+    created=1.0,
+    path="/x.py",
+    line=1,
+    function="f",
+    process=1,
+    process_name="p",
+    thread=1,
+    thread_name="t",
+)
+
+
+@hypothesis.given(st.lists(st.integers(0, 8), min_size=1, max_size=40))
 def test_a_worker_that_lies_of_anothers_actor_changes_nothing(choices: list[int]) -> None:
     cluster = Cluster()
     cluster.hello("client")
@@ -1233,6 +1250,9 @@ def test_a_worker_that_lies_of_anothers_actor_changes_nothing(choices: list[int]
     ((_, located),) = cluster.told(control.Located)
     assert located.location == victim.location
     cluster.says("client", control.AskStatus(ticket=7))
+    for worker in ("honest", "liar"):
+        cluster.says(worker, control.Report(actors=[]))
+    cluster.says("client", control.Unanswered(calls={}))
     ((_, status),) = cluster.told(control.Status)
     assert [(told.worker, len(told.actors)) for told in status.workers] == [
         ("honest", 1),

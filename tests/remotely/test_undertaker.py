@@ -1,5 +1,6 @@
 """Deaths: what the dead left is found without a look at the machine's other processes."""
 
+import mmap
 import os
 import socket
 import subprocess
@@ -60,6 +61,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
         socket=ours,
         output=output,
         log=LogRelay(output, lambda logged: None, lambda _, action: None),
+        page=mmap.mmap(-1, mmap.PAGESIZE),
         pipes={read: False},
         since=0.0,
         client_keys=[],

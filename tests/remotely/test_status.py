@@ -1,0 +1,174 @@
+"""`remotely.status()` shows what each actor does now: what runs, for how long, and what waits."""
+
+import asyncio
+import ctypes
+import functools
+import threading
+import time
+
+import msgspec
+
+import remotely
+from remotely import control
+from remotely.activity import OneByOne, Several, look, new
+from remotely.report import ActorStatus
+from remotely.status_asks import PATIENCE_S, StatusAsks
+from tests.clusters import wait_until
+
+
+@remotely.remote_class(cpus=0.1)
+class Waiter:
+    def waits_for(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def holds_the_interpreter(self, microseconds: int) -> None:
+        ctypes.PyDLL(None).usleep(microseconds)  # a PyDLL keeps the lock, as C code of a user may
+
+
+@remotely.remote_class(cpus=0.1, concurrency=3)
+class Threaded(Waiter):
+    pass
+
+
+@remotely.remote_class(cpus=0.1)
+class Asynchronous:
+    async def waits(self) -> None:
+        await asyncio.sleep(60)
+
+
+@remotely.remote_class(cpus=0.1)
+class Batched:
+    @remotely.batched(max_size=4, wait_ms=1000)
+    def waits(self, items: list[int]) -> list[int]:
+        time.sleep(60)
+        return items
+
+
+def doing(name: str) -> ActorStatus:
+    return next(actor for actor in remotely.status().actors if actor.name == name)
+
+
+def does(name: str, running: int, queue: int, method: str) -> bool:
+    seen = doing(name)
+    return (seen.running, seen.queue, seen.method) == (running, queue, method)
+
+
+def test_the_method_that_runs_is_shown_and_how_many_calls_wait(cluster: str) -> None:
+    waiter = Waiter()
+    name = remotely.status().actors[0].name
+    idle = doing(name)
+    assert (idle.running, idle.method, idle.queue) == (0, "", 0)
+    futures = [waiter.waits_for.submit(60.0) for _ in range(5)]
+    wait_until(lambda: doing(name).queue == 4, "four of five wait")
+    seen = doing(name)
+    assert (seen.running, seen.method) == (1, "waits_for")
+    assert 0 < seen.method_s < 60
+    remotely.kill(waiter)
+    assert all(future.exception() for future in futures)
+
+
+def test_a_method_that_holds_the_interpreter_is_shown(embedded: None) -> None:
+    waiter = Waiter()
+    future = waiter.holds_the_interpreter.submit(60_000_000)
+    wait_until(lambda: doing("Waiter-1").method == "holds_the_interpreter", "it is seen")
+    first = doing("Waiter-1").method_s
+    wait_until(lambda: doing("Waiter-1").method_s > first, "time passes")
+    remotely.kill(waiter)
+    assert future.exception()
+
+
+def test_several_at_a_time_are_counted(embedded: None) -> None:
+    threaded, asynchronous, batched = Threaded(), Asynchronous(), Batched()
+    futures = [
+        *(threaded.waits_for.submit(60.0) for _ in range(5)),
+        *(asynchronous.waits.submit() for _ in range(7)),
+        *(batched.waits.submit(number) for number in range(4)),
+    ]
+    for name, running, queue, method in (
+        ("Threaded-1", 3, 2, "waits_for"),
+        ("Asynchronous-1", 7, 0, "waits"),
+        ("Batched-1", 4, 0, "waits"),
+    ):
+        wait_until(functools.partial(does, name, running, queue, method), f"{name} runs {running}")
+    for actor in (threaded, asynchronous, batched):
+        remotely.kill(actor)
+    assert all(future.exception() for future in futures)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_of_those_that_run_the_page_names_the_one_that_has_run_longest() -> None:
+    with new() as (_, page):
+        several = Several(page)
+        first = several.begin("first")
+        second = several.begin("second", 3)
+        assert look(page)[:2] == (4, "first")
+        several.end(first)
+        assert look(page)[:2] == (3, "second")
+        several.end(second)
+        assert look(page) == (0, "", 0.0)
+
+
+def test_a_long_name_is_cut_and_any_page_can_be_read() -> None:
+    with new() as (_, page):
+        OneByOne(page).begin("é" * 100)
+        assert look(page).method.startswith("é" * 31)
+        page[:80] = b"\xff" * 80  # not a number
+        assert look(page).method == ""
+
+
+def test_counts_are_right_whatever_threads_write_them() -> None:
+    with new() as (_, page):
+        several = Several(page)
+
+        def work() -> None:
+            for _ in range(500):
+                several.end(several.begin("work"))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert look(page).running == 0
+
+
+# --- who is asked ---------------------------------------------------------------------------------
+
+
+class Asked:
+    def __init__(self, away: str = "") -> None:
+        self.told: list[str] = []
+        self.answered: list[tuple[str, int]] = []
+        self._away = away
+        self.asks = StatusAsks(self._tell, lambda who, ticket: self.answered.append((who, ticket)))
+
+    def _tell(self, who: str, message: msgspec.Struct) -> bool:
+        assert isinstance(message, control.AskFigures)
+        self.told.append(who)
+        return who != self._away
+
+
+def test_a_status_is_answered_when_the_last_peer_has_said_what_it_does() -> None:
+    asked = Asked()
+    asked.asks.ask("client", 1, ["worker", "client"], now=0.0)
+    asked.asks.hear("worker")
+    assert not asked.answered
+    asked.asks.ask("other", 2, ["worker", "client"], now=0.1)
+    assert asked.told == ["worker", "client"]  # once, for both
+    asked.asks.hear("client")
+    assert asked.answered == [("client", 1), ("other", 2)]
+
+
+def test_a_status_waits_for_nobody_who_is_silent_or_away() -> None:
+    asked = Asked(away="client")
+    asked.asks.ask("other", 1, ["worker", "client"], now=0.0)
+    asked.asks.expire(PATIENCE_S - 0.1)
+    assert not asked.answered
+    asked.asks.expire(PATIENCE_S)
+    assert asked.answered == [("other", 1)]
+    asked.asks.hear("worker")  # too late
+    assert len(asked.answered) == 1
+    asked.asks.ask("other", 2, [], now=9.0)
+    assert asked.answered[-1] == ("other", 2)
