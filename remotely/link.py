@@ -5,7 +5,8 @@ does not know us and asks (`WhoAreYou`), and we introduce ourselves again.
 
 A refusal is told, once, while nothing has been heard yet.  libzmq itself would try for ever and
 say nothing: a master that does not know our key cuts the handshake, and one whose key is another
-than we were told cannot even read it.  Its monitor is the one place where either shows.
+than we were told cannot even read it.  Its monitor is the one place where either shows.  The second
+looks like any handshake that was cut, as by a master that ends: so it is one when it comes again.
 
 Later a refusal is waited out: a master that was started again may not know an actor's key until
 that actor's worker is back.  But libzmq gives a socket up that was refused, and takes nothing for
@@ -29,12 +30,10 @@ from remotely.loop import Loop
 from remotely.sockets import Reconnect, client, connect
 
 # A master that is not up yet does none of this: the connection is closed, and tried again.
-_REFUSED = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
+# Each handshake that fails ends with DISCONNECTED; AUTH comes before, if the key is not listed.
+_SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED
+_SEEN = _SHAKEN | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+CUTS = 3  # in a row, within half a second: it is not by chance
 
 
 class Link:
@@ -63,8 +62,9 @@ class Link:
         self._on_refused = on_refused
         self._is_given_up = False  # by libzmq, since it was refused
         self._may_return = True
+        self._cuts = 0
         self.socket = self._new_socket()
-        self._monitor = self.socket.get_monitor_socket(_REFUSED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._monitor = self.socket.get_monitor_socket(_SEEN)
         loop.watch_socket(self._monitor, self._see_handshake)
         self._connect()
         self._said = 0.0
@@ -139,9 +139,12 @@ class Link:
 
     def _see_handshake(self, frames: list[zmq.Frame]) -> None:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
-        self._end_monitor()
-        if event & _REFUSED:
-            is_unlisted = bool(event & zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        is_unlisted = bool(event & zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        self._cuts += bool(event & zmq.EVENT_DISCONNECTED)
+        if event & _SHAKEN:
+            self._end_monitor()
+        elif is_unlisted or self._cuts == CUTS:
+            self._end_monitor()
             self._on_refused(NotAllowed(_wrong_key(self._address, self._key, is_unlisted)))
 
     def _end_monitor(self) -> None:
