@@ -122,7 +122,7 @@ class Client(Peer):
 
     def status(self) -> control.Status:
         ticket = next(numbers)
-        self.says(control.AskStatus(ticket=ticket))
+        self.says(control.AskStatus(ticket=ticket, fresh=False))
         return self.hears(control.Status, lambda status: status.ticket == ticket)
 
     def has(self, worker: "Worker", **wishes: Any) -> control.Request:
