@@ -5,8 +5,8 @@ Threads: a call is sent by the thread that makes it, and received by the thread 
 what actors print, and takes in the replies of submitted calls.  It never runs a user's code but
 the done-callbacks of futures, and never waits for anything.
 
-Client is over 250 lines: the eleven verbs of the seam, and what the master says to them.  What they
-do is in files of their own:
+Over 500 lines, and Client over 250: the eleven verbs of the seam, and what the master says to them,
+share one state.  What they do is in files of their own:
 
     births.py     actors are made, and made again
     channels.py   the channel of each actor

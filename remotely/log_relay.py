@@ -44,8 +44,8 @@ class LogRelay:
                 logger="remotely",
                 level=logging.WARNING,
                 level_name="WARNING",
-                message=f"it logs too fast: {left_out:,} records were left out; they are in "
-                f"{self._output.file}",
+                message=f"it logs too fast: {left_out:,} records were left out"
+                f"{self._output.kept_in}",
                 exc_text="",
                 stack="",
                 extra={},

@@ -36,7 +36,7 @@ class Output:
 
     def __init__(self, file: Path, tell: Tell, later: Later, stays: bool = True) -> None:
         self.file = file
-        self._stays = stays
+        self.kept_in = f"; all of it is in {file}" if stays else ""  # the end of a sentence
         self.tail = b""
         self.allowance = Allowance(BYTES_A_SECOND, time.monotonic())
         self._tell = tell
@@ -105,10 +105,9 @@ class Output:
             return
         self._unshown += len(data)
         if now - self._noted_at >= NOTE_EVERY_S:
-            where = f"; all of it is in {self.file}" if self._stays else ""
             is_first = self._unshown == len(data)  # of how much is to come
             what = "some of it is" if is_first else f"{self._unshown:,} bytes are"
-            self._tell(True, f"(it prints too fast: {what} left out here{where})\n")
+            self._tell(True, f"(it prints too fast: {what} left out here{self.kept_in})\n")
             self._unshown, self._noted_at = 0, now
 
     def _write(self, data: bytes) -> None:

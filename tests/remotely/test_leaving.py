@@ -47,9 +47,6 @@ class Writer:
     def leave(self) -> None:
         sys.exit(0)
 
-    def interrupt(self) -> None:
-        raise KeyboardInterrupt
-
     def __del__(self) -> None:
         (self.folder / "deleted").touch()
 
@@ -79,12 +76,7 @@ def ends_by_leaving(writer: Writer) -> None:
         writer.leave()
 
 
-def ends_by_interrupt(writer: Writer) -> None:
-    with pytest.raises(remotely.ActorDied):
-        writer.interrupt()
-
-
-@pytest.mark.parametrize("end", [ends_by_close, ends_by_leaving, ends_by_interrupt])
+@pytest.mark.parametrize("end", [ends_by_close, ends_by_leaving])
 @pytest.mark.parametrize("in_cycle", [False, True])
 def test_what_an_object_wrote_is_there_when_its_actor_has_ended(
     embedded: None, tmp_path: Path, end: Callable[[Writer], None], in_cycle: bool
