@@ -161,8 +161,10 @@ class Nursery:
         self._zygote.preload(modules)
 
     def stop(self) -> None:
-        """Start no other zygote when this one ends."""
+        """Start no other zygote when this one ends; what it was to fork is not waited for."""
         self._zygote.stop()
+        if self._expected:  # it may hang in an import
+            self._zygote.kill()
 
     def close(self) -> None:
         self._zygote.close()

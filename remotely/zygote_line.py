@@ -64,6 +64,10 @@ class ZygoteLine:
         """Start no other zygote when this one ends."""
         self.is_closing = True
 
+    def kill(self) -> None:
+        """End it now; `lost` will be told."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the zygote.
 
