@@ -84,6 +84,41 @@ def _ended(home: Path) -> bool:
     return not processes(str(home))
 
 
+def run(home: Path, *command: str, **variables: str) -> str:
+    """Run a command line of `remotely` for a machine whose files are in `home`."""
+    done = subprocess.run(
+        [SCRIPTS / "remotely", *command],
+        env={**os.environ, "REMOTELY_HOME": str(home), **variables},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"remotely {' '.join(command)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class Here:
+    """A master and its worker on this machine, with room for 16 actors."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.key = home / "keys" / "client.key"
+        run(home, "start", "--port", str(self.port), "--cpus", "16")
+        (self._worker,) = processes(str(home), "remotely.worker")
+        wait_until(self.below_worker, "its zygote")
+
+    def below_worker(self) -> set[int]:
+        """Return the zygote, the actors, and whatever they have started."""
+        return {p.pid for p in self._worker.children(recursive=True) if _lives(p)}
+
+    def stop(self) -> None:
+        run(self.home, "stop", "--port", str(self.port))
+        wait_until(functools.partial(_ended, self.home), f"the end of {self.home.name}")
+
+
 class Started:
     """A master with two joined workers."""
 
@@ -107,17 +142,8 @@ class Started:
         self.run(home, "join", self.address, "--key", key, "--host", host, "--cpus", "8")
 
     def run(self, home: Path, *command: str) -> str:
-        environment = {**os.environ, "REMOTELY_HOME": str(home), "REMOTELY_HOST": home.name}
-        done = subprocess.run(
-            [SCRIPTS / "remotely", *command],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"remotely {' '.join(command)}: {done.stdout}{done.stderr}"
-        return done.stdout
+        """Run a command on the machine of `home`."""
+        return run(home, *command, REMOTELY_HOST=home.name)
 
     def stop(self) -> None:
         self.run(self.home, "stop", "--port", str(self.port))

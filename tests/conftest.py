@@ -1,9 +1,12 @@
 """Clusters for the tests, each in two settings, and the proof that they leave nothing behind.
 
-embedded   master and worker of this process alone, on ipc
+here       a master and a worker on this machine: calls on ipc, and arrays through memory
 joined     a started master, and two workers that joined it over TCP from two loopback
            addresses, each with a copy of worker.key in a home of its own, and so passing for
            machines of their own: their calls go over TCP too
+embedded   master and worker of the test's process alone, for tests of just that
+
+The first two are started once: to start one takes a second of CPU, and hundreds of tests need one.
 """
 
 import tempfile
@@ -14,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import remotely
 from remotely import control
-from tests.clusters import Started, Traces, wait_until
+from tests.clusters import Here, Started, Traces, wait_until
 
 # On a busy machine an example takes as long as it takes: no test claims a time.
 settings.register_profile("remotely", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -59,13 +62,30 @@ def embedded(nothing_left: None) -> None:
 
 
 @pytest.fixture(scope="session")
+def started_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    cluster = Here(tmp_path_factory.mktemp("here"))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def here(started_here: Here, nothing_left: None) -> Iterator[None]:
+    """Connect to a cluster with room for 16 actors, and assert that none of them is left."""
+    before = started_here.below_worker()
+    remotely.connect(started_here.address, key=started_here.key)
+    yield
+    remotely.shutdown()
+    wait_until(lambda: started_here.below_worker() <= before, "the end of all actors")
+
+
+@pytest.fixture(scope="session")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     cluster = Started(tmp_path_factory.mktemp("started"))
     yield cluster
     cluster.stop()
 
 
-@pytest.fixture(params=["embedded", "joined"])
+@pytest.fixture(params=["here", "joined"])
 def cluster(request: pytest.FixtureRequest) -> str:
     """Connect to a cluster, once in each setting."""
     if request.param == "joined":
@@ -73,5 +93,5 @@ def cluster(request: pytest.FixtureRequest) -> str:
         request.getfixturevalue("nothing_left")
         remotely.connect(joined.address, key=joined.key)
     else:
-        request.getfixturevalue("embedded")
+        request.getfixturevalue("here")
     return str(request.param)

@@ -135,21 +135,21 @@ def test_concurrent_calls_run_as_one_and_each_gets_its_own_answer(cluster: str) 
     assert sum(predictor.sizes) == 20
 
 
-def test_a_lone_call_is_a_batch_of_one_after_its_wait(embedded: None) -> None:
+def test_a_lone_call_is_a_batch_of_one_after_its_wait(here: None) -> None:
     predictor = Predictor()
     doubled, total = predictor.predict(np.ones(3))
     assert (doubled.tolist(), float(total)) == ([2.0] * 3, 3.0)
     assert predictor.sizes == [1]
 
 
-def test_a_call_that_was_made_later_runs_later(embedded: None) -> None:
+def test_a_call_that_was_made_later_runs_later(here: None) -> None:
     predictor = Predictor()
     futures = [predictor.predict.submit(np.ones(3)) for _ in range(3)]
     assert predictor.tell("after them") == [3]
     assert all(future.done() or future.result() for future in futures)
 
 
-def test_an_error_reaches_every_caller(embedded: None) -> None:
+def test_an_error_reaches_every_caller(here: None) -> None:
     predictor = Predictor()
     futures = [predictor.fail.submit(i) for i in range(3)]
     for future in futures:
@@ -160,13 +160,13 @@ def test_an_error_reaches_every_caller(embedded: None) -> None:
 
 
 @pytest.mark.parametrize("cls", [OnThreads, Async])
-def test_it_works_on_threads_and_on_an_event_loop(embedded: None, cls: Any) -> None:
+def test_it_works_on_threads_and_on_an_event_loop(here: None, cls: Any) -> None:
     actor = cls()
     futures = [actor.double.submit(i) for i in range(10)]
     assert [future.result() for future in futures] == [2 * i for i in range(10)]
 
 
-def test_several_clients_share_a_batch(embedded: None) -> None:
+def test_several_clients_share_a_batch(here: None) -> None:
     @remotely.remote_class
     class Agent:
         def ask(self, predictor: Any, number: float) -> Any:
@@ -180,7 +180,7 @@ def test_several_clients_share_a_batch(embedded: None) -> None:
     assert max(predictor.sizes) > 1
 
 
-def test_a_batch_of_several_clients_in_a_crowd_answers_each(embedded: None) -> None:
+def test_a_batch_of_several_clients_in_a_crowd_answers_each(here: None) -> None:
     """Results that go back together go to one client; those of a batch may be for several."""
 
     @remotely.remote_class
@@ -203,7 +203,7 @@ def test_a_batch_of_several_clients_in_a_crowd_answers_each(embedded: None) -> N
     assert many.result(20) == [2 * i for i in range(164)]
 
 
-def test_on_a_plain_object_it_takes_and_returns_one(embedded: None) -> None:
+def test_on_a_plain_object_it_takes_and_returns_one(here: None) -> None:
     assert Predictor().predict_one()[1] == 2.0
     assert remotely.local(Predictor).predict(np.ones(3))[1] == 3.0
     assert Predictor.predict.__doc__ == "Twice what was seen, and its sum."

@@ -167,13 +167,13 @@ def test_a_call_runs_in_another_process_and_keeps_its_object(cluster: str) -> No
     ],
     ids=["none", "text", "bytes", "nested", "script-classes", "function"],
 )
-def test_values_arrive_equal(embedded: None, value: Any) -> None:
+def test_values_arrive_equal(here: None, value: Any) -> None:
     arrived = Echo().echo(value)
 
     assert (arrived() == value()) if callable(value) else (arrived == value)
 
 
-def test_a_class_of_the_script_comes_back_as_the_same_class(embedded: None) -> None:
+def test_a_class_of_the_script_comes_back_as_the_same_class(here: None) -> None:
     assert type(Echo().echo(Point(1, 2))) is Point
 
 
@@ -189,7 +189,7 @@ def test_arrays_arrive_equal_writable_and_private(cluster: str, size: int) -> No
     assert np.array_equal(sent, np.arange(size, dtype=np.float32))
 
 
-def test_an_array_may_be_changed_as_soon_as_it_is_submitted_or_returned(embedded: None) -> None:
+def test_an_array_may_be_changed_as_soon_as_it_is_submitted_or_returned(here: None) -> None:
     echo = Echo()
     array = np.zeros(4_000_000)
 
@@ -231,7 +231,7 @@ def test_calls_of_one_client_run_in_the_order_made(cluster: str) -> None:
     assert echo.note(200) == list(range(201))
 
 
-def test_futures_work_with_wait_as_completed_and_await(embedded: None) -> None:
+def test_futures_work_with_wait_as_completed_and_await(here: None) -> None:
     slow, fast = Echo(), Echo()
     futures = [slow.sleep.submit(0.3), fast.sleep.submit(0.0)]
 
@@ -246,14 +246,14 @@ def test_futures_work_with_wait_as_completed_and_await(embedded: None) -> None:
     assert asyncio.run(gathered()) == [1, 2]
 
 
-def test_remotely_submit_is_the_typed_form_of_submit(embedded: None) -> None:
+def test_remotely_submit_is_the_typed_form_of_submit(here: None) -> None:
     echo = Echo(1)
 
     assert remotely.submit(echo.add, 2).result() == 3
     assert remotely.submit(max, 2, 5).result() == 5
 
 
-def test_a_done_callback_may_call_the_same_actor_and_wait(embedded: None) -> None:
+def test_a_done_callback_may_call_the_same_actor_and_wait(here: None) -> None:
     echo = Echo()
     answers: list[int] = []
 
@@ -265,7 +265,7 @@ def test_a_done_callback_may_call_the_same_actor_and_wait(embedded: None) -> Non
     assert answers == [11]
 
 
-def test_many_threads_share_one_handle(embedded: None) -> None:
+def test_many_threads_share_one_handle(here: None) -> None:
     echo = Echo()
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -274,7 +274,7 @@ def test_many_threads_share_one_handle(embedded: None) -> None:
     assert answers == list(range(400))
 
 
-def test_blocking_and_submitted_calls_of_many_threads_do_not_lose_a_reply(embedded: None) -> None:
+def test_blocking_and_submitted_calls_of_many_threads_do_not_lose_a_reply(here: None) -> None:
     echo = Echo()
 
     def both(number: int) -> tuple[int, int]:
@@ -300,7 +300,7 @@ def test_attributes_are_read_and_written_over_there(cluster: str) -> None:
     assert echo.note_of_mine == "kept"
 
 
-def test_static_class_and_special_methods_work_on_a_handle(embedded: None) -> None:
+def test_static_class_and_special_methods_work_on_a_handle(here: None) -> None:
     echo = Echo()
 
     assert echo.static(1) == 2
@@ -310,7 +310,7 @@ def test_static_class_and_special_methods_work_on_a_handle(embedded: None) -> No
     assert echo("loud") == "LOUD"
 
 
-def test_a_handle_passes_for_an_instance_and_shows_its_docs(embedded: None) -> None:
+def test_a_handle_passes_for_an_instance_and_shows_its_docs(here: None) -> None:
     clock = Clock()
 
     assert isinstance(clock, Clock)
@@ -337,7 +337,7 @@ def test_concurrency_runs_so_many_calls_at_a_time(cluster: str) -> None:
     assert {future.result() for future in arrived} == {0, 1, 2, 3}
 
 
-def test_wait_false_makes_plain_calls_return_futures(embedded: None) -> None:
+def test_wait_false_makes_plain_calls_return_futures(here: None) -> None:
     eager = Eager()
 
     assert eager.twice(4).result() == 8
@@ -365,7 +365,7 @@ def test_a_group_is_called_as_one(cluster: str) -> None:
     assert len({echo.pid() for echo in echoes}) == 3
 
 
-def test_a_group_can_be_made_of_handles_and_travels(embedded: None) -> None:
+def test_a_group_can_be_made_of_handles_and_travels(here: None) -> None:
     echoes = remotely.Group([Echo(1), Echo(2)])
 
     assert Boss().call_all(echoes, 10) == [11, 12]
@@ -373,7 +373,7 @@ def test_a_group_can_be_made_of_handles_and_travels(embedded: None) -> None:
         remotely.Group([1])
 
 
-def test_one_failing_member_lets_the_others_finish_first(embedded: None) -> None:
+def test_one_failing_member_lets_the_others_finish_first(here: None) -> None:
     echoes = remotely.group(Echo, 2)
     echoes[0].value = "not a number"
 
@@ -382,7 +382,7 @@ def test_one_failing_member_lets_the_others_finish_first(embedded: None) -> None
     assert echoes[1].value == 1
 
 
-def test_an_interrupt_while_waiting_leaves_the_channel_usable(embedded: None) -> None:
+def test_an_interrupt_while_waiting_leaves_the_channel_usable(here: None) -> None:
     echo = Echo()
 
     def interrupt(future: Any) -> None:
@@ -433,7 +433,7 @@ def test_calls_that_leave_together_are_answered_in_order_and_errors_among_them(
             assert future.result() == expected
 
 
-def test_a_result_is_not_held_back_by_the_call_after_it(embedded: None, tmp_path: Any) -> None:
+def test_a_result_is_not_held_back_by_the_call_after_it(here: None, tmp_path: Any) -> None:
     """Whoever waits for the first results may be what ends the call after them."""
     gate = tmp_path / "gate"
     echo = Echo()
@@ -446,7 +446,7 @@ def test_a_result_is_not_held_back_by_the_call_after_it(embedded: None, tmp_path
     assert [future.result() for future in more] == list(range(60))
 
 
-def test_what_is_held_leaves_without_anybody_waiting(embedded: None) -> None:
+def test_what_is_held_leaves_without_anybody_waiting(here: None) -> None:
     echo = Echo()
     arrived: list[int] = []
     for i in range(100):
@@ -456,7 +456,7 @@ def test_what_is_held_leaves_without_anybody_waiting(embedded: None) -> None:
     wait_until(lambda: all(future.done() for future in futures), "and again, without callbacks")
 
 
-def test_what_was_answered_before_an_exit_in_the_same_crowd_arrives(embedded: None) -> None:
+def test_what_was_answered_before_an_exit_in_the_same_crowd_arrives(here: None) -> None:
     echo = Echo()
     assert echo.echo(0) == 0
     before = [echo.echo.submit(i) for i in range(60)]
@@ -468,13 +468,13 @@ def test_what_was_answered_before_an_exit_in_the_same_crowd_arrives(embedded: No
             future.result()
 
 
-def test_a_value_of_more_arrays_than_a_message_has_frames_arrives(embedded: None) -> None:
+def test_a_value_of_more_arrays_than_a_message_has_frames_arrives(here: None) -> None:
     many = [np.full(2000, n) for n in range(5000)]
     assert [int(array[0]) for array in Echo().echo(many)] == list(range(5000))
 
 
 def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 1 << 20)
     monkeypatch.setattr(arena, "SUPPORTED", False)  # what is lent is no message
@@ -499,7 +499,7 @@ def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
 
 
 def test_a_call_is_cancelled_only_if_it_never_runs(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "LOOK_S", 3600)  # what is held leaves when somebody waits
     echo = Echo()
@@ -520,7 +520,7 @@ def test_a_call_is_cancelled_only_if_it_never_runs(
     assert not later.cancel()
 
 
-def test_cancelling_while_calls_leave_and_are_answered_never_tells_a_lie(embedded: None) -> None:
+def test_cancelling_while_calls_leave_and_are_answered_never_tells_a_lie(here: None) -> None:
     echo = Echo()
     cancelled: set[int] = set()
     for begin in range(0, 2000, 200):

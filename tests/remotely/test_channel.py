@@ -42,7 +42,7 @@ def by_the_loop(line: Channel, _: CallFuture[Any]) -> None:
 
 @pytest.mark.parametrize("sent", [by_a_wait, by_a_callback, by_the_loop])
 def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_of_its_reply(
-    embedded: None,
+    here: None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     sent: Callable[[Channel, CallFuture[Any]], None],

@@ -72,7 +72,7 @@ def test_a_long_name_is_shortened_in_the_middle() -> None:
 
 
 def test_breakpoint_in_an_actor_says_what_to_do_and_goes_on(
-    embedded: None, capfd: pytest.CaptureFixture[str]
+    here: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     actor = Selfaware()
 

@@ -43,13 +43,13 @@ def test_actors_that_wait_for_each_other_are_told_in_seconds(cluster: str, size:
 
 
 @pytest.mark.parametrize("method", ["ask", "ask_later"])
-def test_an_actor_that_calls_itself_is_told_at_once(embedded: None, method: str) -> None:
+def test_an_actor_that_calls_itself_is_told_at_once(here: None, method: str) -> None:
     (node,) = ring(1)
     with pytest.raises(remotely.Deadlock, match=r"Node-1\.ask is called by its own actor"):
         getattr(node, method).submit(1).result(1.5)
 
 
-def test_actors_with_a_thread_to_spare_may_call_each_other(embedded: None) -> None:
+def test_actors_with_a_thread_to_spare_may_call_each_other(here: None) -> None:
     nodes = ring(2, concurrency=2)
     assert nodes[0].ask.submit(3).result(10) == 3
     (alone,) = ring(1, concurrency=2)

@@ -130,7 +130,7 @@ class Cancelled:
         return 1
 
 
-def test_a_cancelled_error_of_a_plain_method_is_an_answer_and_ends_nobody(embedded: None) -> None:
+def test_a_cancelled_error_of_a_plain_method_is_an_answer_and_ends_nobody(here: None) -> None:
     actor = Cancelled()
     with pytest.raises(asyncio.CancelledError):
         actor.run()
@@ -158,7 +158,7 @@ class Halt(BaseException):
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, Halt])
 def test_an_interrupt_that_a_method_raises_is_an_answer_and_ends_nobody(
-    embedded: None, kind: type[BaseException]
+    here: None, kind: type[BaseException]
 ) -> None:
     actor = Cancelled()
     with pytest.raises(kind, match="by hand"):
@@ -168,7 +168,7 @@ def test_an_interrupt_that_a_method_raises_is_an_answer_and_ends_nobody(
     assert actor.count() == 1
 
 
-def test_so_is_that_of_an_async_or_a_batched_method(embedded: None) -> None:
+def test_so_is_that_of_an_async_or_a_batched_method(here: None) -> None:
     actor: Any = Interrupted()
     for method, arguments in ((actor.later, ()), (actor.many, (1,))):
         with pytest.raises(KeyboardInterrupt):
@@ -208,7 +208,7 @@ def test_such_an_error_may_be_passed_and_returned(cluster: str) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups of exceptions")
-def test_such_an_error_may_be_in_a_group_of_exceptions(embedded: None) -> None:
+def test_such_an_error_may_be_in_a_group_of_exceptions(here: None) -> None:
     with pytest.raises(ExceptionGroup_) as raised:
         Worker().fail("group")
     value, odd = raised.value.exceptions
@@ -229,7 +229,7 @@ def test_a_remote_traceback_names_the_actor_its_process_and_its_machine(cluster:
 
 
 @pytest.mark.parametrize("kind", ["choosy", "locked"])
-def test_an_error_that_cannot_travel_arrives_as_text(embedded: None, kind: str) -> None:
+def test_an_error_that_cannot_travel_arrives_as_text(here: None, kind: str) -> None:
     worker = Worker()
 
     with pytest.raises(remotely.ActorRaised, match=kind.title()):
@@ -244,7 +244,7 @@ def test_a_constructor_that_raises_tells_where_the_object_is_made(cluster: str) 
     assert "__init__" in str(raised.value.__cause__)
 
 
-def test_a_process_that_ends_in_the_constructor_is_told(embedded: None) -> None:
+def test_a_process_that_ends_in_the_constructor_is_told(here: None) -> None:
     with pytest.raises(remotely.ActorDied) as died:
         Worker("exit")
 
@@ -272,7 +272,7 @@ def test_a_death_names_its_exit_and_the_last_words(cluster: str, how: str, exit_
     assert not again.value.may_have_run
 
 
-def test_an_exit_on_a_thread_of_an_actor_is_told_too(embedded: None) -> None:
+def test_an_exit_on_a_thread_of_an_actor_is_told_too(here: None) -> None:
     worker = remotely.options(Worker, concurrency=2)()
 
     with pytest.raises(remotely.ActorDied) as died:
@@ -292,7 +292,7 @@ def test_all_calls_in_flight_end_when_their_actor_dies(cluster: str) -> None:
 
 
 def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The news of a death comes from the master, and may overtake those of the connection."""
     monkeypatch.setattr(Channel, "_hear_monitor", lambda self: None)
@@ -306,7 +306,7 @@ def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of
 
 
 def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its descriptor goes with its thread: later it may be somebody else's file."""
     worker = Worker()
@@ -336,7 +336,7 @@ def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
     assert all(woken)
 
 
-def test_an_unknown_method_is_told_before_the_call_leaves(embedded: None) -> None:
+def test_an_unknown_method_is_told_before_the_call_leaves(here: None) -> None:
     worker = Worker()
 
     with pytest.raises(AttributeError, match="did you mean 'work'"):
@@ -356,7 +356,7 @@ def test_unknown_options_and_bad_values_are_told_at_the_decorator() -> None:
         remotely.options(int)
 
 
-def test_an_argument_that_does_not_pickle_is_named_and_nothing_leaves(embedded: None) -> None:
+def test_an_argument_that_does_not_pickle_is_named_and_nothing_leaves(here: None) -> None:
     worker = Worker()
 
     with pytest.raises(remotely.NotPicklable, match=r"args\[0\]\['key'\]\[1\].*lock"):
@@ -366,7 +366,7 @@ def test_an_argument_that_does_not_pickle_is_named_and_nothing_leaves(embedded: 
     assert worker.work(2) == 2
 
 
-def test_a_result_that_does_not_pickle_is_named_and_the_actor_lives(embedded: None) -> None:
+def test_a_result_that_does_not_pickle_is_named_and_the_actor_lives(here: None) -> None:
     worker = Worker()
 
     with pytest.raises(remotely.NotPicklable, match=r"the result of lock.*lock"):
@@ -374,7 +374,7 @@ def test_a_result_that_does_not_pickle_is_named_and_the_actor_lives(embedded: No
     assert worker.work(2) == 2
 
 
-def test_a_hostile_argument_harms_only_its_own_call(embedded: None) -> None:
+def test_a_hostile_argument_harms_only_its_own_call(here: None) -> None:
     worker, other = Worker(), Worker()
 
     with pytest.raises(ValueError, match="not a number"):
@@ -386,7 +386,7 @@ def test_a_hostile_argument_harms_only_its_own_call(embedded: None) -> None:
     assert other.work(3) == 3
 
 
-def test_a_call_that_takes_too_long_times_out_and_still_runs(embedded: None) -> None:
+def test_a_call_that_takes_too_long_times_out_and_still_runs(here: None) -> None:
     worker = Worker()
 
     slow = worker.sleep.submit(0.4)
@@ -441,7 +441,7 @@ def test_room_that_comes_free_goes_to_who_waits(nothing_left: None) -> None:
     assert Worker().work(5) == 5
 
 
-def test_a_taken_name_is_told(embedded: None) -> None:
+def test_a_taken_name_is_told(here: None) -> None:
     held = remotely.options(Worker, name="unique")()
 
     with pytest.raises(remotely.NameTaken, match=r"get_actor\('unique'\).*kill.*another name"):
@@ -449,7 +449,7 @@ def test_a_taken_name_is_told(embedded: None) -> None:
     assert held.work() == 1
 
 
-def test_memory_beyond_the_limit_ends_that_actor_alone(embedded: None) -> None:
+def test_memory_beyond_the_limit_ends_that_actor_alone(here: None) -> None:
     worker, other = remotely.options(Worker, memory="400MiB")(), Worker()
     assert worker.eat(1) == 1 << 20
 
@@ -509,12 +509,12 @@ def test_a_missing_or_wrong_key_is_refused_in_words(
         remotely.connect(started.address, key=tmp_path / "keys" / "client.key")
 
 
-def test_connecting_twice_is_told(embedded: None) -> None:
+def test_connecting_twice_is_told(here: None) -> None:
     with pytest.raises(remotely.RemotelyError, match="connected already"):
         remotely.connect()
 
 
-def test_a_forked_child_is_told_and_does_not_hang(embedded: None) -> None:
+def test_a_forked_child_is_told_and_does_not_hang(here: None) -> None:
     worker = Worker()
     read, write = os.pipe()
     child = os.fork()

@@ -36,7 +36,7 @@ def channel_of(actor: Any) -> Any:
 
 
 def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
-    embedded: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 40)
     slow = Slow()
@@ -49,7 +49,7 @@ def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
 
 
 def test_bytes_in_flight_are_bounded_a_handle(
-    embedded: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(in_flight, "BYTES_A_HANDLE", 3_500_000)
     slow = Slow()
@@ -64,7 +64,7 @@ def test_bytes_in_flight_are_bounded_a_handle(
 
 
 def test_a_value_larger_than_the_bound_goes_alone(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_flight, "BYTES_A_HANDLE", 100_000)
     slow = Slow()
@@ -73,7 +73,7 @@ def test_a_value_larger_than_the_bound_goes_alone(
 
 
 def test_a_done_callback_that_submits_is_never_held_back(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 1)
     slow = Slow()
@@ -90,7 +90,7 @@ def test_a_done_callback_that_submits_is_never_held_back(
     assert over.wait(20)
 
 
-def test_a_dead_actor_holds_nobody_back(embedded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_actor_holds_nobody_back(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 5)
     slow = Slow()
     futures = [slow.work.submit(seconds=60.0) for _ in range(5)]
@@ -155,7 +155,7 @@ def test_a_script_may_open_as_many_files_as_its_machine_permits(nothing_left: No
 # --- results --------------------------------------------------------------------------------------
 
 
-def test_results_are_kept_with_their_futures_and_go_with_them(embedded: None) -> None:
+def test_results_are_kept_with_their_futures_and_go_with_them(here: None) -> None:
     """They are not counted: an actor never waits for a reader."""
     slow = Slow()
     futures = [slow.give.submit(1 << 20) for _ in range(50)]

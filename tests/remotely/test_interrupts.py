@@ -134,7 +134,7 @@ def test_a_signal_handler_may_call_at_any_moment(cluster: str) -> None:
 
 
 def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     echo = Echo()
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile
     assert (echo.echo(LARGE) == LARGE).all()
 
 
-def test_a_done_callback_may_wait_for_a_call_whose_reply_came_with_its_own(embedded: None) -> None:
+def test_a_done_callback_may_wait_for_a_call_whose_reply_came_with_its_own(here: None) -> None:
     echo = Echo()
     waited = []
     first, second = echo.echo.submit(1), echo.echo.submit(2)
@@ -161,7 +161,7 @@ def test_a_done_callback_may_wait_for_a_call_whose_reply_came_with_its_own(embed
 
 
 def test_the_callbacks_of_calls_that_end_with_their_actor_can_be_interrupted(
-    embedded: None,
+    here: None,
 ) -> None:
     echo = Echo()
     shielded: list[int] = []

@@ -107,7 +107,7 @@ def test_a_record_has_the_names_the_place_and_the_process_of_where_it_was_logged
     assert text == "[Talker-1] WARNING careful"
 
 
-def test_the_levels_of_the_script_decide_what_is_sent(embedded: None, kept: Kept) -> None:
+def test_the_levels_of_the_script_decide_what_is_sent(here: None, kept: Kept) -> None:
     logging.getLogger("noisy").setLevel(logging.ERROR)
     logging.getLogger("detailed").setLevel(logging.DEBUG)
     try:
@@ -123,7 +123,7 @@ def test_the_levels_of_the_script_decide_what_is_sent(embedded: None, kept: Kept
         logging.getLogger("detailed").setLevel(logging.NOTSET)
 
 
-def test_a_logger_that_was_made_quiet_later_stays_quiet(embedded: None, kept: Kept) -> None:
+def test_a_logger_that_was_made_quiet_later_stays_quiet(here: None, kept: Kept) -> None:
     talker = Talker()
     logging.getLogger("noisy").setLevel(logging.ERROR)
     try:
@@ -135,7 +135,7 @@ def test_a_logger_that_was_made_quiet_later_stays_quiet(embedded: None, kept: Ke
         logging.getLogger("noisy").setLevel(logging.NOTSET)
 
 
-def test_arguments_and_exceptions_travel_as_text(embedded: None, kept: Kept) -> None:
+def test_arguments_and_exceptions_travel_as_text(here: None, kept: Kept) -> None:
     talker = Talker()
     talker.says_objects()
     talker.fails()
@@ -149,14 +149,14 @@ def test_arguments_and_exceptions_travel_as_text(embedded: None, kept: Kept) -> 
     assert "in fails" in text
 
 
-def test_warnings_that_an_actor_captures_are_records(embedded: None, kept: Kept) -> None:
+def test_warnings_that_an_actor_captures_are_records(here: None, kept: Kept) -> None:
     talker = Talker()
     talker.warns()
     wait_until(lambda: kept.of("py.warnings"), "the warning")
     assert "UserWarning: beware" in kept.of("py.warnings")[0]
 
 
-def test_what_it_logged_just_before_its_death_arrives(embedded: None, kept: Kept) -> None:
+def test_what_it_logged_just_before_its_death_arrives(here: None, kept: Kept) -> None:
     talker = Talker()
     with pytest.raises(remotely.ActorDied) as died:
         talker.dies()
@@ -164,7 +164,7 @@ def test_what_it_logged_just_before_its_death_arrives(embedded: None, kept: Kept
     wait_until(lambda: kept.of("talker"), "the last words")
 
 
-def test_an_actor_of_an_actor_logs_to_the_script_at_the_root(embedded: None, kept: Kept) -> None:
+def test_an_actor_of_an_actor_logs_to_the_script_at_the_root(here: None, kept: Kept) -> None:
     maker = Talker()
     maker.has_another_say("from below")
     wait_until(lambda: kept.of("talker"), "the record")
@@ -172,7 +172,7 @@ def test_an_actor_of_an_actor_logs_to_the_script_at_the_root(embedded: None, kep
 
 
 def test_a_format_of_an_actors_own_shows_once_and_where_it_was_set_up(
-    embedded: None, kept: Kept, capfd: pytest.CaptureFixture[str]
+    here: None, kept: Kept, capfd: pytest.CaptureFixture[str]
 ) -> None:
     talker = Talker()
     talker.configures(logging.DEBUG)
@@ -182,7 +182,7 @@ def test_a_format_of_an_actors_own_shows_once_and_where_it_was_set_up(
 
 
 def test_a_file_of_an_actors_own_does_not_keep_records_from_the_script(
-    embedded: None, kept: Kept, tmp_path: Path
+    here: None, kept: Kept, tmp_path: Path
 ) -> None:
     talker = Talker()
     talker.writes_to(str(tmp_path / "own.log"))
@@ -308,7 +308,7 @@ def test_in_one_process_records_have_the_name_of_the_object_that_runs(
 # --- too many -------------------------------------------------------------------------------------
 
 
-def test_a_flood_is_cut_short_and_what_was_left_out_is_told(embedded: None, kept: Kept) -> None:
+def test_a_flood_is_cut_short_and_what_was_left_out_is_told(here: None, kept: Kept) -> None:
     talker = Talker()
     talker.says_much(1000)  # a megabyte, of which a quarter may pass in a second
 

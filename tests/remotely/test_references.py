@@ -104,7 +104,7 @@ RAISING: dict[str, Callable[[Any], object]] = {
 }
 
 
-def test_an_error_dies_where_it_is_caught(embedded: None, no_collector: None) -> None:
+def test_an_error_dies_where_it_is_caught(here: None, no_collector: None) -> None:
     actor = Actor()
     for name, raising in RAISING.items():
         caught = None
@@ -183,7 +183,7 @@ def test_who_waits_for_room_collects_the_garbage_that_fills_it() -> None:
     assert Actor().work() == 1
 
 
-@pytest.mark.usefixtures("embedded", "no_collector")
+@pytest.mark.usefixtures("here", "no_collector")
 def test_an_error_that_arrives_for_nobody_leaves_nothing() -> None:
     actor = Actor()
     future = actor.boom.submit()

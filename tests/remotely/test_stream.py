@@ -106,7 +106,7 @@ def test_an_item_is_what_it_was_when_it_was_yielded(cluster: str) -> None:
     assert [float(array[0]) for array in Source().arrays(6)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_nothing_runs_before_the_first_item_is_asked_for(embedded: None) -> None:
+def test_nothing_runs_before_the_first_item_is_asked_for(here: None) -> None:
     source = Source()
 
     stream = source.count(10)
@@ -116,7 +116,7 @@ def test_nothing_runs_before_the_first_item_is_asked_for(embedded: None) -> None
     stream.close()
 
 
-def test_the_actor_works_ahead_by_a_few_items_and_no_more(embedded: None) -> None:
+def test_the_actor_works_ahead_by_a_few_items_and_no_more(here: None) -> None:
     source = Source()
 
     stream = source.count(1000)
@@ -126,7 +126,7 @@ def test_the_actor_works_ahead_by_a_few_items_and_no_more(embedded: None) -> Non
     assert list(stream) == list(range(3, 1000))
 
 
-def test_other_calls_are_served_between_two_items(embedded: None) -> None:
+def test_other_calls_are_served_between_two_items(here: None) -> None:
     source = Source()
 
     stream = source.count(100)
@@ -136,7 +136,7 @@ def test_other_calls_are_served_between_two_items(embedded: None) -> None:
     assert list(stream)[-1] == 99_000
 
 
-def test_with_concurrency_calls_are_served_while_an_item_is_made(embedded: None) -> None:
+def test_with_concurrency_calls_are_served_while_an_item_is_made(here: None) -> None:
     source = SharedSource()
     stream = source.held()
     assert next(stream) == 1
@@ -146,7 +146,7 @@ def test_with_concurrency_calls_are_served_while_an_item_is_made(embedded: None)
     assert list(stream) == [2]
 
 
-def test_with_concurrency_attributes_are_served_at_the_same_time(embedded: None) -> None:
+def test_with_concurrency_attributes_are_served_at_the_same_time(here: None) -> None:
     source = SharedSource()
     with ThreadPoolExecutor(1) as other:
         held = other.submit(getattr, source, "held_value")
@@ -159,7 +159,7 @@ def test_with_concurrency_attributes_are_served_at_the_same_time(embedded: None)
 
 
 def test_with_concurrency_the_items_of_a_stream_are_made_one_at_a_time_and_in_order(
-    embedded: None,
+    here: None,
 ) -> None:
     source = SharedSource()
 
@@ -172,7 +172,7 @@ def test_with_concurrency_the_items_of_a_stream_are_made_one_at_a_time_and_in_or
     assert [next(stream) for _ in range(AHEAD)] == [1, 2, 3, 4]
 
 
-def test_with_concurrency_an_interrupt_in_a_method_is_its_answer(embedded: None) -> None:
+def test_with_concurrency_an_interrupt_that_a_method_raises_is_its_answer(here: None) -> None:
     source = SharedSource()
     with pytest.raises(KeyboardInterrupt):
         source.interrupt()
@@ -181,7 +181,7 @@ def test_with_concurrency_an_interrupt_in_a_method_is_its_answer(embedded: None)
 
 @pytest.mark.parametrize("how", ["close", "break", "forget"])
 def test_a_consumer_that_stops_closes_the_generator_over_there(
-    embedded: None, tmp_path: Path, how: str
+    here: None, tmp_path: Path, how: str
 ) -> None:
     source = Source(str(tmp_path))
 
@@ -231,11 +231,11 @@ def test_async_generators_are_streams_too(cluster: str) -> None:
     assert list(zip(first, second, strict=True)) == [(n, n) for n in range(20)]
 
 
-def test_a_stream_keeps_its_actor(embedded: None) -> None:
+def test_a_stream_keeps_its_actor(here: None) -> None:
     assert list(Source().count(5)) == [0, 1, 2, 3, 4]
 
 
-def test_merge_yields_from_whichever_is_ready(embedded: None) -> None:
+def test_merge_yields_from_whichever_is_ready(here: None) -> None:
     slow, fast = Source(), Source()
 
     seen = []
@@ -255,7 +255,7 @@ def test_merge_ends_with_the_last_of_its_streams(cluster: str) -> None:
     assert sorted(items) == sorted([*range(10)] * 3)
 
 
-def test_merge_closes_all_when_its_consumer_stops(embedded: None, tmp_path: Path) -> None:
+def test_merge_closes_all_when_its_consumer_stops(here: None, tmp_path: Path) -> None:
     source = Source(str(tmp_path))
 
     merged = remotely.merge([source.count(1000)])

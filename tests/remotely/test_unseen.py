@@ -120,7 +120,7 @@ def test_a_call_that_is_submitted_and_forgotten_tells_its_error_once(
 
 
 def test_an_actor_that_was_killed_tells_of_the_calls_it_never_answered(
-    embedded: None, capsys: pytest.CaptureFixture[str]
+    here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     actor: Any = Actor()
     pid = actor.pid()
@@ -130,7 +130,7 @@ def test_an_actor_that_was_killed_tells_of_the_calls_it_never_answered(
 
 
 def test_calls_that_are_waited_for_streams_and_ends_on_purpose_say_nothing(
-    embedded: None, capsys: pytest.CaptureFixture[str]
+    here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group: Any = remotely.group(Actor, 2)
     with pytest.raises(KeyError):

@@ -41,7 +41,7 @@ def test_a_memory_is_learnt(tmp_path: Path) -> None:
     assert "is reached" in a3c.train(config, run=tmp_path / "run").ended
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_processes_learn_and_in_step_they_repeat_a_run(tmp_path: Path) -> None:
     assert "is reached" in a3c.train(CONFIG, run=tmp_path / "free").ended
     (row,) = metrics.read(tmp_path / "free" / "metrics.csv")

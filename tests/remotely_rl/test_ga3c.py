@@ -463,7 +463,7 @@ def test_a_memory_is_refused_with_what_would_take_one(tmp_path: Path) -> None:
         ga3c.train(config, run=tmp_path / "run")
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_in_processes_every_request_gets_its_own_answer_from_however_many_predictors() -> None:
     config = dataclasses.replace(CONFIG, predict_requests=4, train_rows=10**6)
     made: Any = ga3c.brain_of(config)
@@ -487,7 +487,7 @@ def test_in_processes_every_request_gets_its_own_answer_from_however_many_predic
     remotely.close(brain)
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_in_processes_it_learns_while_the_numbers_of_each_are_tried_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

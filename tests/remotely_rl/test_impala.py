@@ -248,7 +248,7 @@ def test_a_memory_is_learnt_with_replays_in_seconds(tmp_path: Path) -> None:
     assert "is reached" in impala.train(config, run=tmp_path / "run").ended
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_processes_that_run_free_are_behind_and_in_rounds_they_repeat_a_run(
     tmp_path: Path,
 ) -> None:

@@ -150,7 +150,7 @@ def test_a_game_of_one_step_is_learnt_in_seconds(
     assert "is reached" in n_step_q.train(config, run=tmp_path / "run").ended
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_processes_learn_it_by_a_rule_of_choice(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, sync="semi_async:n=2")
 

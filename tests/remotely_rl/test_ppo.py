@@ -177,7 +177,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(
         toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_in_processes_too_and_overlapping_a_seed_repeats_its_run_one_update_behind(
     tmp_path: Path,
 ) -> None:

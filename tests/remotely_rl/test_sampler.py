@@ -527,7 +527,7 @@ def who(rollout: Rollout) -> int:
     return int(rollout.episodes[0].score)
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_every_actor_is_heard_and_one_that_is_killed_is_replaced_with_the_newest_parameters() -> (
     None
 ):

@@ -103,7 +103,7 @@ def heard(server: ParameterServer) -> set[int]:
     return processes
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     "word",
     [
@@ -129,7 +129,7 @@ def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None
     assert not torch.equal(live.parameters, Regression(0).flat.vector)
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("word", ["synchronous", "semi_async:n=2"])
 def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -> None:
     said: list[str] = []
@@ -170,7 +170,7 @@ def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
         serve(server, 1)
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_what_work_raises_reaches_who_takes() -> None:
     class Broken(Regression):
         def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
@@ -196,7 +196,7 @@ def test_workers_are_told_what_the_server_tells() -> None:
     assert Listening.heard == [None, None, None, 0, 1, 2, 3, 4]
 
 
-@pytest.mark.usefixtures("embedded")
+@pytest.mark.usefixtures("here")
 def test_a_worker_s_network_is_the_one_whose_parameters_it_is_given() -> None:
     network = models.SmallCNN((4, 42, 42), 6)  # its weights lie channels last; sent, they do not
     twin = Looking(copy.deepcopy(network), 0)
