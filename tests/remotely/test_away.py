@@ -12,19 +12,7 @@ import remotely
 from remotely.client import client_of
 from remotely.control import Status
 from tests.clusters import Started, processes, wait_until
-
-
-@remotely.remote_class
-class Counter:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self) -> int:
-        self.count += 1
-        return self.count
-
-    def pid(self) -> int:
-        return os.getpid()
+from tests.remotely.counter import Counter
 
 
 @pytest.fixture

@@ -966,15 +966,21 @@ def test_a_new_master_does_not_wait_for_ever_for_a_client_that_is_gone(
     assert client.finds(actor=detached.actor).location is not None
 
 
-def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
-    world: World, client: Client, worker: Worker
-) -> None:
+def outlives_the_master(world: World, client: Client, worker: Worker) -> Client:
+    """Return an actor that makes calls, at a new master to which its worker has not come back."""
     home = client.has(worker)
     inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
     inside.hears(control.Welcome)
     worker.vanishes()
     world.end_master()
     world.start_master()
+    return inside
+
+
+def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
+    world: World, client: Client, worker: Worker
+) -> None:
+    inside = outlives_the_master(world, client, worker)
     assert world.master is not None
     door = world.master._door
     world.until(lambda: bool(door._undecided), "its knock at the door")
@@ -997,12 +1003,7 @@ def test_an_actor_that_was_refused_comes_again_when_its_worker_is_back(
 ) -> None:
     """libzmq does not try again whom a door has refused."""
     monkeypatch.setattr(master_module, "RETURN_S", 0.01)
-    home = client.has(worker)
-    inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
-    inside.hears(control.Welcome)
-    worker.vanishes()
-    world.end_master()
-    world.start_master()
+    inside = outlives_the_master(world, client, worker)
     inside.says(control.Beat())
     world.until(lambda: "unknown key" in caplog.text, "its refusal")
     again = Peer(world, world.worker_key, worker.introduction)

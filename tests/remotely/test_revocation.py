@@ -11,22 +11,12 @@ import remotely
 from remotely import keys
 from remotely.errors import NotAllowed
 from tests.clusters import Started, wait_until
-
-
-@remotely.remote_class
-class Counter:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self) -> int:
-        self.count += 1
-        return self.count
-
+from tests.remotely.counter import Counter
 
 SCRIPT = """
 import sys, time
 import remotely
-from tests.remotely.test_revocation import Counter
+from tests.remotely.counter import Counter
 remotely.connect(sys.argv[1], key=sys.argv[2])
 shared, own = remotely.get_actor("shared"), Counter()
 print("ready", flush=True)

@@ -1,0 +1,18 @@
+"""The class of which tests make actors when any would do: what it holds shows what ran."""
+
+import os
+
+import remotely
+
+
+@remotely.remote_class
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
