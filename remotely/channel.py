@@ -216,9 +216,10 @@ class Channel:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.register(wake, select.POLLIN)
-        leads = False
+        leads = has_looked = False
         outer: int | None = None  # ours, if this is a signal handler's wait within our own
         blocks = None
+        within, me.waits = me.waits, True
         try:
             if self._blocked is not None and deadline is None:
                 blocks = self._blocked if self._blocked.begin(self.location, future) else None
@@ -227,7 +228,10 @@ class Channel:
             while not future.answered:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    return
+                    if has_looked:
+                        return
+                    left_s = 0.0  # what has arrived counts
+                has_looked = True
                 if blocks is not None:
                     left_s = blocks.go_on(self.location, begin)
                 with self._lock:
@@ -263,10 +267,11 @@ class Channel:
             self._leave_to_loop(arrived)
             raise
         finally:
+            me.waits = within
             if blocks is not None:
                 blocks.end()
-            if outer is not None:  # its socket's edge may be gone
-                os.eventfd_write(outer, 1)
+            if within:  # its socket's edge may be gone, or its word taken here
+                os.eventfd_write(wake, 1)
         self._soon = time.monotonic() - begin < SOON_S
 
     def attend(self) -> None:
@@ -621,7 +626,8 @@ class Channel:
             return
         self._may_share = False  # asked once
         future: CallFuture[Any] = CallFuture("the actor")
-        future.add_done_callback(self._open_memory)
+        # On the loop's thread, which no signal interrupts half-way.
+        future.add_done_callback(lambda done: self._loop.call(partial(self._open_memory, done)))
         address = codec.Encoded((control.write(ours.address),), ())
         self.send(Kind.OPEN, "", Parcel(address), future, background=True)
 

@@ -33,11 +33,16 @@ Arrived = deque[Arrival]
 
 
 class OfThread:
-    """What one thread has to receive with.  `wake` is an eventfd that goes with the thread."""
+    """What one thread has to receive with.  `wake` is an eventfd that goes with the thread.
+
+    All its waits share it.  So a wait within another, in a signal handler, hands on a word that may
+    have been for the outer one.
+    """
 
     def __init__(self) -> None:
         self.arrived: Arrived = deque()
         self.hands_over = False
+        self.waits = False
         self._wake = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.wake = self._wake.fd
 

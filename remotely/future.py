@@ -2,8 +2,12 @@
 
 A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
 here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
-reply.  So all futures of calls share one, and `__init__` and `set_result` below do what those of
-the base would.
+reply.  So all futures of calls share one, and what is below does what the base would.
+
+The standard library's `wait` and `as_completed` hold the conditions of all their futures at once,
+taken in the order of the futures' ids.  A shared one would be taken too early by some thread, and
+two that wait for futures of both kinds could each hold what the other wants.  So `_condition`, by
+which they ask, is each future's own, made when they ask; whoever settles it takes that one first.
 
 Who waits for one receives its reply on its own thread (see channel.py), so a plain call has no
 hand-over from another thread on its way.  Who wants to be told (a callback, an await, `wait` and
@@ -21,7 +25,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from typing import Any, Protocol, TypeVar
 
@@ -60,7 +64,7 @@ class CallFuture(Future[R]):
     _unseen: Unseen | None = None
 
     def __init__(self, what: str, keep: object = None) -> None:
-        self._condition = _condition
+        self._own: Condition | None = None
         self._state = "PENDING"
         self._result = None
         self._exception = None
@@ -82,7 +86,9 @@ class CallFuture(Future[R]):
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
         try:
-            return super().result()
+            if self._exception is None:
+                raise CancelledError
+            raise self._exception
         finally:
             del self
 
@@ -92,7 +98,9 @@ class CallFuture(Future[R]):
             self.wait(timeout)
         if self._unseen is not None:
             self._see()
-        return super().exception()
+        if self.cancelled():
+            raise CancelledError
+        return self._exception
 
     def cancel(self) -> bool:
         """Take the call back if it has not left: true means that it never runs, false that it does.
@@ -103,14 +111,15 @@ class CallFuture(Future[R]):
         with shield:
             if self.answered or receiver is None or not receiver.recall(self):
                 return self.cancelled()
-            with self._condition:
-                self._state = "CANCELLED_AND_NOTIFIED"
-                for watcher in self._watchers or ():
-                    watcher.add_cancelled(self)
-                self._condition.notify_all()
-            self._finish()
+            self._settle("CANCELLED_AND_NOTIFIED", None, None)
         self.tell()
         return True
+
+    def cancelled(self) -> bool:
+        return self._state == "CANCELLED_AND_NOTIFIED"
+
+    def done(self) -> bool:
+        return self._state != "PENDING"
 
     def running(self) -> bool:
         """Tell whether the call has left, and its outcome is not known."""
@@ -139,39 +148,68 @@ class CallFuture(Future[R]):
         """Note the outcome.  Whoever is interrupted in it may do it again."""
         if self._watchers:  # they are to hear of it once
             with shield:
-                self._settle(result, error)
+                self._settle("FINISHED", result, error)
         else:
-            self._settle(result, error)
+            self._settle("FINISHED", result, error)
 
-    def _settle(self, result: R | None, error: BaseException | None) -> None:
-        with self._condition:
-            if self._state == "PENDING":
-                self._result, self._exception = result, error
-                self._state = "FINISHED"
-                if error is not None and self.on_unseen is not None:
-                    self._unseen = Unseen(self.what, error, self.on_unseen)
-                for watcher in self._watchers or ():
-                    (watcher.add_result if error is None else watcher.add_exception)(self)
-            self._condition.notify_all()
+    def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
+        with _shared:
+            own = self._own
+            if own is None:
+                self._note(state, result, error)
+        if own is not None:
+            with own, _shared:
+                self._note(state, result, error)
+        self.answered = True
         self._finish()
+
+    def _note(self, state: str, result: R | None, error: BaseException | None) -> None:
+        if self._state == "PENDING":
+            self._result, self._exception = result, error
+            self._state = state
+            if error is not None and self.on_unseen is not None:
+                self._unseen = Unseen(self.what, error, self.on_unseen)
+            for watcher in self._watchers or ():
+                if state != "FINISHED":
+                    watcher.add_cancelled(self)
+                else:
+                    (watcher.add_result if error is None else watcher.add_exception)(self)
+        _shared.notify_all()
 
     def tell(self) -> None:
         """Run the done-callbacks, if it is done.  Who is interrupted may call it again."""
         while self.answered and self._done_callbacks:
-            try:
-                callback = self._done_callbacks.pop(0)
-            except IndexError:  # another thread was first
-                return
-            try:
-                callback(self)
-            except (Exception, SystemExit) as error:
-                # An exit would end whatever thread is telling, maybe the client's loop, in silence.
-                if isinstance(error, SystemExit) and _is_main_thread():
-                    raise
-                log.exception("a done-callback of %s failed", self.what)
+            self._tell_next()
+
+    def _tell_next(self) -> None:
+        taken: list[Any] = []
+        try:
+            # In one call, at whose end an interrupt may strike: then `taken` has it.
+            taken.extend(map(self._done_callbacks.pop, (0,)))
+            callback, taken = taken[0], []
+        except IndexError:  # another thread was first
+            return
+        finally:
+            self._done_callbacks[:0] = taken
+        self._run(callback)
+
+    def _run(self, callback: Callable[[Future[R]], object]) -> None:
+        try:
+            callback(self)
+        except (Exception, SystemExit) as error:
+            # An exit would end whatever thread is telling, maybe the client's loop, in silence.
+            if isinstance(error, SystemExit) and _is_main_thread():
+                raise
+            log.exception("a done-callback of %s failed", self.what)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        super().add_done_callback(fn)
+        with _shared:
+            is_done = self.done()
+            if not is_done:
+                self._done_callbacks.append(fn)
+        if is_done:
+            self._run(fn)
+            return
         receiver = self.receiver
         if not self.answered and receiver is not None:
             receiver.attend()
@@ -191,8 +229,17 @@ class CallFuture(Future[R]):
 
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""
-        with self._condition:
-            self._condition.wait_for(self.done, timeout)
+        with _shared:
+            _shared.wait_for(self.done, timeout)
+
+    def _own_condition(self) -> Condition:
+        """What the standard library locks, while it looks at the states of several futures."""
+        with _shared:
+            if self._own is None:
+                self._own = Condition()
+            return self._own
+
+    _condition: Condition = property(_own_condition)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
         """Where the standard library's `wait` and `as_completed` add what is to be told.
@@ -218,11 +265,10 @@ class CallFuture(Future[R]):
             raise InvalidStateError(f"{self._state}: {self!r}")
 
     def _finish(self) -> None:
-        self.answered = True
         self.keep = None
 
 
-_condition = Condition()
+_shared = Condition()
 
 
 def _is_main_thread() -> bool:
@@ -231,8 +277,8 @@ def _is_main_thread() -> bool:
 
 def _after_fork() -> None:
     """Another thread of the parent may have held it, and is not here to let it go."""
-    global _condition
-    _condition = Condition()
+    global _shared
+    _shared = Condition()
 
 
 if hasattr(os, "register_at_fork"):

@@ -20,6 +20,8 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -71,12 +73,18 @@ class Shield:
             self._late.append(number)
 
     def _restore(self) -> None:
-        """Put the handlers back.  Each may run, and raise, from the moment when it is back."""
+        """Put the handlers back.  Each may run, and raise, from the moment when it is back.
+
+        So one stays in the list until it is back, and no call lies between a look and what is done
+        on it: Python handles signals at calls.
+        """
         try:
             while self._replaced:
-                number, handler = self._replaced.pop()
+                number, handler = replaced = self._replaced[-1]
                 if _signal.getsignal(number) is self._put_off:
                     _signal.signal(number, handler)
+                if self._replaced and self._replaced[-1] is replaced:
+                    del self._replaced[-1]
         finally:
             if self._replaced:
                 self._restore()
@@ -86,28 +94,58 @@ class Shield:
         descriptor again, and asyncio would run its handlers twice."""
         try:
             while self._late:
-                number = self._late.pop()
-                if callable(handler := _signal.getsignal(number)):
-                    handler(number, sys._getframe(2))
+                number = self._late[-1]
+                handler, frame = _signal.getsignal(number), sys._getframe(2)
+                if self._late and self._late[-1] == number:
+                    del self._late[-1]
+                    if callable(handler):
+                        handler(number, frame)
         finally:
             if self._late:
                 self._catch_up()
 
 
 class Condition(threading.Condition):
-    """A condition whose `with` cannot be interrupted between its lock and its body.
+    """A condition that an interrupt leaves as it was, wherever it strikes.
 
     That of the library enters and leaves by methods in Python, and whoever is interrupted there
     keeps the lock for good.  Here `with` finds, through the slots, the lock's own methods in C.
+    And whoever is interrupted while it goes to sleep has the lock again before `with` lets it go.
     """
 
     __slots__ = ("__enter__", "__exit__")
 
     def __init__(self) -> None:
         super().__init__()
-        lock: Any = self._lock  # type: ignore[attr-defined]
-        self.__enter__ = lock.__enter__  # type: ignore[method-assign]
-        self.__exit__ = lock.__exit__  # type: ignore[method-assign]
+        self._lock: Any
+        self._waiters: deque[Any]
+        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        released: Any = None
+        woken = False
+        try:
+            with shield:
+                released = self._lock._release_save()
+            woken = waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+            return woken
+        finally:
+            if released is not None:
+                self._lock._acquire_restore(released)
+            if not woken:
+                with suppress(ValueError):
+                    self._waiters.remove(waiter)
+
+    def notify_all(self) -> None:
+        """Wake all who wait.  Whoever is interrupted in it may do it again."""
+        while self._waiters:
+            with suppress(RuntimeError):  # it was woken before the interrupt
+                self._waiters[0].release()
+            self._waiters.popleft()
 
 
 shield = Shield()

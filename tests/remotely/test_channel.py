@@ -1,5 +1,7 @@
 """Who receives, when several threads use the connection to one actor."""
 
+import select
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely import channel, sockets
+from remotely import channel, delivery, sockets
 from remotely.channel import Channel
 from remotely.future import CallFuture
 from tests.clusters import wait_until
@@ -78,3 +80,60 @@ def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_o
     sleeper.join(NO_LATER_THAN_S)
     assert values == [1]
     assert second.result(NO_LATER_THAN_S) == 2
+
+
+def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(embedded: None) -> None:
+    echo = Echo()
+    line = echo._remotely_remote.channel
+    future = echo.echo.submit(1)
+    with line._lock:  # nobody else takes it
+        wait_until(lambda: sockets.readable(line._socket), "the reply is there")
+        assert future.result(timeout=0) == 1
+
+
+def test_a_handler_that_waits_for_another_actor_does_not_keep_the_word_for_its_own_thread(
+    embedded: None, tmp_path: Path
+) -> None:
+    """The other thread takes in the main thread's reply, and wakes it in the handler's wait."""
+    echo, other = Echo(), Echo()
+    line = echo._remotely_remote.channel
+    wake = delivery.of_this_thread().wake
+    first = echo.echo_once_there_is.submit(tmp_path / "first", 1)
+    seconds: list[CallFuture[int]] = []
+    has_word: list[bool] = []
+
+    def take_in_and_wake() -> None:
+        (tmp_path / "first").touch()
+        with line._lock:
+            wait_until(lambda: sockets.readable(line._socket), "the reply is there")
+            seconds.append(echo.echo.submit(2))
+        wait_until(first.done, "it is handed over")
+        wait_until(lambda: not is_readable(wake), "the word is taken")
+        (tmp_path / "other").touch()
+
+    def call_the_other(*_: object) -> None:
+        thread.start()
+        other.echo_once_there_is.submit(tmp_path / "other", 3).result(NO_LATER_THAN_S)
+        has_word.append(is_readable(wake))
+
+    def strike() -> None:
+        wait_until(lambda: line._leader is not None, "the main thread waits")
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    main = threading.get_ident()
+    thread = threading.Thread(target=take_in_and_wake)
+    striker = threading.Thread(target=strike)
+    before = signal.signal(signal.SIGUSR1, call_the_other)
+    try:
+        striker.start()
+        assert first.result(NO_LATER_THAN_S) == 1
+    finally:
+        striker.join()
+        signal.signal(signal.SIGUSR1, before)
+    thread.join()
+    assert has_word == [True]
+    assert seconds[0].result(NO_LATER_THAN_S) == 2
+
+
+def is_readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])

@@ -2,22 +2,30 @@
 
 import asyncio
 import concurrent.futures
+import itertools
+import signal
 import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
+import remotely.future
+import remotely.shield
 from remotely.errors import CallTimeout
 from remotely.future import CallFuture, completed, failed
 from tests.clusters import wait_until
+from tests.striking import struck_after
 
 
 def test_it_has_what_a_future_has() -> None:
     """Its constructor does by itself what that of its base would do."""
     plain = vars(Future())
     ours = vars(CallFuture("a call"))
-    ours["_waiters"] = CallFuture("a call")._waiters  # a property
+    for name in ("_waiters", "_condition"):  # properties
+        ours[name] = getattr(CallFuture("a call"), name)
     assert plain.keys() <= ours.keys()
     for name, value in plain.items():
         assert isinstance(ours[name], type(value)), name
@@ -43,6 +51,68 @@ def test_it_works_with_wait_and_as_completed_and_await() -> None:
         return [await future for future in futures]
 
     assert asyncio.run(gather()) == list(range(5))
+
+
+def test_who_has_locked_one_future_holds_up_nobody_who_locks_another() -> None:
+    """`wait` locks all of its own, and those of the standard library's that are among them."""
+    locked: list[bool] = []
+    one, other = CallFuture[int]("one"), CallFuture[int]("other")
+    with one._condition:
+        thread = threading.Thread(target=lambda: locked.append(other._condition.acquire(timeout=5)))
+        thread.start()
+        thread.join()
+    assert locked == [True]
+
+
+def test_who_looks_at_a_future_and_then_adds_itself_is_told() -> None:
+    future = CallFuture[int]("a call")
+    told: list[object] = []
+    with future._condition:
+        thread = threading.Thread(target=future.set_result, args=(1,))
+        thread.start()
+        thread.join(0.1)
+        assert not future.done()
+        future._waiters.append(SimpleNamespace(add_result=told.append))
+    thread.join()
+    assert told == [future]
+
+
+def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
+    for n in itertools.count(1):
+        seen: list[object] = []
+        future = CallFuture[int]("a call")
+        future.add_done_callback(seen.append)
+        with (
+            suppress(KeyboardInterrupt),
+            struck_after(n, signal.SIGINT, remotely.future) as has_struck,
+        ):
+            future.set_result(1)
+        if not future.done():
+            future.settle(1, None)
+        future.settle(1, None)  # as whoever has the rest left to it does
+        future.tell()
+        assert seen == [future]
+        if not has_struck:
+            break
+    assert n > 3
+
+
+def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
+    for module in (remotely.future, remotely.shield):
+        for n in itertools.count(1):
+            future = CallFuture[int]("a call")
+            with (
+                suppress(KeyboardInterrupt, CallTimeout),
+                struck_after(n, signal.SIGINT, module) as has_struck,
+            ):
+                future.result(timeout=0.001)
+            thread = threading.Thread(target=future.set_result, args=(n,))
+            thread.start()
+            assert future.result(timeout=5) == n
+            thread.join()
+            if not has_struck:
+                break
+        assert n > 1
 
 
 def test_who_waits_is_not_woken_by_another_calls_end() -> None:

@@ -1,12 +1,16 @@
 """Signals that come in a shielded section are handled once, after it."""
 
 import asyncio
+import contextlib
+import itertools
 import signal
 from types import FrameType
 
 import pytest
 
+import remotely.shield
 from remotely.shield import shield
+from tests.striking import struck_after
 
 
 def test_a_signal_is_handled_at_the_end_of_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +55,36 @@ def test_asyncio_runs_its_handler_once() -> None:
         return len(seen)
 
     assert asyncio.run(run()) == 1
+
+
+def test_a_handler_that_raises_wherever_it_may_leaves_all_handlers_in_place() -> None:
+    handled: list[int] = []
+
+    class Interrupted(Exception):
+        """Raised by the handlers."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        handled.append(number)
+        raise Interrupted
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)  # in the order in which they are put off
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        for number in numbers:
+            for n in itertools.count(1):
+                handled.clear()
+                with (
+                    contextlib.suppress(Interrupted),
+                    struck_after(n, number, remotely.shield) as has_struck,
+                    shield,
+                ):
+                    signal.raise_signal(signal.SIGUSR1)
+                assert [signal.getsignal(one) for one in numbers] == [interrupt, interrupt]
+                assert (shield._depth, shield._replaced, shield._late) == (0, [], [])
+                if not has_struck:
+                    break
+                assert number in handled
+            assert n > 10
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
