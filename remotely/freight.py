@@ -36,7 +36,7 @@ class Freight:
         self.files = shipment.files
         self._shipment = shipment
         self._sent: dict[tuple[str, str], _OnItsWay] = {}  # by worker and hash
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may make an actor meanwhile
 
     def deliver(
         self,
@@ -55,10 +55,17 @@ class Freight:
             others = []
             for digest in left:
                 future: CallFuture[None] = CallFuture("the actor")
-                if other := self._claim((worker, digest), future):
-                    others.append((digest, other))
-                    continue
-                under_way.append((future, self._send(digest, future, send)))
+                try:
+                    if other := self._claim((worker, digest), future):
+                        others.append((digest, other))
+                        continue
+                    content = self._shipment.read(digest)
+                    send(digest, content, future)
+                    under_way.append((future, len(content)))
+                except BaseException:  # or we are interrupted: others may wait for it
+                    future.lose(RemotelyError("it was not sent"))
+                    future.tell()
+                    raise
                 del future  # see future.py
                 while sum(size for _, size in under_way) > UNDER_WAY_BYTES:
                     under_way.popleft()[0].result()
@@ -69,24 +76,11 @@ class Freight:
 
     def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _OnItsWay | None:
         """Return what another actor sends already, or None: then it is ours to send."""
+        ours = _OnItsWay()
+        future.add_done_callback(ours.end)  # before others can find it
         with self._lock:
             other = self._sent.get(key)
             if other is not None and not other.failed:
                 return other
-            ours = self._sent[key] = _OnItsWay()
-        future.add_done_callback(ours.end)
+            self._sent[key] = ours
         return None
-
-    def _send(
-        self,
-        digest: str,
-        future: CallFuture[None],
-        send: Callable[[str, bytes, CallFuture[None]], object],
-    ) -> int:
-        try:
-            content = self._shipment.read(digest)
-            send(digest, content, future)
-            return len(content)
-        except BaseException:
-            future.set_exception(RemotelyError("it was not sent"))  # for who waits for it
-            raise

@@ -1,6 +1,9 @@
 """A file goes to a worker once, whichever actors are made there at the same time."""
 
+import itertools
+import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from remotely.errors import ActorDied, RemotelyError
 from remotely.freight import Freight
 from remotely.future import CallFuture
 from remotely.shipping import Shipment
+from tests.striking import struck_after
 
 
 @pytest.fixture
@@ -59,6 +63,31 @@ def test_what_another_actor_failed_to_store_is_sent_again(shipment: Shipment) ->
         future.set_exception(ActorDied("it died", exit=1, may_have_run=False))
     assert freight.deliver("worker", missing, second) == second.futures
     assert second.sent == missing
+
+
+def test_an_interrupt_of_one_that_sends_leaves_nobody_waiting(shipment: Shipment) -> None:
+    """Wherever it strikes."""
+    missing = sorted(shipment.files.values())
+    for n in itertools.count(1):
+        freight, first, second = Freight(shipment), Sender(), Sender()
+        with (
+            suppress(KeyboardInterrupt),
+            struck_after(n, signal.SIGINT, freight_module) as has_struck,
+        ):
+            freight.deliver("worker", missing, first)
+        for future in first.futures:
+            if not future.done():
+                future.set_result(None)
+        thread = threading.Thread(
+            target=freight.deliver, args=("worker", missing, second), daemon=True
+        )
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert {*first.sent, *second.sent} == {*missing}
+        if not has_struck:
+            break
+    assert n > 3
 
 
 def test_each_worker_is_sent_its_own(shipment: Shipment) -> None:
