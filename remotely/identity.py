@@ -1,6 +1,12 @@
-"""Which actor this process is: for its own code, for `top`, and for whoever reads its errors."""
+"""Which actor this process is: for its own code, for `ps`, and for whoever reads its errors.
+
+`top` shows the name of a process, of which the kernel keeps 15 bytes; `ps` its arguments, which lie
+where the kernel put them, and can be written over.  The package setproctitle writes over the
+environment as well: then nobody could see any more whose process it is (host.py, TAG).
+"""
 
 import contextlib
+import ctypes
 import os
 import sys
 from dataclasses import dataclass
@@ -63,6 +69,8 @@ def become(birth: control.Birth) -> None:
     _current = CurrentActor(name, class_name, life, os.getpid(), birth.machine, request.actor)
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_bytes(title(request.name))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        _write_arguments(f"remotely actor {name} ({class_name})")
     if not os.environ.get("PYTHONBREAKPOINT"):  # else it is a debugger that needs no terminal
         sys.breakpointhook = _no_terminal
 
@@ -74,6 +82,15 @@ def title(name: str) -> bytes:
         return whole
     side = TITLE_BYTES // 2
     return whole[:side] + b"~" + whole[-side:]
+
+
+def _write_arguments(text: str) -> None:
+    """Have `ps` show this for our arguments, as much of it as they leave room for."""
+    _, _, fields = Path("/proc/self/stat").read_text().rpartition(") ")
+    start, end = (int(field) for field in fields.split()[45:47])  # arg_start, arg_end: man 5 proc
+    size = end - start - 1
+    if start and size > 0:  # the last byte stays: without it, ps would show the environment as well
+        ctypes.memmove(start, text.encode(errors="replace")[:size].ljust(size), size)
 
 
 def heading() -> str:

@@ -44,6 +44,9 @@ def test_an_actor_knows_its_name_and_its_class(cluster: str) -> None:
     assert (me.name, me.class_name, me.life) == ("minnie", "Selfaware", 0)
     assert me.pid != os.getpid()
     assert Path(f"/proc/{me.pid}/comm").read_text() == "minnie\n"
+    shown = Path(f"/proc/{me.pid}/cmdline").read_text()
+    assert shown.rstrip(" \0") == "remotely actor minnie (Selfaware)"
+    assert b"REMOTELY" in Path(f"/proc/{me.pid}/environ").read_bytes()  # which is left as it was
 
 
 def test_an_actor_can_pass_itself_to_others(cluster: str) -> None:
