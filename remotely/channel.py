@@ -626,8 +626,7 @@ class Channel:
             return
         self._may_share = False  # asked once
         future: CallFuture[Any] = CallFuture("the actor")
-        # On the loop's thread, which no signal interrupts half-way.
-        future.add_done_callback(lambda done: self._loop.call(partial(self._open_memory, done)))
+        future.add_done_callback(self._open_memory)
         address = codec.Encoded((control.write(ours.address),), ())
         self.send(Kind.OPEN, "", Parcel(address), future, background=True)
 
