@@ -64,7 +64,10 @@ def hand_over(own: OfThread) -> None:
     within, own.hands_over = own.hands_over, True
     try:
         while arrived:
-            arrival = arrived[0]
+            try:
+                arrival = arrived[0]
+            except IndexError:  # a signal handler that waited has done all of this
+                break
             receiver, future, message = arrival
             receiver.deliver(future, message)
             future.tell()

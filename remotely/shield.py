@@ -75,15 +75,15 @@ class Shield:
     def _restore(self) -> None:
         """Put the handlers back.  Each may run, and raise, from the moment when it is back.
 
-        So one stays in the list until it is back, and no call lies between a look and what is done
-        on it: Python handles signals at calls.
+        So one stays in the list until it is back, and neither a call nor the end of a loop lies
+        between a look and what is done on it: there Python handles signals.
         """
         try:
-            while self._replaced:
-                number, handler = replaced = self._replaced[-1]
+            while last := self._replaced[-1:]:
+                number, handler = last[0]
                 if _signal.getsignal(number) is self._put_off:
                     _signal.signal(number, handler)
-                if self._replaced and self._replaced[-1] is replaced:
+                if self._replaced and self._replaced[-1] is last[0]:
                     del self._replaced[-1]
         finally:
             if self._replaced:
@@ -93,10 +93,10 @@ class Shield:
         """Run the handlers themselves.  To raise the signals again would also write to the wakeup
         descriptor again, and asyncio would run its handlers twice."""
         try:
-            while self._late:
-                number = self._late[-1]
+            while last := self._late[-1:]:
+                number = last[0]
                 handler, frame = _signal.getsignal(number), sys._getframe(2)
-                if self._late and self._late[-1] == number:
+                if self._late[-1:] == last:
                     del self._late[-1]
                     if callable(handler):
                         handler(number, frame)
@@ -142,10 +142,12 @@ class Condition(threading.Condition):
 
     def notify_all(self) -> None:
         """Wake all who wait.  Whoever is interrupted in it may do it again."""
-        while self._waiters:
-            with suppress(RuntimeError):  # it was woken before the interrupt
-                self._waiters[0].release()
-            self._waiters.popleft()
+        if self._waiters:
+            for waiter in tuple(self._waiters):
+                with suppress(RuntimeError):  # it was woken before the interrupt
+                    waiter.release()
+                with suppress(ValueError):
+                    self._waiters.remove(waiter)
 
 
 shield = Shield()
