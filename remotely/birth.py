@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remotely import activity, control, faults, gpus, identity
+from remotely import activity, control, faults, gpus, host, identity, tag
 from remotely.activity import OneByOne
 from remotely.actor import Actor
 
@@ -50,6 +50,7 @@ def _prepare_process(birth: control.Birth) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()  # a native crash leaves its stack in what ActorDied shows
     request = birth.request
+    tag.mark(request.env.get(host.TAG, ""))
     os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
     os.environ.update(request.env)
     identity.become(birth)

@@ -188,7 +188,7 @@ class Nursery:
         """Say to the process that is to come who it is, and return it as we see it."""
         home, pair, request = self._home, fresh_pair(), spawn.request
         ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{request.life}"
-        env = {**request.env, host.TAG: f"{home.worker}:{request.actor}"}
+        env = {**request.env, host.TAG: self._tag_of(request)}
         birth = control.Birth(
             request=msgspec.structs.replace(request, env=env),
             master=home.master,
@@ -235,6 +235,9 @@ class Nursery:
             again=spawn.again,
         )
 
+    def _tag_of(self, request: control.Request) -> str:
+        return f"{self._home.worker}:{request.actor}"
+
     def _teller(self, request: control.Request) -> Callable[[bool, str], None]:
         return lambda is_error, text: self._parent.said(request, is_error, text)
 
@@ -247,7 +250,7 @@ class Nursery:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
-            env={**os.environ, **child.request.env},
+            env={**os.environ, **child.request.env, host.TAG: self._tag_of(child.request)},
             start_new_session=True,
         )
         process.returncode = 0  # the worker reaps it itself

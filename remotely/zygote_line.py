@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from remotely import control, host
+from remotely import control, host, tag
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.loop import Loop
@@ -94,6 +94,7 @@ class ZygoteLine:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # ours goes to whoever started us
                 start_new_session=True,
+                env={**os.environ, host.TAG: tag.ROOM},
             )
             undo.pop_all()
         ours.setblocking(False)  # it has room by the nursery's rule; if not, we had rather be told

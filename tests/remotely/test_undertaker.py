@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,6 +165,37 @@ class Leaver:
         )
         command = [sys.executable, "-c", program, str(depth)]
         return subprocess.Popen(command, start_new_session=True).pid
+
+    def fork_away(self) -> int:
+        """Fork, with no program, a daemon in a session of its own; return its pid."""
+        read, write = os.pipe()
+        if (between := os.fork()) == 0:
+            os.setsid()
+            if (daemon := os.fork()) == 0:
+                while True:
+                    time.sleep(600)
+            os.write(write, str(daemon).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        os.close(write)
+        pid = int(os.read(read, 20))
+        os.close(read)
+        return pid
+
+
+@pytest.mark.parametrize("env", [{}, {"A": "1"}])
+def test_what_an_actor_forked_into_a_session_of_its_own_goes_with_the_actor(
+    cluster: str, env: dict[str, str]
+) -> None:
+    dies, lives = remotely.options(Leaver, env=env)(), Leaver()
+    left, kept = psutil.Process(dies.fork_away()), psutil.Process(lives.fork_away())
+
+    remotely.close(dies)
+
+    wait_until(lambda: not is_running(left), "the end of its daemon")
+    assert is_running(kept)
+    remotely.close(lives)
+    wait_until(lambda: not is_running(kept), "the end of the other")
 
 
 def test_daemons_of_a_dead_actor_go_and_those_of_the_living_stay(cluster: str) -> None:
