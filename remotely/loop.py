@@ -41,6 +41,10 @@ class Timer:
 
     def cancel(self) -> None:
         self.cancelled = True
+        self.action = _nothing  # what it would have acted on goes now, and not at its time
+
+
+def _nothing() -> None: ...
 
 
 class Loop:

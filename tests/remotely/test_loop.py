@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,24 @@ def test_a_repeating_timer_runs_until_it_is_cancelled(loop: Loop) -> None:
     loop.after(0.05, loop.stop)
     loop.run()
     assert len(ran) == count
+
+
+def test_a_timer_that_is_cancelled_keeps_nothing_until_its_time_would_have_come(
+    loop: Loop,
+) -> None:
+    """Else a worker holds all that has ended in the last seconds, as each end has such timers."""
+
+    class Held:
+        def act(self) -> None:
+            raise AssertionError("it was cancelled")
+
+    held = Held()
+    is_held = weakref.ref(held)
+    timer = loop.after(600, held.act)
+    del held
+    assert is_held() is not None
+    timer.cancel()
+    assert is_held() is None
 
 
 def test_a_timer_may_cancel_itself_and_one_that_is_due_with_it(loop: Loop) -> None:
