@@ -18,6 +18,7 @@ from tests.clusters import Traces, processes
 
 SAMPLES = 20  # of what processes hold, in a run
 WARM_PART = 4  # the first of so many parts is for caches to fill
+SETTLE_S = 5.0  # for what was let go of just before a sample
 FLOOR_MB = 1.0  # less is what allocators keep, whatever is done
 CROWD = 1000
 BIRTHS_AT_ONCE = 10
@@ -45,6 +46,7 @@ class Holdings:
 
     def sample(self) -> None:
         gc.collect()
+        self._let_settle()
         found: dict[str, int] = {}
         for process in self._all:
             role = _role(process)
@@ -52,6 +54,15 @@ class Holdings:
             found[f"{role}: threads"] = process.num_threads()
             found[f"{role}: KiB"] = process.memory_info().rss >> 10
         self._samples.append(found)
+
+    def _let_settle(self) -> None:
+        """Wait, but not for ever, for connections that are being closed by libzmq's thread."""
+        deadline = time.monotonic() + SETTLE_S
+        while self._samples and time.monotonic() < deadline:
+            first = self._samples[0]
+            if all(p.num_fds() <= first[f"{_role(p)}: descriptors"] + 2 for p in self._all):
+                return
+            time.sleep(0.02)
 
     def growth(self) -> dict[str, int]:
         """Return what grew from the end of the first part to the end."""
