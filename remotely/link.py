@@ -30,9 +30,10 @@ from remotely.loop import Loop
 from remotely.sockets import Reconnect, client, connect
 
 # A master that is not up yet does none of this: the connection is closed, and tried again.
-# Each handshake that fails ends with DISCONNECTED; AUTH comes before, if the key is not listed.
 _SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED
-_SEEN = _SHAKEN | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_UNLISTED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_CUT = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL  # and then DISCONNECTED; libzmq tries again
+_LEFT = zmq.EVENT_DISCONNECTED  # alone: another protocol is spoken there, and libzmq gives up
 CUTS = 3  # in a row, within half a second: it is not by chance
 
 
@@ -63,8 +64,9 @@ class Link:
         self._is_given_up = False  # by libzmq, since it was refused
         self._may_return = True
         self._cuts = 0
+        self._is_cut = False
         self.socket = self._new_socket()
-        self._monitor = self.socket.get_monitor_socket(_SEEN)
+        self._monitor = self.socket.get_monitor_socket(_SHAKEN | _UNLISTED | _CUT | _LEFT)
         loop.watch_socket(self._monitor, self._see_handshake)
         self._connect()
         self._said = 0.0
@@ -139,13 +141,16 @@ class Link:
 
     def _see_handshake(self, frames: list[zmq.Frame]) -> None:
         event = parse_monitor_message([frame.bytes for frame in frames])["event"]
-        is_unlisted = bool(event & zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-        self._cuts += bool(event & zmq.EVENT_DISCONNECTED)
-        if event & _SHAKEN:
+        if event == _CUT:
+            self._cuts += 1
+            self._is_cut = True
+        elif event == _SHAKEN:
             self._end_monitor()
-        elif is_unlisted or self._cuts == CUTS:
+        elif event == _UNLISTED or not self._is_cut or self._cuts == CUTS:
             self._end_monitor()
-            self._on_refused(NotAllowed(_wrong_key(self._address, self._key, is_unlisted)))
+            self._on_refused(NotAllowed(_wrong_key(self._address, self._key, event == _UNLISTED)))
+        else:
+            self._is_cut = False
 
     def _end_monitor(self) -> None:
         """Hear no more of the handshake; harmless when done before.

@@ -490,9 +490,7 @@ def test_something_else_at_the_address_is_told(nothing_left: None, started: Any)
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_answer_as_http, args=[other], daemon=True).start()
         port = other.getsockname()[1]
-        with pytest.raises(
-            remotely.RemotelyError, match=r"is no remotely master|not answer as a master"
-        ):
+        with pytest.raises(remotely.RemotelyError, match="is no remotely master"):
             remotely.connect(f"127.0.0.1:{port}", key=started.key)
 
 
@@ -624,7 +622,7 @@ def test_shipped_files_are_there(nothing_left: None, tmp_path: Any, monkeypatch:
 
 
 def _answer_as_http(server: socket.socket) -> None:
-    for _ in range(2):
+    while True:
         try:
             peer, _ = server.accept()
         except OSError:
