@@ -239,7 +239,7 @@ class CallFuture(Future[R]):
                 self._own = Condition()
             return self._own
 
-    _condition: Condition = property(_own_condition)  # type: ignore[assignment]
+    _condition: threading.Condition = property(_own_condition)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
         """Where the standard library's `wait` and `as_completed` add what is to be told.

@@ -4,6 +4,7 @@ A timer interrupts, and not another thread: it strikes at any instruction, where
 strike only where this one has let go of the interpreter.
 """
 
+import functools
 import random
 import signal
 import threading
@@ -61,6 +62,10 @@ def call_until_interrupted(
         assert echo.echo(SMALL) == SMALL
 
 
+def _are_told(seen: list[Any], told: list[Any]) -> bool:
+    return len(seen) >= len(told)
+
+
 def interrupt_calls(n: int, seed: int) -> None:
     """Interrupt a thread that calls, n times, and have all other calls answered."""
     draw = random.Random(seed)
@@ -85,7 +90,7 @@ def interrupt_calls(n: int, seed: int) -> None:
             thread.join(NO_LATER_THAN_S)
             assert not thread.is_alive()
         assert echo.echo(strike) == strike
-        wait_until(lambda s=seen, t=told: len(s) >= len(t), "all are told")
+        wait_until(functools.partial(_are_told, seen, told), "all are told")
         assert len(seen) == len(told)
     channel = echo._remotely_remote.channel
     assert channel._nbytes == 0
