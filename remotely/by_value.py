@@ -28,13 +28,13 @@ import sysconfig
 from enum import Enum
 from functools import cache
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
-from urllib.parse import urlparse
-from urllib.request import url2pathname
+from typing import TYPE_CHECKING, NamedTuple
 from zipimport import zipimporter
+
+if TYPE_CHECKING:  # slow to import, and needed once, where there are editable installs
+    from importlib.metadata import Distribution
 
 
 class Way(Enum):
@@ -162,6 +162,8 @@ class _Editable(NamedTuple):
 @cache
 def _in_place() -> tuple[_Editable, ...]:
     """Return them all.  Twenty milliseconds, spent at the first module that lies outside."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - see above
+
     found = []
     for distribution in distributions():
         with contextlib.suppress(Exception):  # other people's metadata
@@ -170,8 +172,11 @@ def _in_place() -> tuple[_Editable, ...]:
     return tuple(found)
 
 
-def _root_of(distribution: Distribution) -> Path | None:
+def _root_of(distribution: "Distribution") -> Path | None:
     """Return the project's folder if it is installed in place, by today's way or the older one."""
+    from urllib.parse import urlparse  # noqa: PLC0415 - see above
+    from urllib.request import url2pathname  # noqa: PLC0415
+
     if text := distribution.read_text("direct_url.json"):
         described = json.loads(text)
         if described.get("dir_info", {}).get("editable"):
@@ -183,14 +188,14 @@ def _root_of(distribution: Distribution) -> Path | None:
     return None
 
 
-def _names(distribution: Distribution) -> frozenset[str]:
+def _names(distribution: "Distribution") -> frozenset[str]:
     declared = (distribution.read_text("top_level.txt") or "").split()
     return frozenset(
         declared or [distribution.metadata["Name"].replace("-", "_").replace(".", "_")]
     )
 
 
-def _sources(distribution: Distribution, root: Path) -> tuple[Path, ...]:
+def _sources(distribution: "Distribution", root: Path) -> tuple[Path, ...]:
     """Return the folders below the root, `src` as a rule; the root itself would hold tests too."""
     lines = []
     for file in distribution.files or ():

@@ -46,7 +46,6 @@ from functools import partial
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from remotely import arena, codec, control, delivery, faults, host, in_flight, sockets, wire
 from remotely.arena import Loan
@@ -664,7 +663,7 @@ class Channel:
 
     def _read_monitor(self) -> None:
         while not self._monitor.closed and readable(self._monitor):
-            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            event = sockets.event_of(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.connected = True
             elif event & BROKEN and not self._broken:

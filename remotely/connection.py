@@ -19,7 +19,6 @@ from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
 from remotely.gpus import Gpus
 from remotely.hints import suggests
-from remotely.in_process import InProcess
 from remotely.lease import PLACE_S
 from remotely.sources import importing, library
 
@@ -69,6 +68,8 @@ def connect(
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         if os.environ.get("REMOTELY_LOCAL") == "1":
+            from remotely.in_process import InProcess  # noqa: PLC0415 - it imports asyncio
+
             engine: Engine = InProcess()
         elif address:
             engine = _connect_to(address, key, ship, patience_s, show_output)

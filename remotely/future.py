@@ -20,7 +20,6 @@ lets go of the future first: `del self` below, and the like wherever `result` is
 error that was caught before it is given to a future comes without its traceback.
 """
 
-import asyncio
 import logging
 import os
 import threading
@@ -215,6 +214,8 @@ class CallFuture(Future[R]):
             receiver.attend()
 
     def __await__(self) -> Generator[Any, None, R]:
+        import asyncio  # noqa: PLC0415 - slow to import, and whoever awaits has it
+
         return asyncio.wrap_future(self).__await__()
 
     def wait(self, timeout: float | None = None) -> None:

@@ -20,14 +20,13 @@ from collections.abc import Callable
 
 import msgspec
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from remotely import control, errors, fence
 from remotely.errors import NotAllowed, RemotelyError, VersionMismatch
 from remotely.keys import WHERE_KEYS_ARE, MemberKey
 from remotely.lease import BEAT_EVERY_S
 from remotely.loop import Loop
-from remotely.sockets import Reconnect, client, connect
+from remotely.sockets import Reconnect, client, connect, event_of
 
 # A master that is not up yet does none of this: the connection is closed, and tried again.
 _SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -140,7 +139,7 @@ class Link:
                 self._on_message(message)
 
     def _see_handshake(self, frames: list[zmq.Frame]) -> None:
-        event = parse_monitor_message([frame.bytes for frame in frames])["event"]
+        event = event_of(frames[0].buffer)
         if event == _CUT:
             self._cuts += 1
             self._is_cut = True

@@ -6,6 +6,7 @@ every server socket here names a domain, enforces it, and belongs to a context t
 """
 
 import enum
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -133,6 +134,14 @@ def is_remote(address: str) -> bool:
 def readable(socket: "zmq.Socket[bytes]") -> bool:
     """Tell whether a message waits; this also settles the socket's edge-triggered descriptor."""
     return bool(_raw.get(socket, _EVENTS) & _POLLIN)
+
+
+def event_of(frame: bytes | memoryview) -> int:
+    """Return what a monitor's message tells of: its first two bytes, by zmq_socket_monitor(3).
+
+    zmq.utils.monitor reads more of it, and imports asyncio, which is a tenth of `import remotely`.
+    """
+    return int.from_bytes(frame[:2], sys.byteorder)
 
 
 def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:

@@ -11,13 +11,15 @@ they are:
     __await__ __aiter__ __anext__   are not passed on: a method that yields is a stream
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remotely.errors import ActorDied, NotPicklable, RemotelyError, WorkerLost
 from remotely.future import CallFuture, wait_for
+
+if TYPE_CHECKING:  # slow to import, and whoever awaits has it
+    import asyncio
 
 _BINARY = (
     *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow"),
@@ -104,6 +106,8 @@ def _enter_async(send: Send) -> Callable[..., Any]:
 
 def _exit_async(send: Send, close: Callable[[Any], None]) -> Callable[..., Any]:
     async def exit_one(self: Any, kind: Any, error: Any, trace: Any) -> bool:
+        import asyncio  # noqa: PLC0415 - see above
+
         try:
             futures = deque([_send_exit(send, self, "__aexit__", error, True)])
             await _end_of(asyncio.wrap_future(futures[0]))
@@ -115,6 +119,8 @@ def _exit_async(send: Send, close: Callable[[Any], None]) -> Callable[..., Any]:
 
 
 async def _end_of(future: "asyncio.Future[Any]") -> None:
+    import asyncio  # noqa: PLC0415 - see above
+
     await asyncio.wait([future])
     future.exception()  # or asyncio would say that nobody looked at it
 

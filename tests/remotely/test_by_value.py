@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -133,7 +134,7 @@ def test_an_editable_install_counts_as_installed(
     if (text := metadata.get("mine.pth")) is not None:
         (site / "mine.pth").write_text(f"{project / text}\n")
     found = [by_value_distribution(info)]
-    monkeypatch.setattr(rule, "distributions", lambda: found)
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: found)
     monkeypatch.setattr(rule, "_known", {})
     monkeypatch.setitem(sys.modules, name, module_at(project / place, name))
     rule._in_place.cache_clear()
