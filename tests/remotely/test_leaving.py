@@ -79,7 +79,7 @@ def ends_by_leaving(writer: Writer) -> None:
 @pytest.mark.parametrize("end", [ends_by_close, ends_by_leaving])
 @pytest.mark.parametrize("in_cycle", [False, True])
 def test_what_an_object_wrote_is_there_when_its_actor_has_ended(
-    embedded: None, tmp_path: Path, end: Callable[[Writer], None], in_cycle: bool
+    here: None, tmp_path: Path, end: Callable[[Writer], None], in_cycle: bool
 ) -> None:
     writer = Writer(tmp_path, in_cycle)
     writer.write()
@@ -105,7 +105,7 @@ def test_what_an_object_wrote_is_there_after_its_last_handle_has_gone(
     assert (tmp_path / "rows").read_text() == "row\n"
 
 
-def test_a_generator_that_nobody_ended_is_closed(embedded: None, tmp_path: Path) -> None:
+def test_a_generator_that_nobody_ended_is_closed(here: None, tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     items = iter(writer.items())
     assert next(items) == 1
@@ -159,7 +159,7 @@ def test_close_returns_when_the_process_has_ended(cluster: str, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_who_ignores_sigterm_at_its_end_is_killed(
-    embedded: None,
+    here: None,
 ) -> None:
     lingerer = Lingerer(ignores_term=True)
     pids = lingerer.pids()
@@ -188,7 +188,7 @@ remotely.close(found)
     wait_until(lambda: not any(is_alive(pid) for pid in pids), "the end of an actor")
 
 
-def test_an_error_in_one_members_close_leaves_no_other_open(embedded: None) -> None:
+def test_an_error_in_one_members_close_leaves_no_other_open(here: None) -> None:
     @remotely.remote_class
     class Careless:
         def pid(self) -> int:
@@ -206,7 +206,7 @@ def test_an_error_in_one_members_close_leaves_no_other_open(embedded: None) -> N
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_the_message_of_sys_exit_is_printed(embedded: None) -> None:
+def test_the_message_of_sys_exit_is_printed(here: None) -> None:
     @remotely.remote_class
     class Leaver:
         def leave(self) -> None:

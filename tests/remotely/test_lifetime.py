@@ -76,7 +76,7 @@ def test_close_ends_the_actor_after_the_calls_made_before(cluster: str, tmp_path
 
 
 def test_close_waits_for_async_calls_and_awaits_an_async_close(
-    embedded: None, tmp_path: Path
+    here: None, tmp_path: Path
 ) -> None:
     @remotely.remote_class
     class Tide:
@@ -97,7 +97,7 @@ def test_close_waits_for_async_calls_and_awaits_an_async_close(
     assert (tmp_path / "closed").exists()
 
 
-def test_with_closes(embedded: None, tmp_path: Path) -> None:
+def test_with_closes(here: None, tmp_path: Path) -> None:
     with Keeper(str(tmp_path)) as keeper:
         keeper.add()
 
@@ -119,7 +119,7 @@ def test_the_actor_ends_with_the_last_handle_of_its_owner(cluster: str, tmp_path
     assert (tmp_path / "closed").exists()
 
 
-def test_a_call_under_way_keeps_its_actor(embedded: None) -> None:
+def test_a_call_under_way_keeps_its_actor(here: None) -> None:
     assert Keeper().add.submit().result() == 1
 
 
@@ -132,7 +132,7 @@ def test_an_actors_actors_end_with_it(cluster: str) -> None:
     wait_until(lambda: gone(inner), "the end of an actor whose owner was closed")
 
 
-def test_an_actors_actors_end_when_it_is_killed(embedded: None) -> None:
+def test_an_actors_actors_end_when_it_is_killed(here: None) -> None:
     maker = Maker()
     inner = maker.make()
 
@@ -187,7 +187,7 @@ def test_a_restarted_actor_is_made_anew_and_the_failed_call_is_told(cluster: str
 
 
 def test_a_callback_that_calls_a_dying_actor_again_is_told_and_holds_up_nobody(
-    embedded: None,
+    here: None,
 ) -> None:
     keeper = remotely.options(Keeper, max_restarts=1)()
     pid = keeper.pid()
@@ -276,7 +276,7 @@ def test_nothing_is_left_when_a_daemon_is_killed(
     assert out.strip() == ("WorkerLost" if role == "worker" else "1"), errors
 
 
-def test_an_actor_that_ignores_all_requests_is_made_to_end(embedded: None) -> None:
+def test_an_actor_that_ignores_all_requests_is_made_to_end(here: None) -> None:
     @remotely.remote_class
     class Stubborn:
         def __init__(self) -> None:

@@ -61,7 +61,7 @@ def growth(reader: Reader, before: tuple[int, int]) -> tuple[int, int]:
     return now[0] - before[0], now[1] - before[1]
 
 
-def test_what_is_borrowed_is_the_lenders(embedded: None) -> None:
+def test_what_is_borrowed_is_the_lenders(here: None) -> None:
     reader = partner()
     before = reader.sizes()
     reader.keep(array())
@@ -69,7 +69,7 @@ def test_what_is_borrowed_is_the_lenders(embedded: None) -> None:
     assert all_of_it > HALF > own_part
 
 
-def test_what_is_borrowed_and_written_to_is_its_own(embedded: None) -> None:
+def test_what_is_borrowed_and_written_to_is_its_own(here: None) -> None:
     reader, value = partner(), remotely.put(array())
     reader.kept = []
     before = reader.sizes()
@@ -79,7 +79,7 @@ def test_what_is_borrowed_and_written_to_is_its_own(embedded: None) -> None:
     assert growth(reader, before)[1] > HALF
 
 
-def test_what_it_makes_and_what_it_lends_is_its_own(embedded: None) -> None:
+def test_what_it_makes_and_what_it_lends_is_its_own(here: None) -> None:
     reader = Reader()
     before = reader.sizes()
     reader.make()
@@ -98,7 +98,7 @@ def test_of_a_process_that_is_gone_nothing_can_be_said(pid: int) -> None:
         own(pid)
 
 
-def test_a_reader_of_more_than_its_memory_lives_and_is_ended_for_its_own(embedded: None) -> None:
+def test_a_reader_of_more_than_its_memory_lives_and_is_ended_for_its_own(here: None) -> None:
     reader = remotely.options(Reader, memory=f"{3 * ALL}MiB")()
     for _ in range(4):
         assert reader.keep(array()) > 0

@@ -67,7 +67,7 @@ def test_the_method_that_runs_is_shown_and_how_many_calls_wait(cluster: str) -> 
     assert all(future.exception() for future in futures)
 
 
-def test_a_method_that_holds_the_interpreter_is_shown(embedded: None) -> None:
+def test_a_method_that_holds_the_interpreter_is_shown(here: None) -> None:
     waiter = Waiter()
     future = waiter.holds_the_interpreter.submit(60_000_000)
     wait_until(lambda: doing("Waiter-1").method == "holds_the_interpreter", "it is seen")
@@ -77,7 +77,7 @@ def test_a_method_that_holds_the_interpreter_is_shown(embedded: None) -> None:
     assert future.exception()
 
 
-def test_several_at_a_time_are_counted(embedded: None) -> None:
+def test_several_at_a_time_are_counted(here: None) -> None:
     threaded, asynchronous, batched = Threaded(), Asynchronous(), Batched()
     futures = [
         *(threaded.waits_for.submit(60.0) for _ in range(5)),
