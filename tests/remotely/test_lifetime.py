@@ -75,9 +75,7 @@ def test_close_ends_the_actor_after_the_calls_made_before(cluster: str, tmp_path
     remotely.close(keeper)
 
 
-def test_close_waits_for_async_calls_and_awaits_an_async_close(
-    here: None, tmp_path: Path
-) -> None:
+def test_close_waits_for_async_calls_and_awaits_an_async_close(here: None, tmp_path: Path) -> None:
     @remotely.remote_class
     class Tide:
         async def turn(self) -> str:
