@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remotely import control
+from remotely import checks, control
 from remotely.address import FORKED, SHARED
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
-from remotely.gpus import Gpus
+from remotely.gpus import Gpus, choose
 from remotely.hints import suggests
 from remotely.lease import PLACE_S
 from remotely.sources import importing, library
@@ -53,9 +53,16 @@ def connect(
     patience_s   how long making an actor waits for room before NoResources
     show_output  whether what actors print appears on this terminal; `remotely logs` has it anyway
 
-    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch.
+    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch,
+    TypeError and ValueError for what could not be meant.
     """
     global _engine, _forked
+    checks.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
+    checks.of_type("key", key, (str, Path, type(None)), "a path")
+    checks.of_type("show_output", show_output, bool, "True or False")
+    checks.number("patience_s", patience_s)
+    if cpus is not None:
+        checks.number("cpus", cpus)
     if _adopted is not None and importing():  # the script's top level: here, it is connected
         return
     with _lock:
@@ -176,6 +183,7 @@ def _embed(
     from remotely.shipping import Shipment  # noqa: PLC0415
 
     shipment = Shipment(ship)
+    choose(gpus)  # or its worker would be the one to refuse them
     cluster = Embedded()
     try:
         cluster.start(cpus, gpus)

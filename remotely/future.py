@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from remotely.errors import CallTimeout
 from remotely.shield import Condition, shield
@@ -232,6 +232,10 @@ class CallFuture(Future[R]):
         """Wait until another thread completes this; return in any case after `timeout` s."""
         with _shared:
             _shared.wait_for(self.done, timeout)
+
+    def __reduce__(self) -> NoReturn:
+        """Like the standard library's, which holds a lock; culprit.py says what to do."""
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def _own_condition(self) -> Condition:
         """What the standard library locks, while it looks at the states of several futures."""

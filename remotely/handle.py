@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 from weakref import WeakValueDictionary
 
-from remotely import connection
+from remotely import checks, connection
 from remotely.engine import Options, Remote
 from remotely.future import CallFuture, completed, failed, wait_for
 from remotely.habits import is_habit, no_such_attribute, static_member
@@ -255,6 +255,7 @@ def close(target: Any, grace_s: float = DRAIN_S) -> None:
 
     An actor that has not ended after `grace_s` seconds is made to.  Closing again does nothing.
     """
+    checks.number("grace_s", grace_s)
     _end(target, grace_s)
 
 
@@ -274,6 +275,7 @@ def status() -> ClusterStatus:
 
 def get_actor(name: str) -> Any:
     """Return a handle of the actor with this name, borrowed.  Raises NameError if there is none."""
+    checks.of_type("name", name, str, "a string")
     remote = connection.current().find(name)
     cls = remote.engine.get([remote], "__class__")[0].result()
     return _handle(cls, remote, wait=True)

@@ -12,21 +12,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from remotely import checks
 from remotely.errors import ActorDied, WorkerLost
 from remotely.future import CallFuture
+from remotely.hints import suggests
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__remotely_retries__"
 
 
+@suggests
 def idempotent(*, retries: int = 1) -> Callable[[F], F]:
     """Mark a method whose call may be made again, at most `retries` times, if its outcome is lost.
 
     Raises ValueError for less than one retry.
     """
-    if type(retries) is not int or retries < 1:
-        raise ValueError(f"retries={retries!r}: it is to be a whole number from 1 up")
+    checks.whole_number("retries", retries, 1)
 
     def mark(method: F) -> F:
         setattr(method, _MARK, retries)

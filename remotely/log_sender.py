@@ -15,6 +15,7 @@ would without ours.
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,15 @@ class Sender(logging.Handler):
             return
         with contextlib.suppress(OSError):  # the worker is gone, and this process is about to be
             self._send(logged)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name in `logging`
+        """Tell of a call of `logging` that was wrong; its whole stack would be mostly ours."""
+        if logging.raiseExceptions:
+            print(
+                f"logging error: {sys.exc_info()[1]!r}: the message is {record.msg!r} and its "
+                f"arguments are {record.args!r}, in {record.pathname}, line {record.lineno}",
+                file=sys.stderr,
+            )
 
     def _is_shown_here(self, record: logging.LogRecord) -> bool:
         logger: logging.Logger | None = logging.getLogger(record.name)

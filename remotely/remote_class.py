@@ -18,7 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from remotely import construct
+from remotely import checks, construct
 from remotely.engine import Options
 from remotely.habits import add_habits
 from remotely.handle import Group, make
@@ -85,8 +85,7 @@ def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
 def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]:
     """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
     placeable = as_placeable(cls)
-    if count < 1:
-        raise ValueError(f"a group of {count} actors: it takes at least one")
+    checks.whole_number("count", count, 1)
     return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
 
 
@@ -110,12 +109,8 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     changes = {name: value for name, value in changes.items() if value is not None}
     if "memory" in changes:
         changes["memory"] = parse_memory(changes["memory"])
-    for name, (least, what) in _LEAST.items():
-        value = changes.get(name, least)
-        is_number = isinstance(value, what) and not isinstance(value, bool)
-        if not is_number or not least <= value <= _MOST:
-            kind = "a whole number" if what is int else "a number"
-            raise ValueError(f"{name}={value!r}: it is to be {kind} from {least} up")
+    for name, (least, check) in _LEAST.items():
+        check(name, changes.get(name, least), least)
     for name, what in {"wait": bool, "detached": bool, "name": str}.items():
         if not isinstance(changes.get(name, what()), what):
             kind = "a string" if what is str else "True or False"
@@ -129,9 +124,6 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         raise ValueError(f"env={env!r}: it is to map names to strings")
     _check_environment(env)
     return msgspec.structs.replace(base, **changes)
-
-
-_MOST = 10**12  # as much as the master's messages carry of anything but bytes
 
 
 def _check_environment(env: dict[str, str]) -> None:
@@ -154,11 +146,11 @@ def _check_environment(env: dict[str, str]) -> None:
 
 MAX_ENVIRONMENT_BYTES = 128 << 10  # a kernel takes no longer a string, and all goes in one message
 
-_LEAST: dict[str, tuple[int, Any]] = {
-    "cpus": (0, (int, float)),
-    "gpus": (0, int),
-    "max_restarts": (0, int),
-    "concurrency": (1, int),
+_LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
+    "cpus": (0, checks.number),
+    "gpus": (0, checks.whole_number),
+    "max_restarts": (0, checks.whole_number),
+    "concurrency": (1, checks.whole_number),
 }
 
 

@@ -90,7 +90,7 @@ class Servant:
                 raise RemotelyError("this actor has been made already")
             value = _RUN[kind](self, route, message)
             return self._returned(route, message, value)
-        except _EXITS:
+        except SystemExit:
             raise
         except BaseException as error:
             return raised(route, message, error)
@@ -157,7 +157,7 @@ class Servant:
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
-        except _EXITS:
+        except SystemExit:
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
@@ -356,7 +356,7 @@ class Servant:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
-_EXITS = (SystemExit, GeneratorExit)  # the latter is how an event loop ends what it runs
+_EXITS = (SystemExit, GeneratorExit)  # of a coroutine: the latter is how an event loop ends it
 _STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
 # What the worker is told that runs, where it is no method that the caller named.

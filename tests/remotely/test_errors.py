@@ -156,7 +156,7 @@ class Halt(BaseException):
     pass
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, Halt])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, Halt])
 def test_an_interrupt_that_a_method_raises_is_an_answer_and_ends_nobody(
     here: None, kind: type[BaseException]
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import remotely
+from remotely import connection
 
 
 @remotely.remote_class
@@ -84,3 +85,31 @@ def test_an_unknown_parameter_is_told_with_the_nearest() -> None:
     close: Any = remotely.close
     with pytest.raises(TypeError, match="did you mean 'grace_s'"):
         close(None, grace=1)
+
+
+loose: Any = remotely  # what a type checker would have told
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "why"),
+    [
+        (lambda: loose.connect(5), TypeError, "address=5: it is to be a string"),
+        (lambda: loose.connect(key=5), TypeError, "key=5: it is to be a path"),
+        (lambda: loose.connect(cpus="2"), ValueError, "cpus='2': it is to be a number"),
+        (lambda: loose.connect(cpus=-1), ValueError, "cpus=-1: it is to be a number from 0 up"),
+        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: it is to be how many, or which"),
+        (lambda: loose.connect(patience_s=-1), ValueError, "patience_s=-1: it is to be"),
+        (lambda: loose.connect(show_output="no"), TypeError, "it is to be True or False"),
+        (lambda: loose.group(Counter, "2"), ValueError, "count='2': it is to be a whole number"),
+        (lambda: loose.group(Counter, 0), ValueError, "count=0: .* a whole number from 1 up"),
+        (lambda: loose.get_actor(5), TypeError, "name=5: it is to be a string"),
+        (lambda: loose.close(None, grace_s="x"), ValueError, "grace_s=.x.: it is to be"),
+        (lambda: loose.idempotent(retry=1), TypeError, "did you mean 'retries'"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_meant_is_refused_before_anything_starts(
+    nothing_left: None, mistake: Any, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        mistake()
+    assert not connection.is_connected()

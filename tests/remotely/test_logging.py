@@ -16,6 +16,7 @@ import remotely
 from remotely import control, output, records
 from remotely.log_listener import LogListener
 from remotely.log_relay import LogRelay
+from remotely.log_sender import Sender
 from remotely.output import Output
 from tests.clusters import DEADLINE_S, Started, wait_until
 
@@ -395,3 +396,16 @@ def test_a_handler_that_raises_or_waits_harms_nothing(
     listener.hear(logged("two"))
     listener.close()
     assert kept.of("x") == ["two"]
+
+
+def test_a_record_that_cannot_be_formatted_is_told_of_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's
+    sent: list[bytes] = []
+    record = logging.LogRecord("my", logging.WARNING, "/a/b.py", 7, "bad %d", ("x",), None)
+    Sender(sent.append).handle(record)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("logging error: TypeError(")
+    assert "the message is 'bad %d' and its arguments are ('x',), in /a/b.py, line 7" in line
+    assert not sent
