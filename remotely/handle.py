@@ -218,7 +218,8 @@ class Group(Generic[T]):
             close(self)
 
     def __repr__(self) -> str:
-        return f"<group of {len(self)}: {', '.join(map(repr, self._remotely_handles[:3]))}...>"
+        more = ", ..." if len(self) > 3 else ""
+        return f"<group of {len(self)}: {', '.join(map(repr, self._remotely_handles[:3]))}{more}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Group, (self._remotely_handles,)

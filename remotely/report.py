@@ -86,15 +86,16 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
     """Return what `status --json` prints, as documented there; `without` that session."""
     actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
     names = {actor.location.actor: actor.location.name for _, actor in actors}
+    owned = Counter(actor.request.owner for _, actor in actors)
     owners = {
         client.session: {
             "pid": client.pid,
             "machine": client.machine,
             "actor": names.get(client.actor, client.actor),
+            "actors": owned[client.session],
         }
         for client in found.clients
     }
-    owned = Counter(actor.request.owner for _, actor in actors)
     unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
     machine = ("worker", "machine", "host", "address", "python", "cpus", "gpus", "memory")
     free = ("free_cpus", "free_gpus", "free_memory")
@@ -105,11 +106,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
         "machines": [
             {name: getattr(worker, name) for name in machine + free} for worker in found.workers
         ],
-        "clients": [
-            {**client, "actors": owned[session]}
-            for session, client in owners.items()
-            if session != without
-        ],
+        "clients": [client for session, client in owners.items() if session != without],
         "actors": [
             {
                 "name": actor.location.name,

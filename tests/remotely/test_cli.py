@@ -190,9 +190,10 @@ def test_a_cluster_is_started_used_watched_and_stopped(here: Machine, port: int)
         assert (machine["cpus"], machine["free_cpus"], machine["address"]) == (3, 2, "127.0.0.1")
         assert (actor["name"], actor["class"], actor["cpus"]) == ("Counter-1", "Counter", 1)
         assert actor["worker"] == machine["worker"]
-        assert actor["owner"] == {"pid": script.pid, "machine": machine["machine"], "actor": ""}
+        owner = {"pid": script.pid, "machine": machine["machine"], "actor": "", "actors": 1}
+        assert actor["owner"] == owner
         assert actor["rss"] > 1 << 20
-        assert found["clients"] == [actor["owner"] | {"actors": 1}]
+        assert found["clients"] == [owner]
 
         table = here.does("status", f"127.0.0.1:{port}")
         assert "2 of 3 CPUs" in table
