@@ -50,8 +50,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 pong: install ## train PPO on Pong until it wins, or for 15 minutes
 	@exec $(BIN)/remotely-rl train ppo --env ALE/Pong-v5 --minutes 15 --target 18
 
-test: install ## run the tests, without the slow ones
-	@exec $(BIN)/python -m pytest -n 2 $(ARGS)
+test: install ## run the tests, without the slow ones; four at a time, since most of them wait
+	@exec $(BIN)/python -m pytest -n 4 $(ARGS)
 
 test-slow: install ## run the slow ones: chaos and learning too
 	@exec $(BIN)/python -m pytest -m "slow or chaos or learning" $(ARGS)

@@ -12,6 +12,7 @@ Nothing keeps the reader from looking between two writes: it is told of a method
 """
 
 import contextlib
+import fcntl
 import itertools
 import mmap
 import os
@@ -40,9 +41,13 @@ class Seen(NamedTuple):
 @contextlib.contextmanager
 def new() -> Iterator[tuple[int, mmap.mmap]]:
     """Return a page: a descriptor to be handed on, which is then closed, and the memory."""
-    fd = os.memfd_create("remotely-activity", os.MFD_CLOEXEC)
+    fd = os.memfd_create("remotely-activity", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, SIZE)
+        # An actor that cut it off would end its worker at the next look.
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
         yield fd, mmap.mmap(fd, SIZE)
     finally:
         os.close(fd)

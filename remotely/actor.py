@@ -27,7 +27,6 @@ What a call does to the object is the servant's part (servant.py).
 """
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import os
@@ -57,6 +56,7 @@ from remotely.keys import KeyPair
 from remotely.loop import Loop
 from remotely.servant import Reply, Servant, raised
 from remotely.wire import Kind, Message
+from remotely.worker_line import WorkerLine
 
 COUNT_EVERY_S = 2.0
 LAST_REPLY_S = 1.0
@@ -77,10 +77,12 @@ class Actor:
 
     def __init__(self, birth: control.Birth, worker: socket.socket, activity: OneByOne) -> None:
         self._pid = os.getpid()
+        self._line = WorkerLine(worker)
+        self._tell = self._line.tell
         self._delegation = Delegation(self._tell)
         self._servant = Servant(birth, self._delegation.pair, activity)
         self._worker = worker
-        log_sender.install(birth.request.name, worker.send)
+        log_sender.install(birth.request.name, self._line.send)
         self._fence = Fence(Path(birth.folder))
         self._reader = control.Reader(control.ToActor)
         self._stop_asked = False
@@ -104,6 +106,7 @@ class Actor:
         self._complaints = Complaints(lambda said: print(f"remotely: {said}", file=sys.stderr))
         self._zap = sockets.Door(self._context, self._guests.admit, self._complaints)
         self._door = Loop()
+        self._door.call(self._line.never_wait)
         self._door.watch_socket(self._zap.socket, self._zap.answer)
         self._door.watch(worker.fileno(), self._hear_worker)
         self._door.every(COUNT_EVERY_S, self._count)
@@ -408,13 +411,13 @@ class Actor:
 
     def _mind_fence(self) -> None:
         if self._fence.look():
-            print("remotely: the worker lost its lease, and its actors end", file=sys.stderr)
+            leaving.say("remotely: the worker lost its lease, and its actors end\n")
             leaving.end_group()
 
     def _count(self) -> None:
         self._servant.tidy()
         self._ask_after_consumers()
-        if self._servant.calls != self._counted:
+        if self._line.go_on() and self._servant.calls != self._counted:
             self._counted = self._servant.calls
             self._tell(control.Count(calls=self._counted))
 
@@ -427,10 +430,6 @@ class Actor:
                     self._gone.append(route)
         if silent:  # also since sending may have swallowed the socket's edge
             os.eventfd_write(self._done_fd, 1)
-
-    def _tell(self, message: control.FromActor) -> None:
-        with contextlib.suppress(OSError):
-            self._worker.send(control.write(message))
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -290,6 +290,12 @@ class Client:
 
     def _ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
         self._check()
+        if self._loop.is_own_thread():
+            raise RemotelyError(
+                "the done-callback of a future cannot ask the master (for a new actor, one by its "
+                "name, or the status): it runs where the answer would arrive. Do it in a thread of "
+                "your own"
+            )
         return self._questions.ask(message)
 
     def _tell(self, message: msgspec.Struct) -> None:

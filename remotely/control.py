@@ -27,7 +27,8 @@ class _Struct(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 # machine has) is refused here, and so never counted with.
 
 LONGEST_S = 1e9  # 30 years; who would wait for ever asks for this
-Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]  # bytes, calls, tickets, lives
+MOST = 1 << 62
+Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST)]  # bytes, calls, tickets, lives
 Cores = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=4096)]  # how many a machine has, or which
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]

@@ -3,6 +3,7 @@ terminal.py and complaints.py."""
 
 import contextlib
 import sys
+import threading
 import time
 
 from remotely import control
@@ -13,6 +14,9 @@ from remotely.terminal import Screen
 class Display:
     def __init__(self, shows_output: bool) -> None:
         self._shows_output = shows_output
+        self._lock = (
+            threading.Lock()
+        )  # the loop shows what is printed, another thread what is logged
         self._screens = {
             is_error: Screen(clears=_is_terminal(stream))
             for is_error, stream in ((False, sys.stdout), (True, sys.stderr))
@@ -21,8 +25,9 @@ class Display:
 
     def show(self, output: control.Output) -> None:
         if self._shows_output:
-            screen = self._screens[output.error]
-            _write(output.error, screen.add(output.name, output.text))
+            with self._lock:
+                screen = self._screens[output.error]
+                _write(output.error, screen.add(output.name, output.text))
 
     def complain(self, source: str, sentence: str) -> None:
         """Print it, or count it if the like of it was printed a moment ago."""

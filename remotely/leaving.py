@@ -11,6 +11,7 @@ import contextlib
 import gc
 import io
 import os
+import select
 import signal
 import sys
 
@@ -42,6 +43,14 @@ def exit_code(error: SystemExit) -> int:
         return error.code or 0
     print(error.code, file=sys.stderr)
     return 1
+
+
+def say(text: str) -> None:
+    """Print to stderr if that does not wait: who reads it may be stopped, and who writes to it hold
+    its lock."""
+    if select.select([], [2], [], 0)[1]:
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode())
 
 
 def end_group() -> None:

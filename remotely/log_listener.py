@@ -32,25 +32,29 @@ class LogListener:
         self._thread: threading.Thread | None = None
 
     def hear(self, logged: Logged) -> None:
-        """On the thread of the loop: a record has come."""
-        logger = logging.getLogger(logged.logger)
-        if not logger.isEnabledFor(logged.level):
-            return
-        if not logger.hasHandlers():
-            self._show_last_resort(logged)
-        elif self._waiting.qsize() >= MAX_WAITING:
+        """On the loop, which is to wait for nobody: `logging` has locks that anyone may hold."""
+        if self._waiting.qsize() >= MAX_WAITING:
             self._left_out += 1
-        else:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="remotely-log", daemon=True)
-                self._thread.start()
-            self._waiting.put(logged)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="remotely-log", daemon=True)
+            self._thread.start()
+        self._waiting.put(logged)
 
     def close(self) -> None:
         """Return when the records that have come are handled."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._waiting.put(None)
             self._thread.join(CLOSE_S)
+
+    def _handle(self, logged: Logged) -> None:
+        logger = logging.getLogger(logged.logger)
+        if not logger.isEnabledFor(logged.level):
+            return
+        if logger.hasHandlers():
+            logger.handle(records.unpack(logged))
+        else:
+            self._show_last_resort(logged)
 
     def _show_last_resort(self, logged: Logged) -> None:
         last = logging.lastResort
@@ -62,7 +66,7 @@ class LogListener:
     def _run(self) -> None:
         while (logged := self._waiting.get()) is not None:
             try:
-                logging.getLogger(logged.logger).handle(records.unpack(logged))
+                self._handle(logged)
                 if self._left_out and self._waiting.empty():
                     left_out, self._left_out = self._left_out, 0
                     log.warning("%d records of actors were left out: handlers are slow", left_out)

@@ -29,6 +29,13 @@ class Sender(logging.Handler):
         super().__init__()
         self._send = send
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without the handler's lock: a thread may wait here for a worker that is stopped, and must
+        not hold up the one that looks at the lease."""
+        if kept := bool(self.filter(record)):
+            self.emit(record)
+        return kept
+
     def emit(self, record: logging.LogRecord) -> None:
         if self._is_shown_here(record):
             return

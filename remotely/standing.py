@@ -79,6 +79,6 @@ def _of_actor(
         running=figures.running,
         method=figures.method,
         method_s=figures.method_s,
-        queue=max(0, unanswered - figures.running),
+        queue=min(max(0, unanswered - figures.running), control.MOST),  # of clients that may lie
         since=record.since,
     )

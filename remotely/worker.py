@@ -29,7 +29,7 @@ from remotely import control, faults, fence, host, pid_file, recipe, sockets
 from remotely.child import CPU_AT_LEAST_S, Child
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
-from remotely.errors import RemotelyError, WireError
+from remotely.errors import RemotelyError
 from remotely.fence import LOOK_EVERY_S, WorkersFence
 from remotely.guests import Inquiries
 from remotely.keys import MemberKey
@@ -370,10 +370,11 @@ class Worker:
 
     def _last_words(self, child: Child) -> None:
         """Take what a dead process logged in the end; what else it said does not matter now."""
-        with contextlib.suppress(OSError, WireError):
+        with contextlib.suppress(OSError):
             while data := child.socket.recv(MAX_MESSAGE):
-                if isinstance(logged := self._actor_reader.read(data), control.Logged):
-                    child.log.take(logged)
+                with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
+                    if isinstance(logged := self._actor_reader.read(data), control.Logged):
+                        child.log.take(logged)
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:
         may_restart = child.announced and child.request.max_restarts and not obituary.asked

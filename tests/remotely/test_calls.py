@@ -265,6 +265,23 @@ def test_a_done_callback_may_call_the_same_actor_and_wait(here: None) -> None:
     assert answers == [11]
 
 
+def test_a_done_callback_that_asks_the_master_is_told_that_it_cannot(here: None) -> None:
+    echo, told = Echo(), threading.Event()
+    why: list[BaseException] = []
+
+    def ask(_: object) -> None:
+        for question in (remotely.status, Echo, lambda: remotely.get_actor("nobody")):
+            try:
+                question()
+            except remotely.RemotelyError as error:
+                why.append(error)
+        told.set()
+
+    echo.sleep.submit(0.1).add_done_callback(ask)  # on the loop's thread: nobody waits for it
+    assert told.wait(20)
+    assert [str(error).startswith("the done-callback of a future") for error in why] == [True] * 3
+
+
 def test_many_threads_share_one_handle(here: None) -> None:
     echo = Echo()
 

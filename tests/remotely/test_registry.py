@@ -1260,6 +1260,19 @@ def test_a_worker_that_lies_of_anothers_actor_changes_nothing(choices: list[int]
     ]
 
 
+def test_a_client_that_lies_about_its_calls_spoils_no_status(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.says("client", control.Unanswered(calls={"a": 2}))
+    for liar in ("one", "two", "three"):
+        cluster.hello(liar)
+        cluster.says(liar, control.Unanswered(calls={"a": control.MOST}))
+    cluster.says("client", control.AskStatus(ticket=1, fresh=False))
+    ((_, status),) = cluster.told(control.Status)
+    ((actor,),) = [worker.actors for worker in status.workers]
+    assert actor.queue == control.MOST
+
+
 def test_a_client_cannot_place_in_the_name_or_the_place_of_another(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")

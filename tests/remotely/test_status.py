@@ -3,10 +3,12 @@
 import asyncio
 import ctypes
 import functools
+import os
 import threading
 import time
 
 import msgspec
+import pytest
 
 import remotely
 from remotely import control
@@ -172,3 +174,10 @@ def test_a_status_waits_for_nobody_who_is_silent_or_away() -> None:
     assert len(asked.answered) == 1
     asked.asks.ask("other", 2, [], now=9.0)
     assert asked.answered[-1] == ("other", 2)
+
+
+def test_an_actor_cannot_cut_off_the_page_that_its_worker_reads() -> None:
+    with new() as (fd, page):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+        page.close()
