@@ -7,6 +7,7 @@ cut: a message at its end, a traceback at its beginning, for what went wrong is 
 
 import logging
 from collections.abc import Callable
+from numbers import Integral, Rational, Real
 from pathlib import PurePath
 from typing import Any
 
@@ -18,7 +19,10 @@ MAX_TEXT_BYTES = 16_384  # of the message, and of the traceback
 MAX_STACK_BYTES = 4_096
 MAX_WORD_BYTES = 512  # of names, paths and extra values
 MAX_EXTRAS = 16
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "actor"}
+_MAX_AMOUNT = 1 << 62
+_MAX_PID = (1 << 31) - 1
+_MAX_MOMENT = 1e12
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _FORMATTER = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
@@ -30,33 +34,35 @@ def pack(record: logging.LogRecord) -> Logged:
     extra = [item for item in vars(record).items() if item[0] not in _STANDARD]
     return Logged(
         logger=_head(record.name, MAX_WORD_BYTES),
-        level=max(0, record.levelno),
+        level=int(_within(record.levelno, _MAX_AMOUNT)),
         level_name=_head(record.levelname, MAX_WORD_BYTES),
         message=_head(record.getMessage(), MAX_TEXT_BYTES),
         exc_text=_tail(trace, MAX_TEXT_BYTES),
-        stack=_tail(record.stack_info or "", MAX_STACK_BYTES),
-        created=record.created,
+        stack=_tail(record.stack_info, MAX_STACK_BYTES),
+        created=float(_within(record.created, _MAX_MOMENT)),
         path=_tail(record.pathname, MAX_WORD_BYTES),
-        line=record.lineno,
-        function=_head(record.funcName or "", MAX_WORD_BYTES),
-        process=record.process or 0,
-        process_name=_head(record.processName or "", MAX_WORD_BYTES),
-        thread=record.thread or 0,
-        thread_name=_head(record.threadName or "", MAX_WORD_BYTES),
+        line=int(_within(record.lineno, _MAX_AMOUNT)),
+        function=_head(record.funcName, MAX_WORD_BYTES),
+        process=int(_within(record.process, _MAX_PID)),
+        process_name=_head(record.processName, MAX_WORD_BYTES),
+        thread=int(_within(record.thread, _MAX_AMOUNT)),
+        thread_name=_head(record.threadName, MAX_WORD_BYTES),
         extra={
-            _head(name, MAX_WORD_BYTES): _head(value, MAX_WORD_BYTES)
-            if isinstance(value, str)
-            else value
+            _head(name, MAX_WORD_BYTES): _plain(value)
             for name, value in extra[:MAX_EXTRAS]
-            if value is None or isinstance(value, str | bool | float) or _is_short(value)
+            if value is None or isinstance(value, str) or _is_number(value)
         },
     )
 
 
 def unpack(logged: Logged) -> logging.LogRecord:
-    """Return the record, as handlers and formats know it, with `actor`: the name of the actor."""
+    """Return the record, as handlers and formats know it.
+
+    `actor` is the name of the actor, unless the user's `extra` says otherwise.
+    """
     path = PurePath(logged.path)
     attributes = {
+        "actor": logged.name,
         **logged.extra,
         "name": logged.logger,
         "msg": shown(logged.message),
@@ -76,7 +82,6 @@ def unpack(logged: Logged) -> logging.LogRecord:
         "threadName": logged.thread_name,
         "exc_text": shown(logged.exc_text) or None,
         "stack_info": shown(logged.stack) or None,
-        "actor": logged.name,
     }
     return logging.makeLogRecord(attributes)
 
@@ -100,34 +105,58 @@ def set_levels(levels: dict[str, int]) -> None:
 
 
 def name_actors(name: Callable[[], str]) -> Callable[[], None]:
-    """Let each record that is made here have `actor`, if there is a name; return what undoes it."""
-    plain = logging.getLogRecordFactory()
+    """Let each record that is logged here have `actor`, if there is a name; return what undoes it.
 
-    def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = plain(*args, **kwargs)
+    A factory of records could do it too, but then `logging` refuses an `extra` with an `actor`.
+    """
+    plain = logging.Logger.handle
+
+    def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
         if actor := name():
-            record.actor = actor
-        return record
+            record.__dict__.setdefault("actor", actor)
+        plain(logger, record)
 
     def undo() -> None:
-        if logging.getLogRecordFactory() is make:
-            logging.setLogRecordFactory(plain)
+        if logging.Logger.handle is handle:
+            logging.Logger.handle = plain  # type: ignore[method-assign]
 
-    logging.setLogRecordFactory(make)
+    logging.Logger.handle = handle  # type: ignore[method-assign,assignment]
     return undo
 
 
-def _is_short(value: object) -> bool:
-    return isinstance(value, int) and abs(value) < 1 << 62
+def _within(value: Any, most: float) -> Any:
+    """Return the number nearest to it that the worker accepts; 0 for what is not a number."""
+    number: Any = value if isinstance(value, Real) else 0
+    return min(max(0, number), most)
 
 
-def _head(text: str, size: int) -> str:
-    data = text.encode(errors="replace")
+def _is_number(value: Any) -> bool:
+    number: Any = value
+    is_exact = isinstance(value, Rational)  # `int`, its kinds and fractions: of any size
+    return isinstance(value, Real) and not (is_exact and abs(number) >= _MAX_AMOUNT)
+
+
+def _plain(value: Any) -> str | int | float | bool | None:
+    """Return it as the type that travels: a number of NumPy's may be a kind of `float`, say."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _head(value, MAX_WORD_BYTES)
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _encoded(text: object) -> bytes:
+    plain = text if isinstance(text, str) else "" if text is None else str(text)
+    return plain.encode(errors="replace")
+
+
+def _head(text: object, size: int) -> str:
+    data = _encoded(text)
     if len(data) <= size:
         return data.decode()
     return f"{data[:size].decode(errors='ignore')} ... ({len(data) - size:,} bytes were cut)"
 
 
-def _tail(text: str, size: int) -> str:
-    data = text.encode(errors="replace")
+def _tail(text: object, size: int) -> str:
+    data = _encoded(text)
     return data.decode() if len(data) <= size else f"... {data[-size:].decode(errors='ignore')}"

@@ -8,8 +8,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from fractions import Fraction
+from http import HTTPStatus
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import remotely
@@ -70,6 +73,9 @@ class Talker:
     def says_objects(self) -> None:
         log.warning("it is %s", Unpicklable(), extra={"episode": 7, "what": Unpicklable()})
 
+    def says_of_another(self, actor: str) -> None:
+        log.warning("of another", extra={"actor": actor})
+
     def fails(self) -> None:
         try:
             raise KeyError(Unpicklable())
@@ -106,6 +112,25 @@ def test_a_record_has_the_names_the_place_and_the_process_of_where_it_was_logged
     assert (record.module, record.funcName) == ("test_logging", "says")
     text = logging.Formatter("[%(actor)s] %(levelname)s %(message)s").format(record)
     assert text == "[Talker-1] WARNING careful"
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["on a cluster", "in one process"])
+def test_an_actor_that_the_user_gives_as_extra_is_the_records(
+    local: bool, kept: Kept, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if local:
+        monkeypatch.setenv("REMOTELY_LOCAL", "1")
+        remotely.connect()
+    else:
+        request.getfixturevalue("here")
+    try:
+        talker = Talker()
+        talker.says_of_another("the critic")
+        wait_until(lambda: kept.of(__name__), "the record")
+        assert [r.__dict__["actor"] for r in kept.records if r.name == __name__] == ["the critic"]
+    finally:
+        if local:
+            remotely.shutdown()
 
 
 def test_the_levels_of_the_script_decide_what_is_sent(here: None, kept: Kept) -> None:
@@ -362,8 +387,9 @@ def test_a_long_record_fits_into_one_message() -> None:
             "stack_info": "é" * 100_000,
             "created": 1.0,
             "process": 1,
-            **{f"x{number}": "é" * 100_000 for number in range(100)},
             "huge": 1 << 80,
+            "huger": Fraction(10**400),
+            **{f"x{number}": "é" * 100_000 for number in range(100)},
             "half": "\ud800",
         }
     )
@@ -373,6 +399,60 @@ def test_a_long_record_fits_into_one_message() -> None:
     assert isinstance(found, control.Logged)
     assert found.exc_text.endswith("KeyError: the end")
     assert "bytes were cut" in found.message
+    assert not {"huge", "huger"} & set(found.extra)
+
+
+def as_the_worker_reads_it(**attributes: object) -> logging.LogRecord:
+    record = logging.makeLogRecord({"name": "x", "levelno": 30, "msg": "hi", **attributes})
+    found = control.Reader(control.FromActor).read(control.write(records.pack(record)))
+    assert isinstance(found, control.Logged)
+    return records.unpack(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float64(0.5), 0.5),
+        (np.float32(0.5), 0.5),
+        (np.int64(7), 7),
+        (HTTPStatus.OK, 200),
+        (Fraction(1, 2), 0.5),
+        (np.str_("text"), "text"),
+        (True, True),
+        (np.float32("inf"), float("inf")),
+        (None, None),
+    ],
+    ids=repr,
+)
+def test_an_extra_of_any_type_of_number_or_text_travels_as_the_plain_one(
+    value: object, expected: object
+) -> None:
+    found = as_the_worker_reads_it(loss=value).__dict__["loss"]
+    assert (type(found), found) == (type(expected), expected)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "expected"),
+    [
+        ("lineno", None, 0),
+        ("levelno", 20.5, 20),
+        ("levelno", -1, 0),
+        ("levelname", None, ""),
+        ("created", -1.0, 0.0),
+        ("created", float("nan"), 0.0),
+        ("created", None, 0.0),
+        ("pathname", None, ""),
+        ("process", 1 << 40, (1 << 31) - 1),
+        ("thread", None, 0),
+        ("stack_info", None, None),
+    ],
+)
+def test_no_record_is_refused_for_a_field_that_its_maker_filled_oddly(
+    attribute: str, value: object, expected: object
+) -> None:
+    found = as_the_worker_reads_it(**{attribute: value})
+    assert found.getMessage() == "hi"
+    assert found.__dict__[attribute] == expected
 
 
 def test_what_would_move_a_terminals_cursor_is_made_visible() -> None:
