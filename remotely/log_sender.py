@@ -86,6 +86,9 @@ def drop_the_scripts() -> None:
     """The script's modules are imported: what they have set up, the script has."""
     if _sender is None:
         return
+    for logger in list(_root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            _drop_handlers(logger, _sender)
     _root.handlers[:] = [_sender]
     plain = logging.basicConfig
 
@@ -98,3 +101,12 @@ def drop_the_scripts() -> None:
             _root.addHandler(_sender)
 
     logging.basicConfig = basic_config
+
+
+def _drop_handlers(logger: logging.Logger, sender: Sender) -> None:
+    """Leave the NullHandlers, by which a library says that it stays quiet."""
+    dropped = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
+    for handler in dropped:
+        logger.removeHandler(handler)
+    if dropped and not logger.propagate:  # the root never sees these records
+        logger.addHandler(sender)

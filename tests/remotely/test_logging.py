@@ -300,6 +300,42 @@ def test_a_script_sees_each_record_once(
     assert done.stdout == ""
 
 
+MODULE = """
+import logging
+import remotely
+log = logging.getLogger("x")
+log.addHandler(logging.FileHandler("x.log"))
+log.propagate = {propagates}
+logging.getLogger("quiet").addHandler(logging.NullHandler())
+logging.getLogger("quiet").propagate = False
+@remotely.remote_class
+class Talker:
+    def says(self):
+        log.warning("careful")
+        logging.getLogger("quiet").warning("in vain")
+"""
+
+
+@pytest.mark.parametrize("propagates", [True, False])
+def test_a_file_that_a_module_opens_for_its_logger_has_each_record_once(
+    tmp_path: Path, propagates: bool
+) -> None:
+    (tmp_path / "talkers.py").write_text(MODULE.format(propagates=propagates))
+    script = tmp_path / "script.py"
+    script.write_text("import talkers\ntalker = talkers.Talker()\ntalker.says()\n")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert (tmp_path / "x.log").read_text() == "careful\n"
+    assert not done.stderr
+
+
 def test_records_are_in_the_actors_file_too(started: Started, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key, show_output=False)
     remotely.options(Talker, name="store", detached=True)().says(logging.WARNING, "kept")
