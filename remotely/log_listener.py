@@ -29,6 +29,7 @@ class LogListener:
         self._show = show
         self._waiting: queue.SimpleQueue[Logged | None] = queue.SimpleQueue()
         self._left_out = 0
+        self._is_late = False  # `close` has waited: the rest is left out
         self._thread: threading.Thread | None = None
 
     def hear(self, logged: Logged) -> None:
@@ -42,10 +43,16 @@ class LogListener:
         self._waiting.put(logged)
 
     def close(self) -> None:
-        """Return when the records that have come are handled."""
+        """Return when the records that have come are handled, or counted and told after CLOSE_S.
+
+        A handler that hangs for as long again is left to itself: it would hold up the warning too.
+        """
         if self._thread is not None and self._thread is not threading.current_thread():
             self._waiting.put(None)
             self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                self._is_late = True
+                self._thread.join(CLOSE_S)
 
     def _handle(self, logged: Logged) -> None:
         logger = logging.getLogger(logged.logger)
@@ -63,12 +70,23 @@ class LogListener:
             actor, name, job = logged.actor, logged.name, logged.job
             self._show(Output(actor=actor, name=name, job=job, error=True, text=text))
 
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
+            log.warning("%d records of actors were left out: handlers are slow", left_out)
+
     def _run(self) -> None:
-        while (logged := self._waiting.get()) is not None:
+        is_open = True
+        while is_open:
+            logged = self._waiting.get()
             try:
-                self._handle(logged)
-                if self._left_out and self._waiting.empty():
-                    left_out, self._left_out = self._left_out, 0
-                    log.warning("%d records of actors were left out: handlers are slow", left_out)
+                if logged is None:
+                    is_open = False
+                elif self._is_late:
+                    self._left_out += 1
+                else:
+                    self._handle(logged)
+                if self._waiting.empty():
+                    self._tell_left_out()
             except Exception:  # of a filter of the user's; `logging` tells of its handlers' own
                 traceback.print_exc()

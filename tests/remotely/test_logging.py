@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import control, output, records
+from remotely import control, log_listener, output, records
 from remotely.log_listener import LogListener
 from remotely.log_relay import LogRelay
 from remotely.log_sender import Sender
@@ -512,6 +513,33 @@ def test_a_handler_that_raises_or_waits_harms_nothing(
     listener.hear(logged("two"))
     listener.close()
     assert kept.of("x") == ["two"]
+
+
+def test_what_slow_handlers_leave_when_a_script_ends_is_counted_and_told(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_listener, "CLOSE_S", 0.0)
+    monkeypatch.setattr(log_listener, "MAX_WAITING", 2)
+    busy, go_on = threading.Event(), threading.Event()
+
+    def is_slow(record: logging.LogRecord) -> bool:
+        busy.set()
+        return go_on.wait(DEADLINE_S)
+
+    logging.getLogger("x").addFilter(is_slow)
+    try:
+        listener = LogListener(lambda shown: None)
+        listener.hear(logged("one"))
+        assert busy.wait(DEADLINE_S)
+        for message in ("two", "three", "one too many"):
+            listener.hear(logged(message))
+        listener.close()
+        go_on.set()
+        wait_until(lambda: kept.of("remotely"), "the warning")
+    finally:
+        logging.getLogger("x").removeFilter(is_slow)
+    assert kept.of("x") == ["one"]
+    assert kept.of("remotely") == ["3 records of actors were left out: handlers are slow"]
 
 
 def test_a_record_that_cannot_be_formatted_is_told_of_in_one_line(
