@@ -5,7 +5,8 @@ A step takes the actions of B environments and returns one row of each:
     obs         [B, ...]  the observation after the action
     reward      [B]       raw, never clipped: the learner clips, scores are true
     terminated  [B]       the episode ended there; nothing comes after
-    truncated   [B]       the episode was cut there; the observation may be bootstrapped from
+    truncated   [B]       the episode was cut there; unless it terminated as well, the
+                          observation may be bootstrapped from
     valid       [B]       false where the row is no experience, and must not be trained on
     begins      [B]       the observation is the first of an episode: memory starts anew
 
@@ -14,9 +15,10 @@ Rows are not experience for two reasons.
 1. Vector environments that reset themselves a step late (NEXT_STEP, the usual mode)
    spend one step on it: the action is ignored, the reward is 0.
 2. Those that reset in the step itself (SAME_STEP) return the first observation of the
-   next episode in place of the last of this one.  A terminated row does not need it; a
-   truncated row would bootstrap from the wrong episode, so it is given up.  Those that
-   do not reset at all (DISABLED) are reset here, and then are the same.
+   next episode in place of the last of this one.  A terminated row does not need it, even
+   if it is truncated too; a row that is only truncated would bootstrap from the wrong
+   episode, so it is given up.  Those that do not reset at all (DISABLED) are reset here, and
+   then are the same.
 
 Observations are what a model wants: images as uint8 [channels, height, width], all else
 as one float32 vector or array.  Spaces that are neither (Discrete, Tuple, Dict) are
@@ -71,7 +73,8 @@ class Episode(NamedTuple):
 @dataclass(frozen=True)
 class Atari:
     """Preprocessing of Atari games.  The rest is fixed: gray, 4 frames a step and
-    the maximum of the last two, a stack of 4, up to 30 no-ops at reset, 27,000 steps at most."""
+    the maximum of the last two, a stack of 4, up to 30 no-ops at reset, then FIRE where the game
+    has it, 27,000 steps at most."""
 
     image_size: int = 84
     sticky_actions: float = 0.0
@@ -139,7 +142,7 @@ class Environments:
             valid, begins = played, ~played
         else:
             played = np.ones_like(ended)
-            valid, begins = ~truncated, ended
+            valid, begins = terminated | ~truncated, ended
             if self._mode is AutoresetMode.DISABLED and ended.any():
                 obs, _ = self._vector.reset(options={"reset_mask": ended.copy()})
         obs, reward = self._observation(obs), np.array(reward, np.float32)
@@ -270,6 +273,7 @@ def _make_from_id(env_id: str, count: int, atari: Atari) -> Environments:
             repeat_action_probability=atari.sticky_actions,
             life_loss_info=atari.life_loss_is_terminal,
             reward_clipping=False,
+            use_fire_reset=True,
         )
         return Environments(vector, lives=atari.life_loss_is_terminal)
     try:

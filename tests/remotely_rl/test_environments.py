@@ -47,6 +47,18 @@ def test_where_the_last_observation_is_lost_only_a_truncated_row_is_given_up(
     assert envs.pop_episodes() == [Episode(60.0, 3)] * 2
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_row_that_is_both_terminated_and_truncated_keeps_its_last_reward(
+    mode: AutoresetMode,
+) -> None:
+    envs = Environments(toys.vector(toys.EndsBothWays, 1, mode))
+    envs.reset(1)
+    last = play(envs, 3)[-1]
+    assert (last.terminated.item(), last.truncated.item()) == (True, True)
+    assert last.reward.item() == 30.0
+    assert last.valid.item()
+
+
 def test_rewards_are_raw() -> None:
     envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP))
     envs.reset(1)
@@ -121,6 +133,14 @@ def test_the_same_seed_and_actions_give_the_same_observations() -> None:
 
     for one, other in zip(run(), run(), strict=True):
         assert (one == other).all()
+
+
+def test_atari_games_that_wait_for_fire_are_started_at_reset() -> None:
+    envs = environments.make("ALE/Breakout-v5", 1)
+    before = envs.reset(3)
+    after = envs.step(np.zeros(1, np.int64)).obs  # a no-op: the ball moves by itself
+    envs.close()
+    assert (before[:, -1] != after[:, -1]).any()
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

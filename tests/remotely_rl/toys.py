@@ -49,6 +49,14 @@ class Counting(gymnasium.Env[np.ndarray, Any]):
         return np.array([self.now], np.float32)
 
 
+class EndsBothWays(Counting):
+    """Is solved in the very step in which its time is up."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, terminated, info
+
+
 class Continuous(Counting):
     action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
