@@ -30,7 +30,7 @@ class SignDescent(Asynchronous):
 
     threshold: Annotated[float, "what is smaller counts as zero", NOT_NEGATIVE] = 1e-4
 
-    def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
+    def direction(self, client: int, contribution: Tensor) -> Tensor:
         return contribution.sign() * (contribution.abs() > self.threshold)
 
 

@@ -15,12 +15,12 @@ from remotely_rl.sync.rule import Accepted, Reply, Rule
 
 @dataclass(eq=False)
 class Asynchronous(Rule):
-    """See the module's docstring.  Rules that only weigh what arrives have another `weighed`."""
+    """See the module's docstring.  A rule that only scales what arrives has another `scale`."""
 
     def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
-        self.step(self.weighed(client, contribution, staleness))
+        self.step(self.direction(client, contribution), self.scale(staleness))
         return Reply(Accepted.COUNTED, self.version, staleness, self.parameters)
 
-    def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
+    def direction(self, client: int, contribution: Tensor) -> Tensor:
         """What is stepped along for a contribution."""
         return contribution

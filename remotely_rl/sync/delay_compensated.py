@@ -9,6 +9,9 @@ approximated by lambda g g^T, of which the diagonal is kept:
 
 With `adaptive` (DC-ASGD-a) lambda is divided, elementwise, by the root of a
 running mean of g^2.
+
+It is a correction of the gradient, and scales no step: an optimizer, whatever it makes of
+gradients, is given what one at the newest parameters would be.
 """
 
 from dataclasses import dataclass
@@ -36,7 +39,7 @@ class DelayCompensated(Asynchronous):
         self.square = torch.zeros_like(self.vector.detach())
         self._moved, self._way = torch.empty_like(self.square), torch.empty_like(self.square)
 
-    def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
+    def direction(self, client: int, contribution: Tensor) -> Tensor:
         moved = torch.mul(contribution, contribution, out=self._moved)
         if self.adaptive:
             self.square.mul_(self.decay).add_(moved, alpha=1 - self.decay)

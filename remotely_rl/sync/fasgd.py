@@ -15,6 +15,11 @@ deviation where its text and its equation 9 divide by it.  Three modes:
     literal   (6) as printed
     fred      the authors' code: v <- beta v + (1 - beta) |g|, and divides by v + 0.001
 
+The paper descends plainly.  Another optimizer's step is divided by v s(tau), elementwise; of
+RMSProp and Adam, which divide by the size of gradients already, that is a second time, and wants
+a lower rate.  Unless that is what you want, give the word a rate (`fasgd:rate=0.005`: plain
+descent) or take `sgd`.
+
 gamma, beta and eps are not in the paper; the code's one decay is 0.9.  v begins at
 `deviation_start`: from 0 the first step in mode `std` is 33 times the rate, whatever the
 gradient.  `deviation`, which gates go by (equation 9), is the mean of v.
@@ -29,6 +34,7 @@ from torch import Tensor
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import FRACTION, NOT_NEGATIVE
 from remotely_rl.sync.asynchronous import Asynchronous
+from remotely_rl.sync.rule import Accepted, Reply
 from remotely_rl.sync.staleness_scaled import check_reading, divisor
 
 MODES = ("std", "literal", "fred")
@@ -53,11 +59,19 @@ class Fasgd(Asynchronous):
         like = self.vector.detach()
         self.n, self.b = torch.zeros_like(like), torch.zeros_like(like)
         self.v = torch.full_like(like, self.deviation_start)
-        self._spread, self._divided = torch.empty_like(like), torch.empty_like(like)
+        # Room that is asked for anew each time costs more than what is computed in it.
+        self._spread = torch.empty_like(like)
         self.deviation = self.deviation_start
 
-    def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
-        g = contribution
+    def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
+        self.step(contribution, self.scale(staleness), self.divisors(contribution))
+        return Reply(Accepted.COUNTED, self.version, staleness, self.parameters)
+
+    def scale(self, staleness: int) -> float:
+        return 1 / divisor(staleness, self.at_zero)
+
+    def divisors(self, g: Tensor) -> Tensor:
+        """By what a step is divided [P], once gradient `g` [P] is in the statistics."""
         if self.mode == "fred":
             spread = torch.abs(g, out=self._spread)
             self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)
@@ -72,8 +86,7 @@ class Fasgd(Asynchronous):
             self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)
             divisors = self.v
         self.deviation = float(self.v.mean())
-        # Room that is asked for anew each time costs more than what is computed in it.
-        return torch.div(g, divisors, out=self._divided).div_(divisor(staleness, self.at_zero))
+        return divisors
 
     def state(self) -> dict[str, object]:
         return {**super().state(), "n": self.n, "b": self.b, "v": self.v}

@@ -21,9 +21,13 @@ to wait.  Who waited is told in `released`, of the reply to somebody else's push
 How a direction becomes a step is the business of a torch optimizer, whose state lives here.
 It sees one flat vector: rules of torch that are elementwise (SGD, RMSprop, Adam and most
 others) do what they do for a list of layers.
+
+A rule says by what its *step* is scaled (`scale`): at half the scale the parameters move half
+as far, by any optimizer.  The optimizer's state sees gradients unscaled; `stepper.py` says why.
+A step of several contributions goes along their mean, each weighted by its scale, and is itself
+scaled by the mean of their scales: for descent the sum that papers print.
 """
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -39,6 +43,7 @@ from remotely_rl import settings
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.client import Client, MakeOptimizer
 from remotely_rl.sync.gates import Gates
+from remotely_rl.sync.stepper import Stepper
 
 
 def sgd(rate: float) -> MakeOptimizer:
@@ -128,7 +133,7 @@ class Rule(ABC):
             raise SyncError(f"there must be at least 1 client, not {self.clients}")
         settings.check(self)
         self.vector = nn.Parameter(start.detach().clone())
-        self._optimizer = optimizer([self.vector])
+        self._stepper = Stepper(self.vector, optimizer)
         self.version = 0
         self.live = set(range(self.clients))
         self.waiting: set[int] = set()
@@ -216,17 +221,15 @@ class Rule(ABC):
 
     def set_rate(self, rate: float) -> None:
         """Has the optimizer take steps at this rate from here on, unless the rule has its own."""
-        if self.has_own_rate:
-            return
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        if not self.has_own_rate:
+            self._stepper.set_rate(rate)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps.  What waits for a step is not in it: clients begin anew."""
         return {
             "version": self.version,
             "vector": self.vector.detach(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._stepper.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -234,8 +237,7 @@ class Rule(ABC):
         self.version = state["version"]
         with torch.no_grad():
             self.vector.copy_(state["vector"])
-        # Torch would keep the tensors that it is given, and step them.
-        self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self._stepper.load(state["optimizer"])
         self._newest = None
 
     # --- what a rule is ---------------------------------------------------------------------------
@@ -246,6 +248,10 @@ class Rule(ABC):
     @abstractmethod
     def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
         """What becomes of a contribution [P]; nobody changes it afterwards."""
+
+    def scale(self, staleness: int) -> float:
+        """By what a step is scaled for a contribution that is so stale; positive."""
+        return 1.0
 
     def left(self, client: int) -> Iterable[Release]:
         """Who need not wait any longer, now that `client` is gone."""
@@ -259,10 +265,10 @@ class Rule(ABC):
 
     # --- what a rule may use ----------------------------------------------------------------------
 
-    def step(self, direction: Tensor) -> None:
-        """Moves the parameters against `direction` [P], as the optimizer does with a gradient."""
-        self.vector.grad = direction
-        self._optimizer.step()
+    def step(self, direction: Tensor, scale: float = 1.0, divisors: Tensor | None = None) -> None:
+        """Moves the parameters against `direction` [P], as the optimizer does with a gradient, but
+        `scale` times as far, and divided by `divisors` [P] if there are any."""
+        self._stepper.step(direction, scale, divisors)
         self.version += 1
         self._newest = None
 

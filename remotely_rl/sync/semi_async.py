@@ -23,6 +23,9 @@ measured.  The thresholds 3 and 5 are the proposal's, for N = 100 and n = 20.
 `pull="counts"` is the proposal to the letter: a client counts the parameters that it was sent
 (X + 1), so that one that is far behind stays so, however new what it has: most of what slow
 clients push is dropped then.
+
+`merge="sum"` steps as many times as far as the pool has gradients, `sum_n` as many as it has
+by n: with plain descent their sum, and their sum by n.
 """
 
 from dataclasses import dataclass
@@ -84,9 +87,7 @@ class SemiAsync(Rule):
     def _merge(self) -> None:
         # A client's own stay in the order in which it sent them: the sort is stable.
         parts = [part for _, part in sorted(self.pool, key=lambda one: one[0])]
-        direction = mean(parts)
-        if self.merge != "mean":
-            direction *= len(parts) / (self.n if self.merge == "sum_n" else 1)
-        self.step(direction)
+        scale = {"mean": 1.0, "sum": float(len(parts)), "sum_n": len(parts) / self.n}[self.merge]
+        self.step(mean(parts, [1.0] * len(parts)), scale)
         self.pool.clear()
         self.towards = 0

@@ -10,8 +10,6 @@ at all (`at_zero` none).
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch import Tensor
-
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import COUNT
 from remotely_rl.sync.staleness_scaled import READINGS, check_reading, divisor
@@ -33,10 +31,8 @@ class SoftSync(Synchronous):
                 f"n must be at most the number of clients, {self.clients}, not {self.n}"
             )
 
-    def weighed(self, contribution: Tensor, staleness: int) -> Tensor:
-        if self.at_zero == "none":
-            return contribution
-        return contribution / divisor(staleness, self.at_zero)
+    def scale(self, staleness: int) -> float:
+        return 1.0 if self.at_zero == "none" else 1 / divisor(staleness, self.at_zero)
 
     def complete(self) -> bool:
         # With fewer alive than a step is made of, all of them are enough.

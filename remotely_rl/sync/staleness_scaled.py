@@ -5,12 +5,12 @@
 Zhang, Gupta, Lian, Liu 2015, https://arxiv.org/abs/1511.05950.  The paper's s(tau) = tau says
 nothing of tau = 0.  Two readings, `max1`: max(tau, 1), which leaves the rate as it is there,
 and `plus1`: tau + 1, by which the simulator of the FASGD paper made its curves.
+
+The papers descend plainly.  With another optimizer it is its step that is divided.
 """
 
 from dataclasses import dataclass
 from typing import Annotated
-
-from torch import Tensor
 
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.asynchronous import Asynchronous
@@ -38,5 +38,5 @@ class StalenessScaled(Asynchronous):
     def begin(self) -> None:
         check_reading(self.at_zero)
 
-    def weighed(self, client: int, contribution: Tensor, staleness: int) -> Tensor:
-        return contribution / divisor(staleness, self.at_zero)
+    def scale(self, staleness: int) -> float:
+        return 1 / divisor(staleness, self.at_zero)

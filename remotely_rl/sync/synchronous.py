@@ -15,12 +15,14 @@ from torch import Tensor
 from remotely_rl.sync.rule import Accepted, Release, Reply, Rule
 
 
-def mean(parts: Sequence[Tensor]) -> Tensor:
-    """The mean, added up in the order given: torch's own sum would be free to choose another."""
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total += part
-    return total.div_(len(parts))
+def mean(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The weighted mean, added up in the order given: torch's own sum would be free to choose
+    another.  Equal weights make the plain mean, bit by bit."""
+    relative = [weight / max(weights) for weight in weights]
+    total = parts[0] * relative[0]
+    for part, weight in zip(parts[1:], relative[1:], strict=True):
+        total.add_(part, alpha=weight)
+    return total.div_(sum(relative))
 
 
 @dataclass(eq=False)
@@ -28,10 +30,10 @@ class Synchronous(Rule):
     """See the module's docstring."""
 
     def begin(self) -> None:
-        self.pool: dict[int, Tensor] = {}
+        self.pool: dict[int, tuple[Tensor, float]] = {}
 
     def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
-        self.pool[client] = self.weighed(contribution, staleness)
+        self.pool[client] = contribution, self.scale(staleness)
         released = self._merge() if self.complete() else None
         if released is None:
             return Reply(Accepted.COUNTED, self.version, staleness, waits=True)
@@ -41,16 +43,13 @@ class Synchronous(Rule):
     def left(self, client: int) -> Iterable[Release]:
         return self._merge() if self.pool and self.complete() else ()
 
-    def weighed(self, contribution: Tensor, staleness: int) -> Tensor:
-        """What a contribution is in the sum; staleness is 0 where all wait for all."""
-        return contribution
-
     def complete(self) -> bool:
         """Whether those who have pushed are enough for a step."""
         return self.live <= self.pool.keys()
 
     def _merge(self) -> tuple[Release, ...]:
-        self.step(mean([self.pool[client] for client in sorted(self.pool)]))
+        parts, scales = zip(*(self.pool[client] for client in sorted(self.pool)), strict=True)
+        self.step(mean(parts, scales), sum(scales) / len(scales))
         waited = self.live & self.pool.keys()
         self.pool.clear()
         return self.release(waited)
