@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import remotely
-from remotely_rl import environments, models, precision
+from remotely_rl import environments, failures, models, precision
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.trajectory import Trajectory
@@ -117,8 +117,10 @@ class Actor:
 
     env_steps = 0  # of all actors; only of interest to some, who are told
 
-    def __init__(self, config: Common, model: nn.Module, seed: int):
+    def __init__(self, config: Common, model: nn.Module, seed: int, is_replacement: bool = False):
         torch.set_num_threads(1)
+        if is_replacement:
+            failures.leave_no_stack()
         self.version = 0
         self.model = copy.deepcopy(model).eval()  # in REMOTELY_LOCAL it is the learner's own
         self.computes_in = precision.of(config.precision, self.model, CPU)

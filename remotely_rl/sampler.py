@@ -8,9 +8,12 @@ queue.  `max_staleness` turns it, in steps, into the former: see `Stream`.
 New parameters go to an actor just before its next call, so that they hold from there on;
 how stale a trajectory is then follows from the version written in it.
 
-An actor that dies is replaced, with the newest parameters, as soon as there is room for
-another; until then the others go on.  What it was sampling is lost, and nothing is learnt
-twice.
+An actor that dies, or whose environment raises, is replaced, with the newest parameters, as
+soon as there is room for another; until then the others go on.  What it was sampling is lost,
+and nothing is learnt twice.  `failures.py` says when there are too many.
+
+Nothing here waits without an end: an environment may hang, and who trains has a clock to look at
+and a Ctrl-C to hear.
 """
 
 import contextlib
@@ -20,16 +23,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic, Protocol, TypeVar
 
 import remotely
 from remotely_rl.acting import Parameters, Rollout
 from remotely_rl.environments import Episode
-from remotely_rl.errors import TrainingError
+from remotely_rl.failures import LOST, Failures, is_failure
 
-DEATHS_IN_A_ROW = 5
 EMBEDDED_ROOM = 64  # actors of a cluster that training makes for itself
-LOST = (remotely.ActorDied, remotely.WorkerLost)
 
 
 class Sampled(Protocol):
@@ -53,7 +55,7 @@ class SamplingActor(Protocol[R_co]):
 
 
 class Crew(Generic[A]):
-    """Actors that are made, and replaced when they die."""
+    """Actors that are made, and replaced when they fail."""
 
     def __init__(
         self,
@@ -61,63 +63,64 @@ class Crew(Generic[A]):
         count: int,
         say: Callable[[str], None] = print,
         grows: bool = False,
+        over: Callable[[], bool] = lambda: False,
     ):
         """`make(n)` makes the n-th actor ever; it may wait for room.
 
         With `grows` there is no end to it: whenever one is placed another is asked for, so
-        that machines that join the cluster are used.
+        that machines that join the cluster are used.  The first `count` are waited for, unless
+        training is `over` before: an environment may hang as it is made.  Raises what making
+        one of them raised that no other could do better, and TrainingError if they fail again
+        and again.
         """
         self._make = make
         self._say = say
         self._grows = grows
-        self._deaths = 0
         self._closed = False
-        self._newcomers: queue.SimpleQueue[A | BaseException] = queue.SimpleQueue()
+        self._newcomers: queue.SimpleQueue[tuple[int, A | BaseException]] = queue.SimpleQueue()
+        self._made = 0
+        self.failures = Failures(say)
         self.coming = 0  # those that are being made
-        self._made = count
-        # At once: making sixteen Atari games takes an actor seconds.
-        with ThreadPoolExecutor(count) as pool:
-            self.actors = list(pool.map(make, range(count)))
+        self.actors: list[A] = []
+        try:
+            self._make_first(count, over)
+        except BaseException:
+            self.close()
+            raise
         if grows:
             self._hire()
 
     def answered(self) -> None:
-        """To be called for each answer that came: those who die are not all of them."""
-        self._deaths = 0
+        """To be called for each answer that came: failures are judged by their share of them."""
+        self.failures.answered()
 
-    def replace(self, actor: A, error: Exception) -> None:
-        """Has another take the place of one that died.
+    def replace(self, actor: A, error: BaseException) -> None:
+        """Has another take the place of one that failed.
 
-        Raises TrainingError if they die one after another.
+        Raises `error` if no other could do better, and TrainingError if too many fail.
         """
-        self._deaths += 1
-        if self._deaths >= DEATHS_IN_A_ROW:
-            raise TrainingError(
-                f"{self._deaths} actors died without a trajectory in between; the last: {error}"
-            ) from error
-        self._say(f"an actor died and is replaced: {error}")
+        if not is_failure(error):
+            raise error
+        self.failures.failed(error)
         self._forget(actor)
-        if not self._grows:  # else one is being asked for already
-            self._hire()
+        if self._grows:  # another is being asked for already
+            threading.Thread(target=_end, args=(actor,), daemon=True).start()
+        else:
+            self._hire(instead_of=actor)
 
     def welcome(self, timeout_s: float = 0.0) -> bool:
         """Takes in those that were made meanwhile; returns whether there were any.
 
-        Raises what making one raised.
+        Raises what making one raised that no other could do better, and TrainingError if too
+        many fail.
         """
-        came = False
-        with contextlib.suppress(queue.Empty):
-            while True:
-                newcomer = self._newcomers.get(timeout=0.0 if came else timeout_s)
-                self.coming -= 1
-                if isinstance(newcomer, BaseException):
-                    raise newcomer
-                self.actors.append(newcomer)
-                came = True
-                if self._grows:
-                    self._say(f"an actor joined; there are {len(self.actors)}")
-                    self._hire()
-        return came
+        came = [actor for _, actor in self._arrivals(timeout_s)]
+        for actor in came:
+            self.actors.append(actor)
+            if self._grows:
+                self._say(f"an actor joined; there are {len(self.actors)}")
+                self._hire()
+        return bool(came)
 
     def hire(self, count: int = 1) -> None:
         """Has more made; `welcome` takes them in."""
@@ -127,38 +130,82 @@ class Crew(Generic[A]):
     def dismiss(self, actor: A) -> None:
         """Lets one go for good."""
         self._forget(actor)
-        with contextlib.suppress(remotely.RemotelyError):
-            remotely.close(actor)
+        _end(actor)
 
     def close(self) -> None:
         """Ends the actors; what they were doing is dropped."""
         self._closed = True
-        for actor in self.actors:
-            with contextlib.suppress(remotely.RemotelyError):
-                remotely.close(actor)
+        self.failures.tell()
+        if self.actors:  # together: one that hangs is waited for some seconds
+            with ThreadPoolExecutor(len(self.actors)) as pool:
+                list(pool.map(_end, self.actors))
         self.actors.clear()
+
+    def _make_first(self, count: int, over: Callable[[], bool]) -> None:
+        """At once: making sixteen Atari games takes an actor seconds."""
+        for _ in range(count):
+            self._hire(waits_for_room=False)
+        came: list[tuple[int, A]] = []
+        while len(came) < count and not over():
+            came += self._arrivals(timeout_s=0.5)
+            self.actors = [actor for _, actor in sorted(came, key=lambda one: one[0])]
+
+    def _arrivals(self, timeout_s: float) -> list[tuple[int, A]]:
+        """Those that were made meanwhile, and their numbers; in place of failures others are."""
+        came: list[tuple[int, A]] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number, newcomer = self._newcomers.get(timeout=0.0 if came else timeout_s)
+                self.coming -= 1
+                if not isinstance(newcomer, BaseException):
+                    came.append((number, newcomer))
+                    continue
+                if not is_failure(newcomer):
+                    raise newcomer
+                self.failures.failed(newcomer)
+                self._hire()
+        return came
 
     def _forget(self, actor: A) -> None:
         self.actors = [other for other in self.actors if other != actor]
 
-    def _hire(self) -> None:
+    def _hire(self, instead_of: A | None = None, waits_for_room: bool = True) -> None:
         number, self._made = self._made, self._made + 1
         self.coming += 1
-        # A daemon: it may wait for room when the run ends.
-        threading.Thread(target=self._make_one, args=(number,), daemon=True).start()
+        # A daemon: it may wait for room, or for an environment that hangs, when the run ends.
+        args = (number, instead_of, waits_for_room)
+        threading.Thread(target=self._make_one, args=args, daemon=True).start()
 
-    def _make_one(self, number: int) -> None:
+    def _make_one(self, number: int, instead_of: A | None, waits_for_room: bool) -> None:
+        if instead_of is not None:
+            _end(instead_of)
         while not self._closed:
             try:
                 actor = self._make(number)
-            except remotely.NoResources:
+            except remotely.NoResources as error:
+                if not waits_for_room:
+                    self._newcomers.put((number, error))
+                    return
                 time.sleep(1.0)  # a machine may join
                 continue
             except BaseException as error:
-                self._newcomers.put(error)
+                self._newcomers.put((number, error))
+                return
+            if self._closed:  # nobody takes it in
+                _end(actor)
             else:
-                self._newcomers.put(actor)
+                self._newcomers.put((number, actor))
             return
+
+
+def drop(call: "Future[Any]") -> None:
+    """Waits no longer for a call; remotely would tell of an error that nobody looked at."""
+    call.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def _end(actor: Any) -> None:
+    with contextlib.suppress(remotely.RemotelyError):
+        remotely.close(actor)
 
 
 class Samplers(Crew[SamplingActor[R]], Generic[R]):
@@ -171,13 +218,14 @@ class Samplers(Crew[SamplingActor[R]], Generic[R]):
         params: Parameters | None,
         say: Callable[[str], None] = print,
         grows: bool = False,
+        over: Callable[[], bool] = lambda: False,
     ):
         self._sent: dict[SamplingActor[R], tuple[int, Future[None]]] = {}
         self.version = -1
         self._ref: Any = None
         if params is not None:
             self.publish(params)
-        super().__init__(make, count, say, grows)
+        super().__init__(make, count, say, grows, over)
 
     def publish(self, params: Parameters) -> None:
         """From here on actors are given these parameters, each before its next call."""
@@ -197,7 +245,8 @@ class Samplers(Crew[SamplingActor[R]], Generic[R]):
 
     def _forget(self, actor: SamplingActor[R]) -> None:
         super()._forget(actor)
-        self._sent.pop(actor, None)
+        if actor in self._sent:
+            drop(self._sent.pop(actor)[1])
 
 
 class Rounds:
@@ -213,35 +262,40 @@ class Rounds:
         return not self._calls
 
     def begin(self, params: Parameters) -> None:
-        """Has all sample with these parameters; `finish` returns what."""
-        crew = self.crew
-        crew.welcome()
-        while not crew.actors:
-            crew.welcome(timeout_s=1.0)
-        crew.publish(params)
-        self._calls = [(actor, crew.ask(actor)) for actor in crew.actors]
+        """Has all sample with these parameters; `take` returns what."""
+        self.crew.welcome()
+        self.crew.publish(params)
+        self._calls = [(actor, self.crew.ask(actor)) for actor in self.crew.actors]
 
-    def finish(self) -> list[Rollout]:
-        """Returns the round's rollouts, in the order of the actors; of one that died, none."""
-        rollouts = []
-        for actor, call in self._calls:
+    def take(self, timeout_s: float) -> list[Rollout]:
+        """Returns the round's rollouts, in the order of the actors, once all have sampled.
+
+        None of an actor that failed, and none at all before the round is over, or if there is
+        nobody to sample: a replacement is then waited for, so long.  Raises TrainingError if
+        too many fail.
+        """
+        if not self._calls:
+            self.crew.welcome(timeout_s)
+            return []
+        until = time.monotonic() + timeout_s
+        for _, call in self._calls:
             try:
-                rollouts.append(call.result())
-            except LOST as error:
+                call.exception(max(0.0, until - time.monotonic()))
+            except FutureTimeout:
+                return []
+        calls, self._calls = self._calls, []
+        rollouts = []
+        for actor, call in calls:
+            if error := call.exception():
                 self.crew.replace(actor, error)
             else:
+                rollouts.append(call.result())
                 self.crew.answered()
-        self._calls = []
         return rollouts
 
-    def sample(self, params: Parameters) -> list[Rollout]:
-        """A whole round.  It is never empty: if all died, their replacements are waited for."""
-        while True:
-            self.begin(params)
-            if rollouts := self.finish():
-                return rollouts
-
     def close(self) -> None:
+        for _, call in self._calls:
+            drop(call)
         self._calls = []
         self.crew.close()
 
@@ -289,7 +343,7 @@ class Stream(Generic[R]):
     def take(self, timeout_s: float) -> R | None:
         """Returns the next rollout that holds experience, or None after `timeout_s`.
 
-        Raises TrainingError if actors die one after another, or what `sample` raised.
+        Raises TrainingError if too many actors fail.
         """
         if self.crew.welcome(timeout_s=0.0 if self.crew.actors else timeout_s):
             if self._wanted is not None:  # more may have come than are wanted by now
@@ -299,13 +353,14 @@ class Stream(Generic[R]):
             if call not in self._calls:  # its actor was replaced a moment ago
                 continue
             actor = self._calls.pop(call)
-            try:
-                rollout = call.result()
-            except LOST as error:
-                self._calls = {call: of for call, of in self._calls.items() if of != actor}
+            if error := call.exception():
+                for other in [call for call, of in self._calls.items() if of == actor]:
+                    del self._calls[other]
+                    drop(other)
                 self._leaving.discard(actor)
                 self.crew.replace(actor, error)
                 continue
+            rollout = call.result()
             self.crew.answered()
             self._taken += rollout.steps > 0
             if actor in self._leaving and actor not in self._calls.values():
@@ -317,6 +372,8 @@ class Stream(Generic[R]):
         return None
 
     def close(self) -> None:
+        for call in self._calls:
+            drop(call)
         self._calls.clear()
         self.crew.close()
 

@@ -6,7 +6,11 @@ when to stop and leaves the run folder whole however it ends.  The algorithm's l
     with training.begin("a2c", Config, config, model, run, resume) as session:
         learner, actors = session.learner, session.rounds()
         while not session.over():
-            trajectory = session.count(actors.sample(learner.parameters()))
+            if actors.idle:
+                actors.begin(learner.parameters())
+            trajectory = session.collect(actors)
+            if trajectory is None:  # not all of it is there yet: look at the clock
+                continue
             with session.spending("learning"):
                 numbers = update(learner, trajectory, session.env_steps)
             session.learnt(numbers, staleness=[0])
@@ -39,6 +43,7 @@ from remotely_rl import (
     checkpoint,
     curve,
     environments,
+    failures,
     metrics,
     models,
     run_folder,
@@ -57,6 +62,7 @@ from remotely_rl.sync.server import ParameterServer, Pushed, Worker
 from remotely_rl.trajectory import Trajectory, stack
 
 PROBE_STEPS = 512
+LOOK_EVERY_S = 0.5  # at the clock, and whether Ctrl-C was pressed, while actors are waited for
 
 # Parameters of a network; below, a second thread costs more than it brings.
 SHARED_FROM = 100_000
@@ -197,14 +203,16 @@ class Session:
         torch.set_num_threads(1)  # the workers have the cores
 
         def hire(number: int) -> Worker:
-            return Worker(make_work, self.stream_of(number))
+            return Worker(make_work, self.stream_of(number), number >= learner.config.actors)
 
-        return self.keep(ParameterServer(learner.rule, hire, self.say, learner.config.accumulate))
+        return self.keep(
+            ParameterServer(learner.rule, hire, self.say, learner.config.accumulate, over=self.over)
+        )
 
     def take(self, workers: ParameterServer) -> Pushed | None:
         """Waits for a push, a moment at most; counts what was played for it."""
         with self.spending("waiting"):
-            pushed = workers.take(timeout_s=0.5, told=self.env_steps)
+            pushed = workers.take(timeout_s=LOOK_EVERY_S, told=self.env_steps)
         if pushed is None:
             self.tick()
             return None
@@ -223,11 +231,16 @@ class Session:
         model = models.on_cpu(learner.model)
 
         def hire(number: int) -> Actor:
-            return Actor(config, model, self.stream_of(number))
+            return Actor(config, model, self.stream_of(number), number >= (config.actors or 1))
 
         sampler.connect(config.actors)
         return Samplers(
-            hire, config.actors or 1, learner.parameters(), self.say, grows=config.actors == 0
+            hire,
+            config.actors or 1,
+            learner.parameters(),
+            self.say,
+            grows=config.actors == 0,
+            over=self.over,
         )
 
     def stream_of(self, number: int) -> int:
@@ -249,13 +262,25 @@ class Session:
             self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
         return stack([rollout.trajectory for rollout in rollouts])
 
+    def collect(self, actors: Rounds) -> Trajectory | None:
+        """Waits for a round, a moment at most; returns its trajectories side by side, or None if
+        it is not over, or holds no experience."""
+        with self.spending("waiting"):
+            rollouts = actors.take(timeout_s=LOOK_EVERY_S)
+        if rollouts:
+            trajectory = self.count(rollouts)
+            if trajectory.valid.any():
+                return trajectory
+        self._write_row_if_due()  # no checkpoint: amid a round the actors cannot be saved
+        return None
+
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, a moment at most; returns them side by side, or None.
 
         Those that came are kept for the next call.
         """
         with self.spending("waiting"):
-            rollout = actors.take(timeout_s=0.5)
+            rollout = actors.take(timeout_s=LOOK_EVERY_S)
         if rollout is None:
             self.tick()
             return None
@@ -290,13 +315,16 @@ class Session:
 
     def tick(self) -> None:
         """To be called once a turn: writes what is due."""
+        self._write_row_if_due()
+        if self.seconds() >= self._checkpoint_due:
+            self._save(self.folder.checkpoint)
+            self._checkpoint_due = self.seconds() + self._config.checkpoint_s
+
+    def _write_row_if_due(self) -> None:
         now = self.seconds()
         if now >= self._row_due:
             self._row_due = now + self._config.interval_s
             self._write_row(now)
-        if now >= self._checkpoint_due:
-            self._save(self.folder.checkpoint)
-            self._checkpoint_due = self.seconds() + self._config.checkpoint_s
 
     def say(self, text: str) -> None:
         """Tells the user something, in a line that stays."""
@@ -356,7 +384,7 @@ class Session:
                 for actor in self._actors.crew.actors
             ]
             paused = [call.result() for call in calls]
-        except sampler.LOST:  # the next round will tell, and replace it
+        except failures.LOST:  # the next round will tell, and replace it
             return []
         return [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused]
 

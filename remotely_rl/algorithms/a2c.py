@@ -2,7 +2,7 @@
 
 The synchronous form of A3C (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), batched as
 by Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811): all actors step in lock-step,
-`actors.sample()`, the learner takes one step on what they bring, `actors.set_param(params)`.
+`actors.begin(params)`, and the learner takes one step on what they bring.
 
 The learning rate holds for 16 environments; with more, gradients are less noisy, and it
 grows with the square root of their number (their section 4).  `random_start` sets the
@@ -85,10 +85,10 @@ def train(
     with training.begin("a2c", Config, config, model, run, resume, prepare=scaled) as session:
         learner, actors = session.learner, session.rounds()
         while not session.over():
-            with session.spending("waiting"):
-                rollouts = actors.sample(learner.parameters())
-            trajectory = session.count(rollouts)
-            if not trajectory.valid.any():  # all environments began anew
+            if actors.idle:
+                actors.begin(learner.parameters())
+            trajectory = session.collect(actors)
+            if trajectory is None:
                 continue
             with session.spending("learning"):
                 numbers = update(learner, trajectory, session.env_steps)

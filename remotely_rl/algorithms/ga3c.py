@@ -46,14 +46,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import losses, models, training
+from remotely_rl import failures, losses, models, training
 from remotely_rl.acting import Look, Player
 from remotely_rl.actions import Actions
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
+from remotely_rl.failures import LOST
 from remotely_rl.learner import Done, Learner, Losses, Rows
-from remotely_rl.sampler import LOST, Samplers, Stream, connect
+from remotely_rl.sampler import Samplers, Stream, connect
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory, stack
 from remotely_rl.tuner import Tuner
@@ -321,7 +322,9 @@ def brain_of(config: Config) -> type[_Brain]:
 class Agent:
     """Plays as the Brain says."""
 
-    def __init__(self, config: Config, brain: _Brain, seed: int):
+    def __init__(self, config: Config, brain: _Brain, seed: int, is_replacement: bool = False):
+        if is_replacement:
+            failures.leave_no_stack()
         self.brain = brain
         self.random = torch.Generator().manual_seed(seed)
         self.player = Player(config, seed)
@@ -412,9 +415,9 @@ def train(
         session.restore(FarLearner(brain, learner.model))
 
         def hire(number: int) -> Agent:
-            return Agent(config, brain, session.stream_of(number))
+            return Agent(config, brain, session.stream_of(number), number >= config.actors)
 
-        crew: Samplers[Played] = Samplers(hire, config.actors, None, session.say)
+        crew: Samplers[Played] = Samplers(hire, config.actors, None, session.say, over=session.over)
         agents = session.keep(Stream(crew, ahead=2))
         counts = {"agents": config.actors, "predictors": config.predictors,
                   "trainers": config.trainers}  # fmt: skip

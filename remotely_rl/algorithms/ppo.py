@@ -85,14 +85,10 @@ def train(
         assert isinstance(learner.config, Config)
         overlap = learner.config.overlap
         while not session.over():
-            with session.spending("waiting"):
-                if actors.idle:
-                    actors.begin(learner.parameters())
-                rollouts = actors.finish()
-            if not rollouts:  # all of them died: their replacements are waited for
-                continue
-            trajectory = session.count(rollouts)
-            if not trajectory.valid.any():  # all environments began anew
+            if actors.idle:
+                actors.begin(learner.parameters())
+            trajectory = session.collect(actors)
+            if trajectory is None:
                 continue
             if overlap and not session.over():
                 actors.begin(learner.parameters())

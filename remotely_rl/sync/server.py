@@ -11,8 +11,8 @@ next contribution unless the rule has it wait.  What comes first is pushed first
 `record=True` the order is kept in `arrivals`, by which the simulator makes the same
 parameters, bit by bit.
 
-A worker that dies leaves the rule, so that nobody waits for it, and another takes its place
-with the newest parameters.  A contribution that the rule refuses is forgotten, its client is
+A worker that dies or raises leaves the rule, so that nobody waits for it, and another takes its
+place with the newest parameters.  A contribution that the rule refuses is forgotten, its client is
 named and starts from the newest parameters; it is no arrival, so such a run does not replay.
 
 Vectors move as flat arrays: on one machine a push is one copy, and so is its reply.
@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import remotely
+from remotely_rl import failures
 from remotely_rl.errors import SyncError, TrainingError
-from remotely_rl.sampler import LOST, Crew
+from remotely_rl.sampler import Crew
 from remotely_rl.sync.client import Client
 from remotely_rl.sync.dispatch import Event, Kind
 from remotely_rl.sync.rule import Release, Reply, Rule
@@ -84,9 +85,11 @@ class Pushed(NamedTuple):
 class Worker:
     """Computes contributions, one call each."""
 
-    def __init__(self, make_work: Callable[[int], Work], number: int):
+    def __init__(self, make_work: Callable[[int], Work], number: int, is_replacement: bool = False):
         """`number` tells workers apart, replacements too."""
         torch.set_num_threads(1)
+        if is_replacement:
+            failures.leave_no_stack()
         self.work = make_work(number)
         self.client: Client | None = None
 
@@ -118,10 +121,12 @@ class ParameterServer:
         say: Callable[[str], None] = print,
         accumulate: int = 1,
         record: bool = False,
+        over: Callable[[], bool] = lambda: False,
     ):
         """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
 
-        `record` keeps the order of pushes; it takes memory for each.
+        `record` keeps the order of pushes; it takes memory for each.  The workers are waited
+        for unless training is `over` before.
         """
         self.rule = rule
         # A call's arguments are copied as it is made, but in REMOTELY_LOCAL, where nothing is.
@@ -130,7 +135,7 @@ class ParameterServer:
         self._record = record
         self._accumulate = accumulate
         self._say = say
-        self._crew: Crew[Any] = Crew(make, rule.clients, say)
+        self._crew: Crew[Any] = Crew(make, rule.clients, say, over=over)
         self._free = list(range(rule.clients))[::-1]
         self._client_of: dict[Any, int] = {}
         self._worker_of: dict[int, Any] = {}
@@ -143,8 +148,8 @@ class ParameterServer:
     def take(self, timeout_s: float, told: Any = None) -> Pushed | None:
         """Has the rule take in the next contribution; None if none came in time.
 
-        `told` goes to each worker with its next call.  Raises TrainingError if workers die, or
-        push what is refused, one after another, and what a worker's work raised.
+        `told` goes to each worker with its next call.  Raises TrainingError if too many workers
+        fail, or they push what is refused one after another.
         """
         self._told = told
         self._welcome()
@@ -155,13 +160,11 @@ class ParameterServer:
         if worker not in self._client_of:  # it died meanwhile
             return None
         client = self._client_of[worker]
-        try:
-            contribution = call.result()
-        except LOST as error:
+        if error := call.exception():
             self._lost(worker, client, error)
             return None
         self._crew.answered()
-        return self._push(client, contribution)
+        return self._push(client, call.result())
 
     def close(self) -> None:
         """Ends the workers; what they were computing is dropped."""
@@ -213,7 +216,7 @@ class ParameterServer:
         remotely.submit(worker.begin, self.rule.client(client, self._accumulate))
         self._ask(worker)
 
-    def _lost(self, worker: Any, client: int, error: Exception) -> None:
+    def _lost(self, worker: Any, client: int, error: BaseException) -> None:
         waited = len(self.rule.waiting - {client})
         released = self.rule.leave(client)
         self._arrived(Kind.LEAVE, client)

@@ -171,12 +171,16 @@ def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_what_work_raises_reaches_who_takes() -> None:
+def test_work_that_always_raises_ends_training_and_is_named() -> None:
     class Broken(Regression):
         def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
             raise ZeroDivisionError("no")
 
-    with serving(rule_of("asynchronous"), Broken) as server, pytest.raises(ZeroDivisionError):
+    said = "12 of the last 12 calls of actors failed; the last: ZeroDivisionError: no"
+    with (
+        serving(rule_of("asynchronous"), Broken, say=lambda text: None) as server,
+        pytest.raises(TrainingError, match=said),
+    ):
         serve(server, 1)
 
 

@@ -1,0 +1,137 @@
+"""Whole runs in environments that raise, crash or hang, by every template."""
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remotely_rl import algorithms, training
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("no_curve", "short_probe")
+
+# One of each way to keep actors at work: rounds, a stream, a parameter server, agents of a Brain.
+KINDS = ["ppo", "impala", "a3c", "ga3c"]
+SURVIVES = 40  # steps
+
+
+class Flaky(toys.Guess):
+    """Does `fails` at the 40th of its steps."""
+
+    def __init__(self, fails: Any):
+        self.fails = fails
+        self.steps = 0
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        if self.steps == SURVIVES:
+            self.fails()
+        return super().step(action)
+
+
+def raise_one() -> None:
+    raise ValueError("the simulator gave a bad state")
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang() -> None:
+    threading.Event().wait()
+
+
+def press_ctrl_c_and_hang(trainer: int, pressed: Path) -> None:
+    with contextlib.suppress(FileExistsError):  # a second Ctrl-C would end it at once
+        pressed.touch(exist_ok=False)
+        os.kill(trainer, signal.SIGINT)
+    hang()
+
+
+@pytest.fixture
+def short_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics of the input begin with few steps, which an environment survives."""
+    monkeypatch.setattr(training, "PROBE_STEPS", 16)
+
+
+def config(name: str, fails: Any, **changes: Any) -> Any:
+    """Two actors with two environments each."""
+    given: dict[str, Any] = {
+        "env": functools.partial(Flaky, fails), "actors": 2, "envs_per_actor": 2,
+        "trajectory_steps": 8, "random_start": 0, "learner_threads": 1, "device": "cpu",
+        "interval_s": 1e6, "checkpoint_s": 1e6, **changes,
+    }  # fmt: skip
+    if name == "ga3c":
+        given["train_rows"] = 16
+    return algorithms.named(name).Config(**given)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_environments_that_raise_now_and_then_do_not_end_a_run(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = config(name, raise_one, steps=300)
+    result = algorithms.named(name).train(asked, run=tmp_path / "run")
+    assert result.ended == "300 steps are done"
+    told = capsys.readouterr().out
+    assert told.count("an actor raised and is replaced: ValueError: the simulator gave") == 1
+    assert told.count("in raise_one") == 1  # the user's part of the traceback
+    assert "more actors were replaced" in told
+    assert "remotely_rl/acting.py" not in told
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", KINDS)
+def test_environments_that_crash_now_and_then_do_not_end_a_run(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = config(name, crash, steps=300)
+    result = algorithms.named(name).train(asked, run=tmp_path / "run")
+    assert result.ended == "300 steps are done"
+    told, dumped = capfd.readouterr()
+    assert told.count("an actor died and is replaced") == 1
+    assert "more actors were replaced" in told
+    assert "dropped unseen" not in dumped
+    assert 1 <= dumped.count("Fatal Python error") <= 2  # of the first two, not of replacements
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("ended", ["0.05 minutes are over", "stopped by SIGINT"])
+def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
+    name: str, ended: str, tmp_path: Path
+) -> None:
+    press = functools.partial(press_ctrl_c_and_hang, os.getpid(), tmp_path / "pressed")
+    by_clock = "minutes" in ended
+    asked = config(name, hang if by_clock else press, minutes=0.05 if by_clock else 0.0)
+    result = algorithms.named(name).train(asked, run=tmp_path / "run")
+    assert result.ended == ended
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+@pytest.mark.usefixtures("local")
+def test_environments_that_always_raise_end_a_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "PROBE_STEPS", 2)
+
+    class Hopeless(Flaky):
+        def reset(self, **given: Any) -> Any:
+            self.steps = SURVIVES - 3  # which is more than the random play has
+            return super().reset(**given)
+
+        def step(self, action: int) -> Any:
+            obs, reward, _, truncated, info = super().step(action)
+            return obs, reward, False, truncated, info
+
+    asked = config("ppo", None, env=lambda: Hopeless(raise_one))
+    said = "12 of the last 12 calls of actors failed; the last: ValueError: the simulator gave"
+    with pytest.raises(TrainingError, match=said):
+        algorithms.named("ppo").train(asked, run=tmp_path / "run")
