@@ -265,7 +265,7 @@ class Learner:
         """
         with self._gpu():
             done = self._go_over(lesson, compute_losses, passes, minibatches)
-            return self._finish(done, lesson, len(done) // passes)
+            return self._finish(done, lesson.flat_obs, len(done) // passes)
 
     def learn_corrected(
         self,
@@ -276,6 +276,9 @@ class Learner:
         minibatches: int = 1,
     ) -> dict[str, float]:
         """Like `learn`, of batches by an older policy, which the newest parameters correct.
+
+        The first batch is new.  The others were learnt from before, and their observations are in
+        the statistics already.
 
         Without minibatches the first pass asks the network once, for targets and gradients
         both.  With them it is asked for targets alone first: a minibatch is of rows from
@@ -300,7 +303,7 @@ class Learner:
             lesson, count = join(lessons), minibatches * len(lessons)
             left = passes - 1 if minibatches == 1 else passes
             done += self._go_over(lesson, compute_losses, left, count)
-            return self._finish(done, lesson, count)
+            return self._finish(done, lessons[0].flat_obs, count)
 
     def losses(self, lesson: Lesson, compute_losses: ComputeLosses) -> Losses:
         """The losses of a lesson, by the model as it is."""
@@ -333,7 +336,7 @@ class Learner:
         Raises LearnerLost if the losses are no numbers any more, or the GPU is gone.
         """
         with self._gpu():
-            return self._finish(done, lesson, minibatches)
+            return self._finish(done, lesson.flat_obs, minibatches)
 
     def _go_over(
         self, lesson: Lesson, compute_losses: ComputeLosses, passes: int, minibatches: int
@@ -361,7 +364,7 @@ class Learner:
         self.optimizer.step()
         return norm
 
-    def _finish(self, done: Sequence[Done], lesson: Lesson, minibatches: int) -> dict[str, float]:
+    def _finish(self, done: Sequence[Done], obs: Tensor, minibatches: int) -> dict[str, float]:
         seen = [one.losses for one in done]
         means = torch.stack([torch.stack(part).mean() for part in zip(*seen, strict=True)])
         _, policy, value, entropy, _ = means.tolist()
@@ -384,7 +387,7 @@ class Learner:
         }
         if self.config.kl_target:
             self.rate = steered(self.rate, moved, self.config)
-        models.count_in(self.model, lesson.flat_obs)
+        models.count_in(self.model, obs)
         return numbers
 
     @contextmanager

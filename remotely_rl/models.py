@@ -29,12 +29,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl.errors import TrainingError
 
 # What `model=` may be: a module, or what makes one of (observation_shape, outputs).
 Maker = nn.Module | Callable[[tuple[int, ...], int], nn.Module]
+# Tensors of a model as arrays, by their names.
+State = dict[str, NDArray[Any]]
 
 
 class Normaliser(nn.Module):
@@ -107,12 +110,35 @@ def _like(statistic: Tensor, obs: Tensor) -> Tensor:
     return statistic[None].contiguous(memory_format=_layout(obs))
 
 
-def count_in(model: nn.Module, obs: Tensor) -> None:
-    """Counts observations [N, ...] into every Normaliser of a model."""
+# One row in 7 tells as much, and 7 is prime to the usual numbers of environments.
+COUNTED_EVERY = 7
+
+
+def count_in(model: nn.Module, obs: Tensor, every: int = COUNTED_EVERY) -> None:
+    """Counts observations [N, ...], of which so many are one, into every Normaliser of a model."""
     for part in model.modules():
         if isinstance(part, Normaliser):
-            # One row in 7 tells as much, and 7 is prime to the usual numbers of environments.
-            part.count_in(obs[::7])
+            part.count_in(obs[::every])
+
+
+def statistics_of(model: nn.Module) -> State:
+    """What the Normalisers of a model have counted, copied."""
+    return {name: tensor.cpu().numpy().copy() for name, tensor in _statistics(model).items()}
+
+
+def load_statistics(model: nn.Module, statistics: State) -> None:
+    """Writes what `statistics_of` read into a model of the same make."""
+    for name, tensor in _statistics(model).items():
+        tensor.copy_(torch.from_numpy(np.array(statistics[name])))  # writable, or torch warns
+
+
+def _statistics(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        f"{name}.{key}": tensor
+        for name, part in model.named_modules()
+        if isinstance(part, Normaliser)
+        for key, tensor in part.named_buffers()
+    }
 
 
 def normalises(model: nn.Module) -> bool:

@@ -4,31 +4,43 @@
     SegmentWork     what a worker computes with: an actor, and a learner of the same model,
                     which has gradients and takes no step
 
-`sync/` has the rules and the parameter server.  Statistics of the input are those of the
-random play before the first step: parameters travel as one vector, and these are none.
+`sync/` has the rules and the parameter server.  Statistics of the input are none of the
+parameters, which travel as one vector.  Workers send a few of the observations that they saw, the
+shared model's normalisers count them between two steps, and all play by what these say then.
 """
 
 import dataclasses
 import time
 from typing import Any, NamedTuple
 
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import sync
+from remotely_rl import models, sync
 from remotely_rl.acting import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
 from remotely_rl.learner import ComputeLosses, Learner, Lesson
 from remotely_rl.sync.flat import Flat
+from remotely_rl.sync.server import Pushed
 
 
 class Report(NamedTuple):
     """What a worker tells besides its gradient."""
 
+    obs: NDArray[Any] | None  # a few of those seen [N, ...], for the statistics
     steps: int
     episodes: list[Episode]
     seconds: dict[str, float]
     numbers: dict[str, float]
+
+
+class Told(NamedTuple):
+    """What workers are told with each call."""
+
+    env_steps: int  # of all workers: entropy and such go by that
+    statistics: models.State  # of the input
 
 
 class SharedLearner:
@@ -38,6 +50,9 @@ class SharedLearner:
         self.config = config
         self.flat = Flat(model)
         self.rule = sync.make(config.sync, self.flat.vector, config.actors, config.make_optimizer)
+        self._statistics: models.State | None = None
+        self._seen: dict[int, list[Tensor]] = {}
+        self._counted = self.rule.version  # the version at which observations were counted last
 
     @property
     def model(self) -> nn.Module:
@@ -45,12 +60,27 @@ class SharedLearner:
         self.flat.load(self.rule.parameters)
         return self.flat.module
 
-    def follow(self, env_steps: int) -> float:
-        """Sets the rate to what the schedule says after so many steps; returns it."""
+    def follow(self, env_steps: int) -> Told:
+        """Sets the rate to what the schedule says after so many steps; returns what the workers
+        are to be told."""
         done = self.config.progress(env_steps)
         rate = self.config.learning_rate * (1 - done) + self.config.learning_rate_end * done
         self.rule.set_rate(rate)
-        return rate
+        if self._statistics is None:
+            self._statistics = models.statistics_of(self.flat.module)
+        return Told(env_steps, self._statistics)
+
+    def count_in(self, pushed: Pushed) -> None:
+        """Counts what a worker saw into the statistics, once the parameters are stepped: in the
+        order of the workers, so that a synchronous run repeats whoever came first."""
+        if pushed.report.obs is not None:
+            self._seen.setdefault(pushed.client, []).append(torch.from_numpy(pushed.report.obs))
+        if self.rule.version == self._counted or not self._seen:
+            return
+        for client in sorted(self._seen):
+            models.count_in(self.flat.module, torch.cat(self._seen[client]), every=1)
+        self._seen.clear()
+        self._counted, self._statistics = self.rule.version, None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -60,6 +90,7 @@ class SharedLearner:
         """Goes back to what `state` gave; what was under way then is lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
+        self._counted, self._statistics = self.rule.version, None
 
 
 class SegmentWork:
@@ -87,16 +118,22 @@ class SegmentWork:
         self._compute_losses = compute_losses
         self._passes, self._minibatches = passes, minibatches
         self._parts: list[Lesson] = []
-        self._report = Report(0, [], {}, {})
+        self._normalises = models.normalises(actor.model)
+        self._seen: list[Tensor] = []
+        self._report = Report(None, 0, [], {}, {})
 
-    def gradient(self, parameters: Tensor, told: int | None) -> Tensor:
-        """The gradient [P] of the next part.
+    def gradient(self, parameters: Tensor, told: Told | None) -> Tensor:
+        """The gradient [P] of the next part, at these parameters.
 
-        `told` is how many steps all workers have done: entropy and such go by that.
+        Statistics that it is told are taken over where a segment begins: its parts are of what
+        was seen by the same.
         """
-        self.actor.env_steps = told or 0
+        if told is not None:
+            self.actor.env_steps = told.env_steps
         self.flat.load(parameters)
         self.learner.follow(self.actor.env_steps)
+        if told is not None and not self._parts:
+            models.load_statistics(self.actor.model, told.statistics)
         while not self._parts:
             self._play()
         lesson = self._parts.pop()
@@ -113,11 +150,16 @@ class SegmentWork:
 
     def report(self) -> Report:
         """What was played since the report before."""
-        report, self._report = self._report, Report(0, [], {}, {})
-        return report
+        report, self._report = self._report, Report(None, 0, [], {}, {})
+        if not self._seen:
+            return report
+        obs, self._seen = torch.cat(self._seen).numpy(), []
+        return report._replace(obs=obs)
 
     def _play(self) -> None:
+        self.actor.model.eval()  # the learner's mode is for gradients: dropout is no way to act
         rollout = self.actor.sample()
+        self.actor.model.train()
         self._report = self._report._replace(
             steps=self._report.steps + rollout.steps,
             episodes=self._report.episodes + rollout.episodes,
@@ -126,6 +168,8 @@ class SegmentWork:
         if not rollout.steps:  # all environments began anew
             return
         lesson = self.learner.on_policy(rollout.trajectory)
+        if self._normalises:
+            self._seen.append(lesson.flat_obs[:: models.COUNTED_EVERY])
         self._parts = [
             part
             for _ in range(self._passes)

@@ -206,16 +206,25 @@ class Session:
             return Worker(make_work, self.stream_of(number), number >= learner.config.actors)
 
         return self.keep(
-            ParameterServer(learner.rule, hire, self.say, learner.config.accumulate, over=self.over)
+            ParameterServer(
+                learner.rule,
+                hire,
+                self.say,
+                learner.config.accumulate,
+                told=learner.follow(self.env_steps),
+                over=self.over,
+            )
         )
 
-    def take(self, workers: ParameterServer) -> Pushed | None:
+    def take(self, learner: SharedLearner, workers: ParameterServer) -> Pushed | None:
         """Waits for a push, a moment at most; counts what was played for it."""
+        told = learner.follow(self.env_steps)
         with self.spending("waiting"):
-            pushed = workers.take(timeout_s=LOOK_EVERY_S, told=self.env_steps)
+            pushed = workers.take(timeout_s=LOOK_EVERY_S, told=told)
         if pushed is None:
             self.tick()
             return None
+        learner.count_in(pushed)
         report: Report = pushed.report
         self.tally.sampled(report.steps, report.episodes, report.seconds)
         return pushed
@@ -517,7 +526,6 @@ def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWo
     work = functools.partial(make_work, config, models.on_cpu(learner.model))
     workers = session.serve(learner, work)
     while not session.over():
-        learner.follow(session.env_steps)
-        pushed = session.take(workers)
+        pushed = session.take(learner, workers)
         if pushed is not None:
             session.learnt(pushed.report.numbers, [pushed.reply.staleness])

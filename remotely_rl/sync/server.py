@@ -121,12 +121,13 @@ class ParameterServer:
         say: Callable[[str], None] = print,
         accumulate: int = 1,
         record: bool = False,
+        told: Any = None,
         over: Callable[[], bool] = lambda: False,
     ):
         """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
 
-        `record` keeps the order of pushes; it takes memory for each.  The workers are waited
-        for unless training is `over` before.
+        `record` keeps the order of pushes; it takes memory for each.  `told` goes to each worker
+        with its first call.  The workers are waited for unless training is `over` before.
         """
         self.rule = rule
         # A call's arguments are copied as it is made, but in REMOTELY_LOCAL, where nothing is.
@@ -141,7 +142,7 @@ class ParameterServer:
         self._worker_of: dict[int, Any] = {}
         self._done: queue.SimpleQueue[tuple[Any, Future[Contribution]]] = queue.SimpleQueue()
         self._refused = 0
-        self._told: Any = None
+        self._told = told
         for worker in self._crew.actors:
             self._begin(worker, self._free.pop())
 

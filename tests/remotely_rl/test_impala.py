@@ -220,6 +220,18 @@ def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_siz
     assert sizes == [6, 6, 6, 6, 6, 6]  # 12 rows in 2 parts, then 24 in 4
 
 
+def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, passes=2, minibatches=2)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    counts = [0.0]
+    for seed in range(4):
+        impala.update(learns, buffer, played(learns, seed), 0)
+        counts.append(float(learns.model.state_dict()["normaliser.count"]))
+
+    assert np.diff(counts).tolist() == [2.0] * 4  # one in seven of 12 rows
+
+
 def test_without_a_buffer_nothing_is_met_again() -> None:
     learns = learner()
     buffer = impala.Buffer(CONFIG)

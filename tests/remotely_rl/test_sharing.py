@@ -3,16 +3,23 @@
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import remotely
-from remotely_rl import a2c, a3c, sharing
+from remotely_rl import a2c, a3c, checkpoint, models, n_step_q, sharing
 from remotely_rl.acting import Actor
 from remotely_rl.errors import TrainingError
 from remotely_rl.learner import Learner
+from remotely_rl.sync import Reply
+from remotely_rl.sync.rule import Accepted
+from remotely_rl.sync.server import Pushed
+from remotely_rl.training import PROBE_STEPS
 from tests.remotely_rl import toys
 
 CONFIG = a3c.Config(
@@ -25,12 +32,26 @@ def work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
     return a3c.make_work(config, toys.network(2), seed)
 
 
+def statistics(mean: float, count: float = 50.0) -> models.State:
+    """What a normaliser of two coordinates is told."""
+    said = (np.full(2, mean, np.float32), np.ones(2, np.float32), np.array(count, np.float32))
+    return dict(
+        zip(("normaliser.mean", "normaliser.variance", "normaliser.count"), said, strict=True)
+    )
+
+
+def pushed(client: int, version: int, obs: float) -> Pushed:
+    """One who saw four rows of the same."""
+    report = sharing.Report(np.full((4, 2), obs, np.float32), 4, [], {}, {})
+    return Pushed(client, Reply(Accepted.COUNTED, version, 0), report)
+
+
 def test_a_worker_computes_without_the_slow_imports_of_drawing_and_stepping() -> None:
     code = """
 import sys
 from tests.remotely_rl import test_sharing
 works = test_sharing.work()
-works.gradient(works.flat.vector, 0)
+works.gradient(works.flat.vector, None)
 slow = {"matplotlib", "torch.utils.tensorboard", "torch._dynamo"}
 sys.exit(", ".join(slow & set(sys.modules)) or 0)
 """
@@ -42,7 +63,7 @@ def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
     works = work()
     start = works.flat.vector.clone()
 
-    gradient = works.gradient(start, 0)
+    gradient = works.gradient(start, None)
 
     model = toys.network(2)
     fields = {
@@ -64,9 +85,9 @@ def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
 def test_a_worker_acts_by_the_parameters_that_it_is_given() -> None:
     works = work()
     start = works.flat.vector.clone()
-    works.gradient(start, 0)
+    works.gradient(start, None)
 
-    works.gradient(torch.zeros_like(start), 0)
+    works.gradient(torch.zeros_like(start), None)
 
     assert not any(bool(part.any()) for part in works.actor.model.parameters())
 
@@ -77,7 +98,7 @@ def test_with_passes_and_minibatches_a_segment_is_played_once_and_gone_through_i
 
     steps = []
     for _ in range(12):
-        works.gradient(start, 0)
+        works.gradient(start, None)
         steps.append(works.report().steps)
 
     assert [at for at, count in enumerate(steps) if count] == [0, 6]
@@ -85,20 +106,20 @@ def test_with_passes_and_minibatches_a_segment_is_played_once_and_gone_through_i
 
 def test_a_report_tells_what_was_played_since_the_one_before() -> None:
     works = work()
-    works.gradient(works.flat.vector.clone(), 0)
+    works.gradient(works.flat.vector.clone(), None)
 
     report = works.report()
 
     assert report.steps > 0
     assert report.seconds.keys() >= {"environment", "inference", "learning"}
     assert report.numbers.keys() == {"loss_policy", "loss_value", "entropy"}
-    assert works.report() == sharing.Report(0, [], {}, {})
+    assert works.report() == sharing.Report(None, 0, [], {}, {})
 
 
 def test_entropy_s_weight_follows_the_steps_of_all() -> None:
     works = work(dataclasses.replace(CONFIG, entropy=1.0, entropy_end=0.0, decay_steps=100))
 
-    works.gradient(works.flat.vector.clone(), 75)
+    works.gradient(works.flat.vector.clone(), sharing.Told(75, statistics(0.0)))
 
     assert works.learner.entropy_weight == pytest.approx(0.25)
 
@@ -125,7 +146,7 @@ def test_the_rate_follows_the_steps_of_all() -> None:
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
 
-    assert learner.follow(75) == pytest.approx(0.25)
+    assert learner.follow(75).env_steps == 75
 
     learner.rule.push(0, torch.ones_like(before), 0)
     np.testing.assert_allclose(before - learner.rule.parameters, 0.25, rtol=1e-5)
@@ -173,3 +194,96 @@ def test_a_schedule_moves_the_rate_of_rules_that_have_none_of_their_own(
 
     way = before - learner.rule.parameters
     np.testing.assert_allclose(way, 0.5 if moved is None else moved, rtol=1e-4)
+
+
+def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins() -> None:
+    works = work(dataclasses.replace(CONFIG, passes=2, clip=0.2))
+    means = []
+    for told in (1.0, 2.0, 3.0):
+        works.gradient(works.flat.vector.clone(), sharing.Told(0, statistics(told)))
+        means.append(float(works.actor.model.state_dict()["normaliser.mean"][0]))
+
+    assert means == [1.0, 1.0, 3.0]
+
+
+def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from() -> None:
+    works = work(dataclasses.replace(CONFIG, env=toys.guess_in_pairs))  # all rows are experience
+    for _ in range(2):
+        works.gradient(works.flat.vector.clone(), None)
+    report = works.report()
+
+    assert report.steps == 2 * 24
+    assert report.obs is not None
+    assert report.obs.shape == (2 * 4, 2)
+    assert set(report.obs.flatten().tolist()) == {0.0, 1.0}
+    assert works.report().obs is None
+
+
+def test_a_model_that_does_not_normalise_has_nothing_reported() -> None:
+    works = a3c.make_work(CONFIG, WithDropout(), 5)
+    works.gradient(works.flat.vector.clone(), sharing.Told(0, {}))
+
+    assert works.report().obs is None
+
+
+def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_order() -> None:
+    def learnt(order: list[int]) -> models.State:
+        config = dataclasses.replace(CONFIG, sync="synchronous")
+        learner = sharing.SharedLearner(config, toys.network(2))
+        ones = torch.ones_like(learner.flat.vector)
+        before = learner.follow(0).statistics
+        for at, client in enumerate(order):
+            learner.rule.push(client, ones, 0)
+            learner.count_in(pushed(client, learner.rule.version, 0.1 + client))
+            if at == 0:
+                assert learner.follow(0).statistics is before  # not amid a round
+        return learner.follow(0).statistics
+
+    one, other = learnt([0, 1]), learnt([1, 0])
+
+    assert one["normaliser.count"] == 8
+    np.testing.assert_allclose(one["normaliser.mean"], 0.6)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name])
+
+
+@pytest.mark.usefixtures("local", "no_curve")
+@pytest.mark.parametrize("template", [a3c, n_step_q])
+def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: Path) -> None:
+    config = template.Config(
+        env=toys.Counting, actors=2, envs_per_actor=4, trajectory_steps=6, random_start=0,
+        steps=400, interval_s=1e6, checkpoint_s=1e6,
+    )  # fmt: skip
+    counts = []
+    for steps, where in ((400, {"run": tmp_path / "run"}), (800, {"resume": tmp_path / "run"})):
+        template.train(dataclasses.replace(config, steps=steps), **where)
+        saved = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["learner"]["model"]
+        counts.append(float(saved["normaliser.count"]))
+
+    probed = -(-PROBE_STEPS // models.COUNTED_EVERY)
+    assert counts[0] == pytest.approx(probed + 400 / models.COUNTED_EVERY, rel=0.2)
+    assert counts[1] == pytest.approx(counts[0] + 400 / models.COUNTED_EVERY, rel=0.2)
+
+
+class WithDropout(nn.Module):
+    """Notes in which mode it is asked for actions, and in which for gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.asked: set[tuple[bool, bool]] = set()
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked.add((torch.is_grad_enabled(), self.training))
+        out = nn.functional.dropout(self.layer(obs), 0.5, self.training)
+        return out[:, :2], out[:, 2]
+
+
+@pytest.mark.parametrize("template", [a3c, n_step_q])
+def test_dropout_is_off_where_a_worker_plays_and_on_where_it_learns(template: Any) -> None:
+    config = template.Config(env=toys.Guess, envs_per_actor=4, trajectory_steps=6)
+    works = template.make_work(config, WithDropout(), 5)
+    for _ in range(2):
+        works.gradient(works.flat.vector.clone(), None)
+
+    assert works.actor.model.asked == {(False, False), (True, True)}

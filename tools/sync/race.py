@@ -58,7 +58,7 @@ class SlowWork(sharing.SegmentWork):
 
     slowness = 1.0
 
-    def gradient(self, parameters: Tensor, told: int | None) -> Tensor:
+    def gradient(self, parameters: Tensor, told: sharing.Told | None) -> Tensor:
         began = time.perf_counter()
         gradient = super().gradient(parameters, told)
         time.sleep((self.slowness - 1) * (time.perf_counter() - began))
@@ -145,9 +145,9 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
             pass  # the clock starts when the first worker is there
         began = time.monotonic()
         while time.monotonic() - began < 60 * minutes and not tally.judged() >= course.task.target:
-            shared.follow(steps)
-            pushed = server.take(timeout_s=1.0, told=steps)
+            pushed = server.take(timeout_s=1.0, told=shared.follow(steps))
             if pushed is not None:
+                shared.count_in(pushed)
                 steps += pushed.report.steps
                 tally.sampled(pushed.report.steps, pushed.report.episodes, {})
         seconds = time.monotonic() - began

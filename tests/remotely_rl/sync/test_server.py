@@ -185,7 +185,7 @@ def test_work_that_always_raises_ends_training_and_is_named() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_workers_are_told_what_the_server_tells() -> None:
+def test_workers_are_told_what_the_server_tells_from_the_first_call_on() -> None:
     class Listening(Regression):
         heard: list[Any] = []  # noqa: RUF012
 
@@ -193,11 +193,11 @@ def test_workers_are_told_what_the_server_tells() -> None:
             self.heard.append(told)
             return super().gradient(parameters)
 
-    with serving(rule_of("asynchronous"), Listening) as server:
+    with serving(rule_of("asynchronous"), Listening, told="first") as server:
         for told in range(5):
             server.take(1.0, told)
 
-    assert Listening.heard == [None, None, None, 0, 1, 2, 3, 4]
+    assert Listening.heard == ["first", "first", "first", 0, 1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("here")
