@@ -6,6 +6,7 @@ after whatever crash, finds either the old one or the new one, whole.
 """
 
 import io
+import math
 import os
 import pickle
 from pathlib import Path
@@ -50,6 +51,14 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise TrainingError(f"{path} is not a checkpoint of this version (format {FORMAT})")
     return content
+
+
+def best_return(path: Path) -> float:
+    """The mean return of the checkpoint at `path`; -inf if there is none that can be read."""
+    try:
+        return float(load(path)["counters"]["best_return"])
+    except (TrainingError, KeyError, TypeError):
+        return -math.inf
 
 
 def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:

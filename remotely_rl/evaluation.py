@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from remotely_rl import models, trained
+from remotely_rl import models, process, trained
 from remotely_rl.environments import Episode, Source
 from remotely_rl.trained import Trained
 
@@ -121,7 +121,7 @@ def measure(
     trained.check_at_least(0, seed=seed)
     wanted = quotas(episodes, min(envs, episodes))
     games: list[list[Episode]] = [[] for _ in wanted]
-    with closing(agent.environments(len(wanted))) as playing, trained.one_thread():
+    with closing(agent.environments(len(wanted))) as playing, process.one_thread():
         for _ in agent.play(playing, playing.reset(seed), greedy, seed):
             for number, episode in playing.pop_episodes_by_environment():
                 if len(games[number]) < wanted[number]:

@@ -76,10 +76,11 @@ class Lesson(NamedTuple):
     rows: Rows
     memory: Memory | None = None
 
-    def parts(self, count: int) -> Iterator["Lesson"]:
+    def parts(self, count: int, random: torch.Generator) -> Iterator["Lesson"]:
         """Cuts it into `count` parts at random, of the same size within one; none is empty."""
         rows = self.obs.shape[0 if self.memory is None else 1]
-        parts = torch.randperm(rows, device=self.obs.device).tensor_split(min(count, rows))
+        order = torch.randperm(rows, generator=random).to(self.obs.device)
+        parts = order.tensor_split(min(count, rows))
         if self.memory is None:
             for which in parts:
                 yield Lesson(self.obs[which], Rows(*(part[which] for part in self.rows)))
@@ -92,10 +93,10 @@ class Lesson(NamedTuple):
                 Memory(state[which], begins[:, which], valid[:, which]),
             )
 
-    def over(self, passes: int, minibatches: int) -> Iterator["Lesson"]:
+    def over(self, passes: int, minibatches: int, random: torch.Generator) -> Iterator["Lesson"]:
         """What each step is of that goes over it several times, in parts of their own each time."""
         for _ in range(passes):
-            yield from self.parts(minibatches) if minibatches > 1 else [self]
+            yield from self.parts(minibatches, random) if minibatches > 1 else [self]
 
     @property
     def flat_obs(self) -> Tensor:
@@ -171,6 +172,7 @@ class Learner:
         self.version = 0
         self.rate = config.learning_rate
         self.entropy_weight = config.entropy
+        self.random = torch.Generator().manual_seed(config.seed)
         self.scale = Scale()
         self.network: Callable[..., Any] = self.model
         if config.compile:
@@ -343,7 +345,7 @@ class Learner:
     ) -> list[Done]:
         return [
             self._descend(self.losses(part, compute_losses))
-            for part in lesson.over(passes, minibatches)
+            for part in lesson.over(passes, minibatches, self.random)
         ]
 
     def _losses(
@@ -409,6 +411,9 @@ class Learner:
             "scale": list(self.scale),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "random": self.random.get_state(),
+            # What dropout on a GPU draws from; nothing of the library's own does.
+            "cuda_random": torch.cuda.get_rng_state(self.device) if self._is_on_gpu else None,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -419,10 +424,17 @@ class Learner:
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.random.set_state(state["random"])
+        if self._is_on_gpu and state["cuda_random"] is not None:
+            torch.cuda.set_rng_state(state["cuda_random"], self.device)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Within it, networks compute in the numbers that the config asks for."""
         return precision.computing(self.computes_in, self.device)
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self.device.type == "cuda"
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)

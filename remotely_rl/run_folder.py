@@ -1,6 +1,6 @@
 """The folder of one training run.
 
-config.json     what was asked for
+config.json     what was asked for, the last time that the run was begun or resumed
 metrics.csv     a row an interval; tensorboard/ holds the same
 checkpoint.pt   the last state, to resume from
 best.pt         the state at the best mean return
@@ -60,11 +60,18 @@ def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"{path} cannot be made: {error.strerror}") from error
+    folder = RunFolder(path)
+    write(folder, algorithm, config)
+    return folder
+
+
+def write(folder: RunFolder, algorithm: str, config: Any) -> None:
+    """Writes config.json, whole or not at all."""
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
     text = json.dumps({"algorithm": algorithm, "config": fields}, indent=2)
-    folder = RunFolder(path)
-    folder.config.write_text(text + "\n", encoding="utf-8")
-    return folder
+    beside = folder.config.with_suffix(".json.tmp")
+    beside.write_text(text + "\n", encoding="utf-8")
+    beside.replace(folder.config)
 
 
 class Asked(NamedTuple):

@@ -173,7 +173,11 @@ class SegmentWork:
         self._parts = [
             part
             for _ in range(self._passes)
-            for part in (lesson.parts(self._minibatches) if self._minibatches > 1 else [lesson])
+            for part in (
+                lesson.parts(self._minibatches, self.actor.random)
+                if self._minibatches > 1
+                else [lesson]
+            )
         ][::-1]
 
     def _spent(self, seconds: dict[str, float]) -> None:

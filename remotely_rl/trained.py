@@ -6,7 +6,6 @@ pickled, and is left alone.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,21 +128,6 @@ class Policy:
         if self._greedy:
             return self._actions.mode(policy).numpy()
         return self._draw(self._actions, policy, self._random).numpy()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Within it, torch computes in one thread.
-
-    A few observations at a time are no work for more: on a machine where something else is
-    running, two threads are five times as slow, for each waits for the other.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def check_at_least(lowest: int, **given: int) -> None:

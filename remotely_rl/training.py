@@ -25,13 +25,11 @@ before is kept.  A disk that is full is told of, and the run goes on.
 import dataclasses
 import functools
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -55,6 +53,7 @@ from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
 from remotely_rl.learner import Learner
 from remotely_rl.metrics import Counters, Tally
+from remotely_rl.process import MAKING, Process, one_thread
 from remotely_rl.progress import Progress
 from remotely_rl.sampler import Rounds, Samplers, Stream
 from remotely_rl.sharing import Report, SegmentWork, SharedLearner
@@ -108,6 +107,7 @@ class Session:
         *,
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
+        process: Process | None = None,
     ):
         self.folder = folder
         self._algorithm = algorithm
@@ -115,8 +115,7 @@ class Session:
         self._saved = saved
         self._clock = clock
         self._ended = ""
-        self._asked_to_stop = ""
-        self._handlers: dict[int, Any] = {}
+        self._process = process or Process()
         counters = Counters(**saved["counters"]) if saved else Counters()
         self.tally = Tally(counters)
         if saved:
@@ -134,9 +133,7 @@ class Session:
         self._unwritten: set[Path] = set()  # files that the disk had no room for, or the like
 
     def __enter__(self) -> "Session":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._on_signal)
+        self._process.listen()
         self.say(f"{self._title}: {self.folder.path}")
         return self
 
@@ -149,13 +146,15 @@ class Session:
         try:
             if isinstance(error, LearnerLost):
                 self._who_learns = None  # not to be saved
-                self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
+                if self.folder.checkpoint.exists():
+                    self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
+                else:
+                    self.say("it came before the first checkpoint: there is none to resume from")
             self._finish(f"{kind.__name__}: {error}" if kind else self._ended)
         finally:
             if self._actors is not None:
                 self._actors.close()
-            for number, handler in self._handlers.items():
-                signal.signal(number, handler)
+            self._process.restore()
 
     # --- who learns, and who samples --------------------------------------------------------------
 
@@ -167,6 +166,9 @@ class Session:
         if self._saved:
             learner.load(self._saved["learner"])
             torch.set_rng_state(self._saved["random"])
+            # What a crash lost may have been better than the checkpoint that the run goes on from.
+            best = checkpoint.best_return(self.folder.best)
+            self.tally.counters.best_return = max(best, self.tally.counters.best_return)
         self._who_learns = learner
 
     def rounds(self) -> Rounds:
@@ -179,13 +181,22 @@ class Session:
         cores = os.cpu_count() or 1 if size >= SHARED_FROM else 1
         torch.set_num_threads(self._config.learner_threads or cores)
         rounds = self.keep(Rounds(self._crew()))
-        paused = (self._saved or {}).get("actors", [])
-        go_on = len(paused) == len(rounds.crew.actors) and all(len(one) for one in paused)
-        for actor, one in zip(rounds.crew.actors, paused, strict=True) if go_on else ():
-            go_on &= actor.go_on(one.numpy().tobytes())  # type: ignore[attr-defined]
-        if self._saved and not go_on:
-            self.say("the environments could not be saved: new games begin")
+        if self._saved and (why := self._go_on(rounds.crew.actors, self._saved["actors"])):
+            self.say(f"{why}: new games begin")
         return rounds
+
+    def _go_on(self, actors: Sequence[Any], paused: Sequence[torch.Tensor]) -> str:
+        """Has actors go on where they were paused; returns why they cannot, or nothing."""
+        if not paused:
+            return "the checkpoint was made amid a round, without the environments"
+        if not all(len(one) for one in paused):
+            return "the environments could not be saved"
+        if len(actors) != len(paused):
+            return f"there were {len(paused)} actors, and there are {len(actors)} now"
+        went_on = [
+            actor.go_on(one.numpy().tobytes()) for actor, one in zip(actors, paused, strict=True)
+        ]
+        return "" if all(went_on) else "the environments are not those that were saved"
 
     def stream(self, ahead: int, batch: int, max_staleness: int | None) -> Stream[Rollout]:
         """Actors that run free.  The learner has the cores that they leave, at least one."""
@@ -340,8 +351,8 @@ class Session:
         self._progress.say(text)
 
     def _why_stop(self) -> str:
-        if self._asked_to_stop:
-            return self._asked_to_stop
+        if self._process.asked_to_stop:
+            return self._process.asked_to_stop
         config, counters = self._config, self.tally.counters
         if config.steps and counters.env_steps >= config.steps:
             return f"{config.steps:,} steps are done"
@@ -350,11 +361,6 @@ class Session:
         if config.target is not None and self.tally.judged() >= config.target:
             return f"the mean return of {config.target:g} is reached"
         return ""
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked_to_stop:
-            raise KeyboardInterrupt
-        self._asked_to_stop = f"stopped by {signal.Signals(number).name}"
 
     def _write_row(self, now: float) -> None:
         row = self.tally.close(now)
@@ -453,12 +459,18 @@ def begin(
 
     Makes the learner too.  Raises TrainingError if `run` exists, `resume` is no run of this
     algorithm and environment or has no checkpoint, the model does not fit, and the like.
-    The run folder holds the config that was given, the learner what `prepare` makes of it.
+    The run folder holds the config that was given, the learner what `prepare` makes of it; a
+    run that is resumed with another config has that one from then on.
     """
-    if config is None:
-        config = kind() if resume is None else config_of(kind, algorithm, resume)
-    learner = make_learner(prepare(config), model)
-    session = _session(algorithm, config, learner.model, run, resume)
+    process = Process()
+    try:
+        if config is None:
+            config = kind() if resume is None else config_of(kind, algorithm, resume)
+        learner = make_learner(prepare(config), model)
+        session = _session(algorithm, config, learner.model, run, resume, process)
+    except BaseException:
+        process.restore()
+        raise
     session.learner = learner
     return session
 
@@ -469,24 +481,26 @@ def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
     The statistics of its input begin with those of a little random play: an update without
     any kills units that never come back.
     """
-    torch.manual_seed(config.seed)
-    probe = environments.make(config.env, 1, config.atari)
-    network = models.build(
-        model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
-    )
-    if models.normalises(network):
-        seen = probe.play_at_random(PROBE_STEPS, config.seed)
-        models.count_in(network, torch.from_numpy(seen))
-    probe.close()
-    return Learner(config, network, probe.actions)
+    with MAKING, one_thread():
+        torch.manual_seed(config.seed)
+        probe = environments.make(config.env, 1, config.atari)
+        network = models.build(
+            model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
+        )
+        if models.normalises(network):
+            seen = probe.play_at_random(PROBE_STEPS, config.seed)
+            models.count_in(network, torch.from_numpy(seen))
+        probe.close()
+        return Learner(config, network, probe.actions)
 
 
 def _session(
     algorithm: str, config: Common, model: nn.Module, run: str | Path | None,
-    resume: str | Path | None,
+    resume: str | Path | None, process: Process,
 ) -> Session:  # fmt: skip
     if resume is None:
-        return Session(algorithm, config, run_folder.create(_path(run), algorithm, config))
+        folder = run_folder.create(_path(run), algorithm, config)
+        return Session(algorithm, config, folder, process=process)
     if run is not None:
         raise TrainingError("a run goes on in its own folder: give --resume alone, without --run")
     folder, _ = run_folder.reopen(Path(resume), algorithm)
@@ -494,7 +508,8 @@ def _session(
     if saved["env"] != name_of(config.env):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
     checkpoint.check_fits(folder.checkpoint, saved["learner"]["model"], model)
-    return Session(algorithm, config, folder, saved)
+    run_folder.write(folder, algorithm, config)
+    return Session(algorithm, config, folder, saved, process=process)
 
 
 def config_of(

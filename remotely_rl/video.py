@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remotely_rl import models, screens, trained
+from remotely_rl import models, process, screens, trained
 from remotely_rl.environments import Episode, Source, Step
 from remotely_rl.errors import TrainingError
 from remotely_rl.screens import Picture, Screen
@@ -142,7 +142,7 @@ def play(
             stack.callback(envs.close)
             stack.callback(screen.close)
             film = stack.enter_context(Video(Path(video), screen))
-        stack.enter_context(trained.one_thread())
+        stack.enter_context(process.one_thread())
         obs = envs.reset(seed)
         if film is not None:
             film.reset(seed)

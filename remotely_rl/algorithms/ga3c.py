@@ -269,7 +269,7 @@ class _Brain:
             learner.follow(self.env_steps)
         lesson = learner.on_policy(trajectory)
         done: list[Done] = []
-        for part in lesson.over(config.passes, config.minibatches):
+        for part in lesson.over(config.passes, config.minibatches, learner.random):
             with self._lock:
                 model.load_state_dict(learner.model.state_dict())
             found, gradients = learner.gradient(part, compute_losses, model)

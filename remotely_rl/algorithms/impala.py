@@ -102,9 +102,9 @@ class Buffer:
         self._kept: deque[Batch] = deque(maxlen=config.replay_batches)
         self._replays = config.replays
 
-    def with_earlier(self, batch: Batch) -> list[Batch]:
+    def with_earlier(self, batch: Batch, random: torch.Generator) -> list[Batch]:
         """A new batch and, at random, some of those kept; then it is kept too."""
-        some = torch.randperm(len(self._kept))[: self._replays].tolist()
+        some = torch.randperm(len(self._kept), generator=random)[: self._replays].tolist()
         batches = [batch, *(self._kept[i] for i in some)]
         self._kept.append(batch)
         return batches
@@ -120,7 +120,7 @@ def update(
     config = learner.config
     assert isinstance(config, Config)
     learner.follow(env_steps)
-    batches = buffer.with_earlier(learner.take(trajectory))
+    batches = buffer.with_earlier(learner.take(trajectory), learner.random)
     return learner.learn_corrected(
         batches, corrected, compute_losses, config.passes, config.minibatches
     )

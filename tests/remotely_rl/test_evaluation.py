@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from remotely_rl import a2c, actions, environments, evaluation, models, trained, training
+from remotely_rl import a2c, actions, environments, evaluation, models, process, trained, training
 from remotely_rl.cli import main
 from remotely_rl.config import Common
 from remotely_rl.errors import TrainingError
@@ -97,7 +97,7 @@ def test_games_are_told_apart_whenever_the_next_one_begins(source: Any) -> None:
 def test_a_lost_life_ends_no_game_even_if_it_did_in_training() -> None:
     agent = untrained("ALE/Breakout-v5", life_loss_is_terminal=True)
     envs = agent.environments(1)
-    with trained.one_thread():
+    with process.one_thread():
         for _, step in agent.play(envs, envs.reset(3), greedy=False, seed=3):
             if step.terminated.any():
                 break

@@ -185,7 +185,7 @@ def test_earlier_batches_are_met_again_and_the_oldest_are_forgotten() -> None:
     learns = learner(config)
     buffer = impala.Buffer(config)
     batches = [learns.take(played(learns, seed)) for seed in range(4)]
-    met = [buffer.with_earlier(batch) for batch in batches]
+    met = [buffer.with_earlier(batch, torch.Generator()) for batch in batches]
     assert [len(some) for some in met] == [1, 2, 3, 3]
     for now, some in enumerate(met):
         assert some[0] is batches[now]  # the new one first
@@ -198,7 +198,7 @@ def test_no_more_are_met_again_than_was_asked_for_and_none_twice() -> None:
     learns = learner(config)
     buffer = impala.Buffer(config)
     for seed in range(10):
-        some = buffer.with_earlier(learns.take(played(learns, seed)))
+        some = buffer.with_earlier(learns.take(played(learns, seed)), learns.random)
     assert len({id(batch) for batch in some}) == len(some) == 4
 
 
@@ -235,7 +235,9 @@ def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() 
 def test_without_a_buffer_nothing_is_met_again() -> None:
     learns = learner()
     buffer = impala.Buffer(CONFIG)
-    assert [len(buffer.with_earlier(learns.take(played(learns)))) for _ in range(3)] == [1, 1, 1]
+    assert [
+        len(buffer.with_earlier(learns.take(played(learns)), learns.random)) for _ in range(3)
+    ] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("config", [CONFIG, PAPER], ids=["ours", "the paper's"])

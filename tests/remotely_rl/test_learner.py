@@ -65,7 +65,7 @@ def numbered_pieces(steps: int, width: int) -> Lesson:
 
 @pytest.mark.parametrize(("rows", "count"), [(8, 4), (10, 4), (9, 4), (7, 7), (3, 8), (1, 1)])
 def test_the_parts_of_a_lesson_hold_every_row_once(rows: int, count: int) -> None:
-    parts = list(numbered(rows).parts(count))
+    parts = list(numbered(rows).parts(count, torch.Generator()))
     met = torch.cat([part.rows.action for part in parts])
     assert sorted(met.tolist()) == list(range(rows))
     sizes = [len(part.obs) for part in parts]
@@ -80,7 +80,7 @@ def test_the_parts_of_a_lesson_hold_every_row_once(rows: int, count: int) -> Non
 def test_the_parts_of_a_lesson_with_memory_hold_every_environment_whole(
     width: int, count: int
 ) -> None:
-    parts = list(numbered_pieces(5, width).parts(count))
+    parts = list(numbered_pieces(5, width).parts(count, torch.Generator()))
     met = torch.cat([part.rows.action[0] for part in parts])
     assert sorted(met.tolist()) == list(range(width))
     sizes = [part.obs.shape[1] for part in parts]
@@ -98,8 +98,8 @@ def test_the_parts_of_a_lesson_with_memory_hold_every_environment_whole(
 
 
 def test_parts_are_drawn_anew_each_time() -> None:
-    torch.manual_seed(0)
-    one, other = (next(iter(numbered(100).parts(2))).rows.action for _ in range(2))
+    random = torch.Generator()
+    one, other = (next(iter(numbered(100).parts(2, random))).rows.action for _ in range(2))
     assert not torch.equal(one, other)
 
 
@@ -375,6 +375,42 @@ def test_a_learner_that_is_restored_shares_nothing_with_what_it_was_restored_fro
     )
     assert torch.equal(of_given, of_first)
     assert not torch.equal(of_now, of_first)
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def test_a_learner_draws_from_a_stream_of_its_own_which_goes_on_after_a_resume() -> None:
+    config = ppo.Config(env=toys.Guess, minibatches=4)
+    one, other = learner(config), learner(config)
+    lesson = numbered(100)
+    torch.manual_seed(1)
+    first = [part.rows.action for part in lesson.over(1, 4, one.random)]
+    state = copy.deepcopy(one.state())
+    second = [part.rows.action for part in lesson.over(1, 4, one.random)]
+    torch.manual_seed(2)
+    again = [part.rows.action for part in lesson.over(1, 4, other.random)]
+    assert all(map(torch.equal, first, again))
+    other.load(state)
+    again = [part.rows.action for part in lesson.over(1, 4, other.random)]
+    assert all(map(torch.equal, second, again))
+
+
+def test_the_random_numbers_of_a_gpu_are_saved_with_its_learner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = {"state": torch.tensor([7], dtype=torch.uint8)}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: stream["state"])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: stream.update(state=state)
+    )
+    learns = learner()
+    assert learns.state()["cuda_random"] is None
+    learns.device = torch.device("cuda")
+    state = learns.state()
+    stream["state"] = torch.tensor([8], dtype=torch.uint8)
+    learns.load(state)
+    assert stream["state"].item() == 7
 
 
 # --- rates and units ------------------------------------------------------------------------------

@@ -196,6 +196,18 @@ def test_a_learner_that_is_lost_leaves_the_last_good_checkpoint_as_it_is(
     assert f"the last good checkpoint is kept: --resume {folder.path}" in said
 
 
+def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = session(tmp_path)
+    with pytest.raises(LearnerLost):
+        loop_that_raises(run, LearnerLost("update 1 diverged"))
+    assert not run.folder.checkpoint.exists()
+    said = capsys.readouterr().out
+    assert "it came before the first checkpoint: there is none to resume from" in said
+    assert "--resume" not in said
+
+
 @pytest.mark.usefixtures("local")
 def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
     tmp_path: Path,
@@ -296,6 +308,26 @@ def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
             assert checkpoint.load(run.folder.best)["counters"]["best_return"] == best
 
 
+def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path) -> None:
+    clock = Clock()
+    folder = finished_run(tmp_path)  # its mean is 9
+    with resumed(folder, clock) as run:
+        run.restore(Learner())
+        run.tally.sampled(1, [Episode(20.0, 1)] * 30, {})
+        clock.now += 6
+        run.tick()
+        best = folder.best.read_bytes()
+        before = folder.checkpoint.read_bytes()
+    folder.checkpoint.write_bytes(before)  # kill -9 came before the next checkpoint
+    with resumed(folder, clock) as run:
+        run.restore(Learner())
+        run.tally.sampled(1, [Episode(15.0, 1)] * 30, {})
+        clock.now += 6
+        run.tick()
+    assert folder.best.read_bytes() == best
+    assert run.result.best_return == 20.0
+
+
 def test_the_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads((folder.path / "config.json").read_text())
@@ -385,6 +417,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
+    torch.set_rng_state(checkpoint.load(folder.checkpoint)["random"])
     want = torch.rand(3)
     with resumed(folder) as run:
         run.restore(Learner())
@@ -411,6 +444,52 @@ def test_a_run_without_a_config_is_resumed_by_its_own(tmp_path: Path) -> None:
     session = training.begin("a2c", a2c.Config, None, resume=tmp_path / "run")
     with session:
         assert session.learner.config == config
+
+
+@pytest.mark.usefixtures("local")
+def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
+    a2c.train(config, run=run)
+    a2c.train(dataclasses.replace(config, steps=200, gamma=0.9), resume=run)
+    assert training.config_of(a2c.Config, "a2c", run).gamma == 0.9
+    result = a2c.train(resume=run)
+    assert result.ended == "200 steps are done"
+    assert [path.name for path in run.glob("*.tmp")] == []
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
+    a2c.train(config, run=run)
+    with pytest.raises(TrainingError, match="checkpoint of another model"):
+        a2c.train(dataclasses.replace(config, lstm=4), resume=run)
+    assert training.config_of(a2c.Config, "a2c", run) == config
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ({}, {}, ""),
+        ({"actors": 2}, {}, "there were 2 actors, and there are 1 now: new games begin"),
+        ({"env": toys.Unsaveable}, {"env": toys.Unsaveable}, "the environments could not be saved"),
+        ({}, {"envs_per_actor": 8}, "the environments are not those that were saved"),
+    ],
+    ids=str,
+)
+def test_why_new_games_begin_after_a_resume_is_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    first: dict[str, Any],
+    then: dict[str, Any],
+    said: str,
+) -> None:
+    a2c.train(dataclasses.replace(TRAINED, **first), run=tmp_path / "run")
+    capsys.readouterr()
+    a2c.train(dataclasses.replace(TRAINED, steps=200, **then), resume=tmp_path / "run")
+    told = capsys.readouterr().out
+    assert said in told
+    assert ("new games begin" in told) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 
-from remotely_rl import a2c, screens, trained
+from remotely_rl import a2c, process, screens, trained
 from remotely_rl.cli import main
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
@@ -43,7 +43,7 @@ def pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    with trained.one_thread():
+    with process.one_thread():
         yield
 
 
