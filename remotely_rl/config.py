@@ -156,10 +156,13 @@ class Shared(OnePass):
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
 
     sync: Annotated[
-        str, "how gradients become one set of parameters: a rule; `remotely-rl rules` lists them"
-    ] = "asynchronous"
+        str, "the rule by which they share parameters (`remotely-rl rules`); with rate= it has no"
+             " schedule"
+    ] = "asynchronous"  # fmt: skip
     accumulate: Annotated[int, "segments whose gradients a worker sums up for a push", COUNT] = 1
-    optimizer: Annotated[str, "of the shared parameters: rmsprop, adam or sgd"] = "rmsprop"
+    optimizer: Annotated[
+        str, "of the shared parameters, or of workers that step by themselves: rmsprop, adam or sgd"
+    ] = "rmsprop"
     rmsprop_decay: Annotated[float, "of the mean of squared gradients", FRACTION] = 0.99
     rmsprop_epsilon: Annotated[float, "added to its root", NOT_NEGATIVE] = 1e-4
 

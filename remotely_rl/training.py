@@ -539,6 +539,11 @@ def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWo
     # On the CPU, whatever the machine has: that is where vectors come and go.
     learner = SharedLearner(config, models.on_cpu(session.learner.model))
     work = functools.partial(make_work, config, models.on_cpu(learner.model))
+    if learner.rule.has_own_rate:
+        session.say(
+            f"{config.sync} is plain descent at its own rate: learning_rate, learning_rate_end and"
+            " optimizer are not used"
+        )
     workers = session.serve(learner, work)
     while not session.over():
         pushed = session.take(learner, workers)

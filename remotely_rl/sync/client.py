@@ -56,6 +56,9 @@ class Client:
             total += gradient(parameters)
         return total
 
+    def set_rate(self, rate: float) -> None:
+        """Takes steps of its own at this rate from here on, if it takes any."""
+
     def hear(self, parameters: Tensor | None, version: int, deviation: float) -> None:
         """Takes in a reply: parameters of `version`, or none to go on with its own."""
         if self.gate is not None:
@@ -80,6 +83,10 @@ class Exploring(Client):
         self.whole = whole
         self._local = nn.Parameter(self.parameters.clone())
         self._optimizer = optimizer([self._local])
+
+    def set_rate(self, rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
 
     def contribution(self, gradient: GradientOf) -> Tensor:
         with torch.no_grad():

@@ -7,7 +7,8 @@ Zhang, Choromanska, LeCun 2015, https://arxiv.org/abs/1412.6651, algorithm 1.  A
     centre <- centre + rho (x_i - centre)        with x_i and centre as they were before
 
 The parameters of this rule are the centre.  The client's steps are by the optimizer; what is
-sent back is x_i, so that what each has is its own.  The paper's rule of thumb is rho = 0.9 / N.
+sent back is x_i, so that what each has is its own.  A schedule of the rate is theirs; rho stays.
+The paper's rule of thumb is rho = 0.9 / N.
 """
 
 from dataclasses import dataclass
@@ -26,12 +27,12 @@ class ElasticAveraging(Rule):
 
     period: Annotated[int, "steps of its own that a client takes between two pushes", COUNT] = 8
     moving_rate: Annotated[float, "rho; 0 is 0.9 by the number of clients", FRACTION] = 0.0
+    explores = True
 
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
         self.inner = optimizer
         self.rho = self.moving_rate or 0.9 / self.clients
         super().__post_init__(start, sgd(self.rho))
-        self.has_own_rate = True  # that of the optimizer is the clients'
 
     def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
         strayed = contribution - self.vector.detach()

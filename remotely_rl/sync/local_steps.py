@@ -8,6 +8,8 @@ outer optimizer, SGD with Nesterov's momentum.
                  (Stich 2019, https://arxiv.org/abs/1805.09767)
     DiLoCo       outer rate 0.7, momentum 0.9, hundreds of steps, AdamW within
                  (Douillard et al. 2023, https://arxiv.org/abs/2311.08105)
+
+A schedule of the rate is the inner optimizers'; the outer rate stays as it is.
 """
 
 import functools
@@ -27,8 +29,11 @@ class LocalSteps(Synchronous):
     """See the module's docstring; as it is, local SGD."""
 
     steps: Annotated[int, "steps of its own that a client takes in a round", COUNT] = 8
-    outer_rate: Annotated[float, "rate of the outer optimizer", NOT_NEGATIVE] = 1.0
+    outer_rate: Annotated[
+        float, "rate of the outer optimizer, which no schedule changes", NOT_NEGATIVE
+    ] = 1.0
     momentum: Annotated[float, "Nesterov momentum of the outer optimizer", FRACTION] = 0.0
+    explores = True
 
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
         self.inner = optimizer
@@ -39,7 +44,6 @@ class LocalSteps(Synchronous):
             nesterov=self.momentum > 0,
         )
         super().__post_init__(start, outer)
-        self.has_own_rate = True  # that of the optimizer is the clients'
 
     def client(self, number: int, accumulate: int = 1) -> Client:
         return Exploring(super().client(number, accumulate), self.steps, self.inner)
@@ -50,5 +54,7 @@ class DiLoCo(LocalSteps):
     """LocalSteps with the outer optimizer of the paper."""
 
     steps: Annotated[int, "steps of its own that a client takes in a round", COUNT] = 100
-    outer_rate: Annotated[float, "rate of the outer optimizer", NOT_NEGATIVE] = 0.7
+    outer_rate: Annotated[
+        float, "rate of the outer optimizer, which no schedule changes", NOT_NEGATIVE
+    ] = 0.7
     momentum: Annotated[float, "Nesterov momentum of the outer optimizer", FRACTION] = 0.9

@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +118,8 @@ class Rule(ABC):
     optimizer: InitVar[MakeOptimizer] = sgd(0.1)  # noqa: RUF009 - makes a function, no state
     gates: Gates | None = None
 
+    explores: ClassVar[bool] = False  # the optimizer is the clients', and so is its rate
+
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
         """`start` [P] is where all begin; clients are numbered from 0.
 
@@ -139,7 +141,8 @@ class Rule(ABC):
         self.waiting: set[int] = set()
         self.counters = Counters()
         self.deviation = 1.0  # what gates go by
-        self.has_own_rate = False  # which a schedule leaves alone
+        self.has_own_rate = False  # which a schedule leaves alone: the word has said one
+        self.client_rate: float | None = None  # of the clients' optimizers; none: as they began
         self.lends = False  # whoever is handed parameters copies them before the next push
         self._newest: Tensor | None = None
         self.begin()
@@ -220,8 +223,13 @@ class Rule(ABC):
         return Client(number, self.parameters, self.version, gate, accumulate)
 
     def set_rate(self, rate: float) -> None:
-        """Has the optimizer take steps at this rate from here on, unless the rule has its own."""
-        if not self.has_own_rate:
+        """Has the optimizer take steps at this rate from here on, here or at the clients, unless
+        the rule has its own."""
+        if self.has_own_rate:
+            return
+        if self.explores:
+            self.client_rate = rate
+        else:
             self._stepper.set_rate(rate)
 
     def state(self) -> dict[str, Any]:

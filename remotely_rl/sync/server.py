@@ -103,9 +103,11 @@ class Worker:
         vector = None if newest.vector is None else torch.from_numpy(newest.vector)
         self.client.hear(vector, newest.version, newest.deviation)
 
-    def contribute(self, told: Any) -> Contribution:
-        """The next contribution."""
+    def contribute(self, told: Any, rate: float | None = None) -> Contribution:
+        """The next contribution; steps that the client takes by itself are at this rate."""
         assert self.client is not None
+        if rate is not None:
+            self.client.set_rate(rate)
         version = self.client.version
         vector = self.client.work(lambda parameters: self.work.gradient(parameters, told))
         return Contribution(None if vector is None else vector.numpy(), version, self.work.report())
@@ -208,7 +210,7 @@ class ParameterServer:
         self._ask(worker)
 
     def _ask(self, worker: Any) -> None:
-        call = remotely.submit(worker.contribute, self._told)
+        call = remotely.submit(worker.contribute, self._told, self.rule.client_rate)
         call.add_done_callback(lambda done: self._done.put((worker, done)))
 
     def _begin(self, worker: Any, client: int) -> None:

@@ -92,6 +92,8 @@ class Simulation:
 
     def _push(self, event: Event) -> Reply:
         client = self.clients[event.client]
+        if self.rule.client_rate is not None:
+            client.set_rate(self.rule.client_rate)
         contribution = client.work(lambda parameters: self.workload(event.client, parameters))
         reply = self.rule.push(event.client, contribution, client.version)
         self.iteration += 1

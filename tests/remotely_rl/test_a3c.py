@@ -64,3 +64,16 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
     assert 400 <= result.env_steps < 600
     assert result.updates > 400 / 24
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(("word", "says"), [("sasgd:rate=0.1", True), ("sasgd", False)])
+def test_a_rule_with_a_rate_of_its_own_says_that_the_learner_s_is_not_used(
+    word: str, says: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a3c.train(dataclasses.replace(CONFIG, sync=word, steps=50), run=tmp_path / "run")
+
+    said = "learning_rate_end and optimizer are not used" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert said == says

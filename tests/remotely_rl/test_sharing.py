@@ -179,7 +179,7 @@ def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message
         ("elastic_averaging:moving_rate=0.5", None),
     ],
 )
-def test_a_schedule_moves_the_rate_of_rules_that_have_none_of_their_own(
+def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
     word: str, moved: float | None
 ) -> None:
     config = dataclasses.replace(

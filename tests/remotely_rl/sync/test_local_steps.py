@@ -41,3 +41,19 @@ def test_the_state_of_the_inner_optimizer_stays_with_its_client() -> None:
         parameter.grad = parameter.detach().clone()
         adam.step()
     assert float(rule.parameters) == pytest.approx(float(parameter.detach()))
+
+
+@pytest.mark.parametrize(
+    "word", ["local_sgd:steps=1", "diloco:steps=1,momentum=0", "elastic_averaging:period=1"]
+)
+def test_a_schedule_moves_the_rate_of_the_clients_optimizers(word: str) -> None:
+    def moved(word: str, rate: float | None) -> float:
+        rule = sync.make(word, start(), 1, sync.sgd(0.1))
+        if rate is not None:
+            rule.set_rate(rate)
+        Simulation(rule, lambda client, w: w.clone(), Scripted([0])).run(1)
+        return 1.0 - float(rule.parameters)
+
+    assert moved(word, 0.025) == pytest.approx(moved(word, None) / 4)
+    fixed = f"{word},rate=0.1"  # a word with a rate has said so
+    assert moved(fixed, 0.025) == moved(word, None)

@@ -129,6 +129,24 @@ def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None
     assert not torch.equal(live.parameters, Regression(0).flat.vector)
 
 
+@pytest.mark.usefixtures("local")
+def test_a_worker_that_takes_steps_of_its_own_takes_them_at_the_rate_of_the_schedule() -> None:
+    live, simulated, unscheduled = (rule_of("local_sgd:steps=2") for _ in range(3))
+    for rule in (live, simulated):
+        rule.set_rate(0.01)
+    with serving(live) as server:
+        serve(server, 2 * CLIENTS)
+        arrivals = server.arrivals
+
+    for rule in (simulated, unscheduled):
+        works = [Regression(number) for number in range(CLIENTS)]
+        Simulation(rule, lambda client, w: works[client].gradient(w), Scripted(arrivals)).run(  # noqa: B023
+            len(arrivals)
+        )
+    assert torch.equal(live.parameters, simulated.parameters)
+    assert not torch.equal(live.parameters, unscheduled.parameters)
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("word", ["synchronous", "semi_async:n=2"])
 def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -> None:
