@@ -10,13 +10,28 @@ samples and who learns.  What they share lies beside them, a file a noun: `confi
 `sampler`, `training`.
 """
 
-import remotely_rl.algorithms.a2c as a2c
-import remotely_rl.algorithms.a3c as a3c
-import remotely_rl.algorithms.appo as appo
-import remotely_rl.algorithms.ga3c as ga3c
-import remotely_rl.algorithms.impala as impala
-import remotely_rl.algorithms.n_step_q as n_step_q
-import remotely_rl.algorithms.ppo as ppo
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import remotely_rl.threads  # noqa: F401 - before torch, for what it asks of OpenMP
+from remotely_rl.algorithms import ALGORITHMS
 from remotely_rl.errors import TrainingError
 
+if TYPE_CHECKING:
+    import remotely_rl.algorithms.a2c as a2c
+    import remotely_rl.algorithms.a3c as a3c
+    import remotely_rl.algorithms.appo as appo
+    import remotely_rl.algorithms.ga3c as ga3c
+    import remotely_rl.algorithms.impala as impala
+    import remotely_rl.algorithms.n_step_q as n_step_q
+    import remotely_rl.algorithms.ppo as ppo
+
 __all__ = ["TrainingError", "a2c", "a3c", "appo", "ga3c", "impala", "n_step_q", "ppo"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """An algorithm, when it is first asked for: each imports torch, which takes two seconds."""
+    if name in ALGORITHMS:
+        return importlib.import_module(f"remotely_rl.algorithms.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,6 +24,11 @@ def trained(size: int) -> tuple[Row, ...]:
         Row(f"IMPALA, {network}", f"impala_{size}_per_s", (of_limit, at_least(3, RLLIB))),
         Row(f"APPO, {network}", f"appo_{size}_per_s", of_sample_factory),
         Row(f"PPO, one pass, {network}", f"ppo_{size}_per_s"),
+        Row(
+            f"PPO, one pass, {network}, beside a process that takes a core",
+            f"busy_ppo_{size}_per_s",
+            (at_least(1 / 2.2, Term("ours", "PPO alone", f"ppo_{size}_per_s")),),
+        ),
     )
 
 

@@ -69,12 +69,14 @@ PARTS: dict[str, dict[str, str]] = {
     "impala_84": {"ours": TRAIN, "rllib": OF_RLLIB},
     "appo_84": {"ours": TRAIN, "sample_factory": OF_SAMPLE_FACTORY},
     "ppo_84": {"ours": TRAIN, "sb3": OF_SB3},
+    "busy_ppo_84": {"ours": TRAIN},
     "ga3c_42": {"ours": TRAIN},
     "a2c_42": {"ours": TRAIN},
     "limit_42": {"limit": LIMIT},
     "impala_42": {"ours": TRAIN, "rllib": OF_RLLIB},
     "appo_42": {"ours": TRAIN},
     "ppo_42": {"ours": TRAIN},
+    "busy_ppo_42": {"ours": TRAIN},
 }
 
 BENCH = Benchmark(

@@ -1,5 +1,9 @@
-"""Ours, each algorithm by its own `train`."""
+"""Ours, each algorithm by its own `train`; of `busy_ppo_42`, beside a process that takes a core."""
 
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from remotely_rl.algorithms import named
@@ -20,18 +24,34 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+BUSY = "busy_"
+
+
+@contextlib.contextmanager
+def a_core_taken() -> Iterator[None]:
+    """Within it, another process computes as fast as it can."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        other.kill()
+        other.wait()
+
+
 def main() -> None:
     turn = asked()
-    algorithm = named(turn.what)
+    what = turn.what.removeprefix(BUSY)
+    algorithm = named(what)
     config = algorithm.Config(
         env=GAME,
         image_size=turn.size,
         device="cpu",
         interval_s=pace.ROWS_EVERY_S,
         minutes=TOO_LONG_MIN,
-        **SETTINGS[turn.what],
+        **SETTINGS[what],
     )
-    report(**{turn.figure: pace.measure(algorithm, config, turn.window)})
+    with a_core_taken() if turn.what.startswith(BUSY) else contextlib.nullcontext():
+        report(**{turn.figure: pace.measure(algorithm, config, turn.window)})
 
 
 if __name__ == "__main__":
