@@ -22,11 +22,13 @@ from typing import Any
 import click
 
 import remotely
-from remotely_rl import algorithms, models, settings, sync
-from remotely_rl.environments import Source
+from remotely_rl import algorithms, settings
 from remotely_rl.errors import TrainingError
-from remotely_rl.sync.simulator import Row as SimulatedRow
-from remotely_rl.sync.study import Study
+
+if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
+    from remotely_rl import models
+    from remotely_rl.environments import Source
+    from remotely_rl.sync.simulator import Row as SimulatedRow
 
 Command = Callable[..., None]
 
@@ -60,8 +62,12 @@ class Train(click.Group):
 def _train_command(name: str) -> click.Command:
     module = algorithms.named(name)
 
-    @click.command(name, help=f"{algorithms.ALGORITHMS[name].description}\n\n{LIMITS}")
-    @config_options(module.Config)
+    @click.command(
+        name,
+        cls=Configured,
+        config=lambda: module.Config,
+        help=f"{algorithms.ALGORITHMS[name].description}\n\n{LIMITS}",
+    )
     @click.option("--model", metavar="FILE.py:NAME", help="A model of your own.  [one that fits]")
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
     @click.option("--resume", metavar="RUN", help="Go on with this run; options given here win.")
@@ -73,6 +79,8 @@ def _train_command(name: str) -> click.Command:
 
         given = {name: value for name, value in given.items() if value is not None}
         with told():
+            if ".py:" in given.get("env", ""):
+                given["env"] = env_of(given["env"])
             if resume is None:
                 config = module.Config(**given)
             else:
@@ -101,33 +109,49 @@ class told:  # noqa: N801 - reads as a word of the sentence `with told():`
             raise Refused(str(error)) from None
 
 
-def config_options(config: type) -> Callable[[Command], Command]:
-    """One option a field of a Config class, in their order; what is not given is not passed."""
+class Configured(click.Command):
+    """A command whose options are the fields of a Config class, after those of its own.
 
-    def decorate(command: Command) -> Command:
-        for field in reversed(settings.settings(config)):
-            kind, prose, bounds = field.first_kind, field.prose, field.bounds
-            name = field.name.replace("_", "-")
-            default = "none" if field.default is None else field.default
-            allowed = f", {bounds}" if bounds and bounds.high < float("inf") else ""
-            command = click.option(
-                f"--{name}/--no-{name}" if kind is bool else f"--{name}",
-                field.name,
+    The class is asked for when the options are: it imports much.
+    """
+
+    def __init__(self, *args: Any, config: Callable[[], type], **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._config = config
+        self._fields: list[click.Option] | None = None
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if self._fields is None:
+            self._fields = options_of(self._config())
+        *own, of_help = super().get_params(ctx)
+        return [*self._fields, *own, of_help]
+
+
+def options_of(config: type) -> list[click.Option]:
+    """One option a field of a Config class, in their order; what is not given is None."""
+    options = []
+    for field in settings.settings(config):
+        kind, prose, bounds = field.first_kind, field.prose, field.bounds
+        name = field.name.replace("_", "-")
+        default = "none" if field.default is None else field.default
+        allowed = f", {bounds}" if bounds and bounds.high < float("inf") else ""
+        options.append(
+            click.Option(
+                [f"--{name}/--no-{name}" if kind is bool else f"--{name}", field.name],
                 type=kind,
                 default=None,
                 help=f"{prose[0].upper()}{prose[1:]}{allowed}.  [{default}]",
-            )(command)
-        return command
+            )
+        )
+    return options
 
-    return decorate
 
-
-def model_of(word: str | None) -> models.Maker | None:
+def model_of(word: str | None) -> "models.Maker | None":
     """Loads `FILE.py:NAME`: a class, a function or a module.  None for None."""
     return typing.cast("models.Maker | None", named_in("--model", word))
 
 
-def env_of(word: str | None) -> Source | None:
+def env_of(word: str | None) -> "Source | None":
     """Loads `FILE.py:NAME`: a class or a function that makes environments.  None for None."""
     return typing.cast("Source | None", named_in("--env", word))
 
@@ -248,8 +272,9 @@ def play(
 def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
     """Draw the learning curves of one RUN folder or more.
 
-    Runs of the same algorithm and environment are one line, their mean, and a band from the
-    lowest to the highest, as far as all go; each is a thin line to its own end.
+    Runs of the same algorithm and environment that differ by the seed alone are one line, their
+    mean, and a band from the lowest to the highest, as far as all go; each is a thin line to its
+    own end.
     """
     from remotely_rl import curve  # noqa: PLC0415 - as in train_one
 
@@ -260,9 +285,14 @@ def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
     click.echo(out)
 
 
-@main.command()
+def _study() -> type:
+    from remotely_rl.sync.study import Study  # noqa: PLC0415 - as in train_one
+
+    return Study
+
+
+@main.command(cls=Configured, config=_study)
 @click.argument("rules", nargs=-1, required=True, metavar="RULE...")
-@config_options(Study)
 @click.option("--data", metavar="DIR", help="MNIST's files.  [those of Debian's Fashion-MNIST]")
 @click.option("--out", metavar="FILE.csv", help="Write all rows.")
 @click.option("--png", metavar="FILE.png", help="Draw the test loss.")
@@ -277,7 +307,7 @@ def simulate(
     from remotely_rl.sync import problems, study  # noqa: PLC0415 - as in train_one
 
     with told():
-        asked = Study(**{name: value for name, value in given.items() if value is not None})
+        asked = study.Study(**{name: value for name, value in given.items() if value is not None})
         pictures = problems.load(data)
         results = {}
         for word in rules:
@@ -289,7 +319,7 @@ def simulate(
             study.draw(png, results, f"{asked.clients} clients, batches of {asked.batch}")
 
 
-def line_of(row: SimulatedRow) -> str:
+def line_of(row: "SimulatedRow") -> str:
     """A row of a simulation, in a line."""
     clock = f"{row.time_s:10,.2f} s" if row.time_s else ""
     return (
@@ -302,6 +332,8 @@ def line_of(row: SimulatedRow) -> str:
 @main.command()
 def rules() -> None:
     """List the sync RULEs, and what can be set of each."""
+    from remotely_rl import sync  # noqa: PLC0415 - as in train_one
+
     for name in sync.RULES:
         click.echo(f"{name}\n    {sync.summary_of(name)}")
         for setting in sync.settings_of(name):

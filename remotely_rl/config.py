@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from remotely_rl import precision, settings
+from remotely_rl import precision, settings, sync
 from remotely_rl.actions import Actions
 from remotely_rl.environments import Atari, Source
 from remotely_rl.errors import TrainingError, nearest
@@ -22,7 +22,9 @@ from remotely_rl.sync.client import MakeOptimizer
 class Common:
     """The fields that all algorithms have.  Made, it is whole: nothing in it is out of range."""
 
-    env: Annotated[Source, "Gymnasium id, or a callable that makes environments"] = "ALE/Pong-v5"
+    env: Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"] = (
+        "ALE/Pong-v5"
+    )
     actors: Annotated[int, "processes that sample", COUNT] = 2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 64
@@ -173,6 +175,8 @@ class Shared(OnePass):
                 "scale_values and kl_target need one learner that sees all; workers that share"
                 " parameters each learn from their own"
             )
+        # A rule of one parameter: what is wrong with the word or the optimizer shows at once.
+        sync.make(self.sync, torch.zeros(1), self.actors, self.make_optimizer)
 
     @property
     def make_optimizer(self) -> MakeOptimizer:

@@ -1,9 +1,10 @@
 """Pictures of runs: mean return over time, and over steps."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +29,18 @@ OVER: dict[str, tuple[str, Callable[[Row], float]]] = {
 GRID_POINTS = 400
 
 
+# Settings by which runs of one line may differ: chance, and when they stop; how fast they are.
+CHANCE = {
+    "env", "seed", "steps", "minutes", "target", "interval_s", "checkpoint_s", "device",
+    "learner_threads", "compile",
+}  # fmt: skip
+
+
 class Group(NamedTuple):
-    """Runs that differ by chance alone, as far as their names tell: the rows of each."""
+    """Runs that differ by chance alone: their settings, and the rows of each."""
 
     name: str
+    settings: dict[str, Any]
     runs: list[list[Row]]
 
 
@@ -63,8 +72,9 @@ def draw(metrics_csv: Path, png: Path, title: str) -> bool:
 def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None) -> list[Path]:
     """Draws several runs, over "minutes", "steps" or both; returns those with nothing to draw.
 
-    Runs of one algorithm in one environment make one line, their mean, and a band from the
-    lowest to the highest, where all of them have data; each is a thin line besides.  Raises
+    Runs of one algorithm in one environment with the same settings make one line, their mean,
+    and a band from the lowest to the highest, where all of them have data; each is a thin line
+    besides.  Raises
     TrainingError if something is no run, nothing can be drawn, or `png` not be written.
     """
     if over is not None and over not in OVER:
@@ -76,7 +86,7 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
     figure, panels = _figure(chosen)
     for axis, one in zip(panels, chosen, strict=True):
         for number, group in enumerate(groups):
-            color, label = f"C{number}", f"{group.name}, n = {len(group.runs)}"
+            color, label = f"C{number}", f"{_label(group, groups)}, n = {len(group.runs)}"
             curves = [(_over(rows, one), _returns(rows)) for rows in group.runs]
             for x, y in curves:  # to its own end, which the band does not reach
                 axis.plot(x, y, color=color, alpha=0.4, lw=0.8)
@@ -113,12 +123,12 @@ def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
 
 
 def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
-    """Groups by algorithm and environment, in the order given; a run that is named twice counts
-    once.  Returns the runs without a finished game apart."""
+    """Groups by algorithm, environment and settings, in the order given; a run that is named
+    twice counts once.  Returns the runs without a finished game apart."""
     groups: dict[str, Group] = {}
     empty = []
     for run in {Path(run).resolve(): Path(run) for run in runs}.values():
-        algorithm, env, _ = run_folder.read(run)
+        algorithm, env, config = run_folder.read(run)
         file = RunFolder(run).metrics
         try:
             rows = _finished(file)
@@ -126,10 +136,23 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
             raise TrainingError(f"{file} cannot be read: {error!r}") from error
         name = f"{algorithm}, {env}"
         if rows:
-            groups.setdefault(name, Group(name, [])).runs.append(rows)
+            told = {key: value for key, value in config.items() if key not in CHANCE}
+            kind = f"{name} {json.dumps(told, sort_keys=True)}"
+            groups.setdefault(kind, Group(name, told, [])).runs.append(rows)
         else:
             empty.append(run)
     return list(groups.values()), empty
+
+
+def _label(group: Group, groups: Sequence[Group]) -> str:
+    """The name of a group, and the settings in which others of the same name differ."""
+    others = [other.settings for other in groups if other.name == group.name]
+    telling = [
+        f"{key}={value}"
+        for key, value in group.settings.items()
+        if any(other.get(key) != value for other in others)
+    ]
+    return ", ".join([group.name, *telling])
 
 
 def _finished(metrics_csv: Path) -> list[Row]:

@@ -52,14 +52,21 @@ class Setting(NamedTuple):
 
 
 def settings(kind: type) -> list[Setting]:
-    """The fields of a dataclass that have prose, in their order."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    """The fields of a dataclass that have prose, in their order.
+
+    A subclass that gives a field another default need not repeat its prose and its bounds.
+    """
+    bases = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
+    hints = [typing.get_type_hints(base, include_extras=True) for base in bases]
+    plain = typing.get_type_hints(kind)
     found = []
     for field in dataclasses.fields(kind):
-        plain, *rest = typing.get_args(hints[field.name]) or [hints[field.name]]
-        if rest and isinstance(rest[0], str):
-            bounds = rest[1] if len(rest) > 1 else None
-            found.append(Setting(field.name, plain, rest[0], bounds, field.default))
+        for hint in (hints_of_base.get(field.name) for hints_of_base in hints):
+            _, *rest = typing.get_args(hint) or [hint]
+            if rest and isinstance(rest[0], str):
+                bounds = rest[1] if len(rest) > 1 else None
+                found.append(Setting(field.name, plain[field.name], rest[0], bounds, field.default))
+                break
     return found
 
 

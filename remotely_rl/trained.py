@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -69,14 +68,9 @@ def load(
     TrainingError if one of them is missing or does not fit, or the folder is not whole.
     """
     folder = RunFolder(Path(run))
-    algorithm, name, _ = run_folder.read(run)
+    algorithm, _, _ = run_folder.read(run)
     kind = algorithms.named(algorithm).Config
     config = training.config_of(kind, algorithm, run, {} if env is None else {"env": env})
-    if config.env == name and ":" not in name and name not in gymnasium.registry:
-        raise TrainingError(
-            f"{run} was trained on {name}, which Gymnasium does not know; if it is a callable of"
-            " your own, give it: env=, or --env FILE.py:NAME"
-        )
     path = _checkpoint(folder, which)
     try:
         state = checkpoint.load(path)["learner"]["model"]

@@ -24,7 +24,6 @@ before is kept.  A disk that is full is told of, and the run goes on.
 
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import gymnasium
 import numpy as np
 import torch
 from torch import nn
@@ -46,6 +46,7 @@ from remotely_rl import (
     models,
     run_folder,
     sampler,
+    threads,
 )
 from remotely_rl.acting import Actor, Rollout
 from remotely_rl.config import Common, Shared
@@ -61,10 +62,8 @@ from remotely_rl.sync.server import ParameterServer, Pushed, Worker
 from remotely_rl.trajectory import Trajectory, stack
 
 PROBE_STEPS = 512
+PROBES = 12  # attempts at that
 LOOK_EVERY_S = 0.5  # at the clock, and whether Ctrl-C was pressed, while actors are waited for
-
-# Parameters of a network; below, a second thread costs more than it brings.
-SHARED_FROM = 100_000
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
@@ -178,8 +177,7 @@ class Session:
         If the run is resumed, they go on where they were, if their environments can be saved.
         """
         size = sum(parameter.numel() for parameter in self.learner.model.parameters())
-        cores = os.cpu_count() or 1 if size >= SHARED_FROM else 1
-        torch.set_num_threads(self._config.learner_threads or cores)
+        self._compute_in(threads.in_rounds(size))
         rounds = self.keep(Rounds(self._crew()))
         if self._saved and (why := self._go_on(rounds.crew.actors, self._saved["actors"])):
             self.say(f"{why}: new games begin")
@@ -201,8 +199,7 @@ class Session:
     def stream(self, ahead: int, batch: int, max_staleness: int | None) -> Stream[Rollout]:
         """Actors that run free.  The learner has the cores that they leave, at least one."""
         config = self._config
-        cores = (os.cpu_count() or 1) - (config.actors or 1)
-        torch.set_num_threads(config.learner_threads or max(1, cores))
+        self._compute_in(threads.beside(config.actors))
         return self.keep(Stream(self._crew(), ahead, batch, max_staleness))
 
     def serve(
@@ -239,6 +236,12 @@ class Session:
         report: Report = pushed.report
         self.tally.sampled(report.steps, report.episodes, report.seconds)
         return pushed
+
+    def _compute_in(self, count: int) -> None:
+        count = self._config.learner_threads or count
+        torch.set_num_threads(count)
+        if threads.spins and count > 1 and self.learner.device.type == "cpu":
+            self.say(threads.WARNING)
 
     def keep(self, actors: A) -> A:
         """Hands over actors, which are ended with the session.  Returns them."""
@@ -488,10 +491,24 @@ def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
             model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
         )
         if models.normalises(network):
-            seen = probe.play_at_random(PROBE_STEPS, config.seed)
-            models.count_in(network, torch.from_numpy(seen))
+            models.count_in(network, torch.from_numpy(_seen_at_random(probe, config)))
         probe.close()
         return Learner(config, network, probe.actions)
+
+
+def _seen_at_random(probe: environments.Environments, config: Common) -> np.ndarray:
+    """What a little random play sees.  An environment that raises now and then is tried again."""
+    for attempt in range(PROBES):
+        try:
+            return probe.play_at_random(PROBE_STEPS, config.seed + attempt)
+        except Exception as error:
+            if not failures.is_failure(error):
+                raise
+            last = error
+    raise TrainingError(
+        f"the environment raised in each of {PROBES} attempts to play it at random: "
+        f"{failures.readable(last)}"
+    ) from last
 
 
 def _session(
@@ -517,14 +534,22 @@ def config_of(
 ) -> C:
     """The config that the run in this folder was made with, but for what is `given`.
 
-    Raises TrainingError if it is no run of this algorithm, or has an option that is unknown.
+    Raises TrainingError if it is no run of this algorithm, has an option that is unknown, or was
+    made in an environment of the user's, which has to be given: the folder knows its name alone.
     """
     _, kept = run_folder.reopen(Path(run), algorithm)
     known = [field.name for field in dataclasses.fields(kind)]
     for name in kept:
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
-    return kind(**{**kept, **(given or {})})
+    config = kind(**{**kept, **(given or {})})
+    env = config.env
+    if env == kept["env"] and ":" not in str(env) and env not in gymnasium.registry:
+        raise TrainingError(
+            f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
+            " your own, give it: env=, or --env FILE.py:NAME"
+        )
+    return config
 
 
 def _path(run: str | Path | None) -> Path | None:

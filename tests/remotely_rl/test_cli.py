@@ -46,6 +46,15 @@ def test_every_field_of_an_algorithm_is_an_option_with_its_prose_as_help(name: s
         assert option in text
 
 
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["plot", "--help"]], ids=str)
+def test_help_does_not_wait_for_torch(words: list[str]) -> None:
+    script = (
+        "import sys; from remotely_rl.cli import main; main(sys.argv[1:], standalone_mode=False);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, *words]).returncode == 0
+
+
 def test_all_algorithms_are_listed_with_a_line_each() -> None:
     text = " ".join(invoke("train", "--help").output.split())
     for name, algorithm in algorithms.ALGORITHMS.items():
@@ -92,6 +101,51 @@ def test_a_model_of_ones_own_is_taken_out_of_its_file(
     assert done.exit_code == 0, done.output
     ((_, model),) = trained
     assert (model.__name__, model.__module__) == ("Mine", "my_own_model")
+
+
+OWN_ENVIRONMENT = """
+import gymnasium
+
+class Mine(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_an_environment_of_ones_own_is_taken_out_of_its_file_to_train_and_to_resume(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my_own_environment.py").write_text(OWN_ENVIRONMENT)
+    env, run = f"{tmp_path / 'my_own_environment.py'}:Mine", str(tmp_path / "run")
+    done = invoke("train", "ppo", *TINY, "--env", env, "--steps", "20", "--run", run)
+    assert done.exit_code == 0, done.output
+    done = invoke("train", "ppo", "--resume", run, "--steps", "40")
+    assert done.exit_code == 2
+    assert "was trained on Mine, which Gymnasium does not know; if it is a callable" in done.output
+    done = invoke("train", "ppo", "--resume", run, "--env", env, "--steps", "40")
+    assert done.exit_code == 0, done.output
+    assert "40 steps are done" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sync", "asgd"], "no rule is called 'asgd', did you mean 'sasgd'?"),
+        (["--sync", "semi_async:m=2"], "there is no setting 'm'"),
+        (["--optimizer", "adm"], "optimizer must be rmsprop, adam, sgd, not 'adm', did you mean"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["a3c", "n_step_q"])
+def test_a_wrong_rule_or_optimizer_leaves_no_folder(
+    name: str, options: list[str], said: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = invoke("train", name, *TINY, *options, "--run", str(run))
+    assert done.exit_code == 2
+    assert said in done.output
+    assert not run.exists()
 
 
 @pytest.mark.usefixtures("trained")

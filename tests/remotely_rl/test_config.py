@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from remotely_rl import algorithms, impala, ppo
+from remotely_rl import algorithms, impala, ppo, settings
 from remotely_rl.config import Common, device_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.settings import Range
@@ -139,3 +139,17 @@ def test_a_device_that_is_not_there_is_told_what_is(
 def test_a_gpu_that_is_there_is_taken_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert device_of("cuda:1") == torch.device("cuda", 1)
+
+
+def test_another_default_without_prose_keeps_the_prose_and_the_bounds() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Common):
+        gamma: float = 0.9
+        actors: int = 7
+
+    found = {setting.name: setting for setting in settings.settings(Mine)}
+    assert found["gamma"].prose == "discount of a reward one step later"
+    assert (found["gamma"].default, found["actors"].default) == (0.9, 7)
+    assert list(found) == [setting.name for setting in settings.settings(Common)]
+    with pytest.raises(TrainingError, match="gamma must be from 0 to 1, not 2"):
+        Mine(gamma=2.0)

@@ -18,11 +18,15 @@ PNG = b"\x89PNG"
 
 
 def run(
-    folder: Path, returns: list[tuple[float, float]], algorithm: str = "a2c", env: str = "Pong"
+    folder: Path,
+    returns: list[tuple[float, float]],
+    algorithm: str = "a2c",
+    env: str = "Pong",
+    **config: Any,
 ) -> Path:
     """A run folder; `returns` are minutes and the mean return then, at 1000 steps a minute."""
     folder.mkdir()
-    content = {"algorithm": algorithm, "config": {"env": env}}
+    content = {"algorithm": algorithm, "config": {"env": env, **config}}
     (folder / "config.json").write_text(json.dumps(content))
     writer = metrics.Writer(folder)
     for minutes, score in returns:
@@ -101,6 +105,18 @@ def test_runs_of_one_algorithm_and_environment_are_one_line_with_a_band(
     assert mean[:, -1].tolist() == [10.0, 11.0]
     assert np.array(steps.lines[2].get_data())[:, -1].tolist() == [0.01, 11.0]
     assert minutes.collections[0].get_datalim(minutes.transData).bounds == (0, 0, 10, 12)
+
+
+def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    runs = [
+        run(tmp_path / f"{gamma}-{seed}", [(0, 0.0), (1, 1.0)], gamma=gamma, seed=seed, clip=0.2)
+        for gamma in (0.9, 0.99)
+        for seed in (1, 2)
+    ]
+    curve.compare(runs, tmp_path / "out.png")
+    assert labels(drawn[0]) == ["a2c, Pong, gamma=0.9, n = 2", "a2c, Pong, gamma=0.99, n = 2"]
 
 
 def test_runs_of_a_group_that_have_nothing_in_common_are_drawn_each_alone(

@@ -138,7 +138,8 @@ def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
     assert not rounds.idle
     for actor in reversed(rounds.crew.actors):
         actor.finish()
-    assert rounds.take(0) == [Sample(who, 1, 4) for who in range(3)]
+    taken: list[Any] = list(rounds.take(0))
+    assert taken == [Sample(who, 1, 4) for who in range(3)]
     assert rounds.idle
 
 
@@ -181,7 +182,8 @@ def test_a_round_that_is_not_over_can_be_asked_for_again() -> None:
     assert rounds.take(0) == []
     assert not rounds.idle
     two.finish()
-    assert rounds.take(0) == [Sample(0, 1, 1), Sample(1, 1, 1)]
+    taken: list[Any] = list(rounds.take(0))
+    assert taken == [Sample(0, 1, 1), Sample(1, 1, 1)]
 
 
 @pytest.mark.usefixtures("fakes")
@@ -208,7 +210,8 @@ def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
     one, two = rounds.crew.actors
     one.fail(ZeroDivisionError("in the environment"))
     two.finish()
-    assert rounds.take(0) == [Sample(1, 1, 1)]
+    taken: list[Any] = list(rounds.take(0))
+    assert taken == [Sample(1, 1, 1)]
     assert said[0].startswith("an actor raised and is replaced: ZeroDivisionError: in the envir")
     wait_for_newcomer(rounds.crew)
     assert one.closed

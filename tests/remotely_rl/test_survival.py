@@ -135,3 +135,21 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(
     said = "12 of the last 12 calls of actors failed; the last: ValueError: the simulator gave"
     with pytest.raises(TrainingError, match=said):
         algorithms.named("ppo").train(asked, run=tmp_path / "run")
+
+
+@pytest.mark.usefixtures("local")
+def test_environments_that_raise_before_the_first_update_are_tried_again_and_then_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "PROBE_STEPS", 100)  # of which every other resets
+    result = algorithms.named("a2c").train(config("a2c", raise_one, steps=20), run=tmp_path / "run")
+    assert result.ended == "20 steps are done"
+
+    class Hopeless(Flaky):
+        def step(self, action: int) -> Any:
+            self.steps = SURVIVES - 1
+            return super().step(action)
+
+    said = "raised in each of 12 attempts to play it at random: ValueError: the simulator gave"
+    with pytest.raises(TrainingError, match=said):
+        training.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one)))
