@@ -9,6 +9,7 @@ embedded   master and worker of the test's process alone, for tests of just that
 The first two are started once: to start one takes a second of CPU, and hundreds of tests need one.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
 
@@ -22,6 +23,10 @@ from tests.clusters import Here, Started, Traces, wait_until
 # On a busy machine an example takes as long as it takes: no test claims a time.
 settings.register_profile("remotely", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("remotely")
+
+
+# Before any test imports torch: where two tests run at a time, its threads must not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,7 +17,7 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = ppo.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, steps=200, learner_threads=2,
+    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, steps=60, learner_threads=2,
     device="cpu", interval_s=1e6, checkpoint_s=1e6,
 )  # fmt: skip
 
