@@ -97,6 +97,10 @@ class Common:
         """How a trained agent draws an action when it is not to take the likeliest."""
         return actions.sample(policy, generator)
 
+    def check_run(self) -> None:
+        """Raises TrainingError for what is not worth a look whenever a Config is made, workers'
+        copies included: it is called where a run begins, before its folder is made."""
+
     @property
     def atari(self) -> Atari:
         """The preprocessing, should the environment be a game of Atari."""
@@ -175,7 +179,9 @@ class Shared(OnePass):
                 "scale_values and kl_target need one learner that sees all; workers that share"
                 " parameters each learn from their own"
             )
-        # A rule of one parameter: what is wrong with the word or the optimizer shows at once.
+
+    def check_run(self) -> None:
+        """Makes a rule of one parameter: what is wrong with the word or the optimizer shows."""
         sync.make(self.sync, torch.zeros(1), self.actors, self.make_optimizer)
 
     @property

@@ -469,6 +469,7 @@ def begin(
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
+        config.check_run()
         learner = make_learner(prepare(config), model)
         session = _session(algorithm, config, learner.model, run, resume, process)
     except BaseException:
