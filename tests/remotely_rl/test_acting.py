@@ -22,10 +22,10 @@ CONFIG = Common(env=toys.Guess, envs_per_actor=4, trajectory_steps=6)
 COUNTING = dataclasses.replace(CONFIG, env=toys.Counting)
 
 
-def remembering(outputs: int = 2) -> models.Recurrent:
+def remembering(outputs: int = 2) -> models.RecurrentMLP:
     """A memory whose heads say something: at first they are close to zero."""
     torch.manual_seed(0)
-    model = models.with_memory((2,), outputs, units=5)
+    model = models.RecurrentMLP((2,), outputs, units=5)
     for head in (model.policy, model.value):
         nn.init.normal_(head.weight)
     return model
@@ -161,7 +161,7 @@ def test_a_memory_is_stored_as_it_was_before_the_first_observation() -> None:
     first, second = sampler.sample().trajectory, sampler.sample().trajectory
     assert (first.state == 0).all()
     obs, begins = torch.from_numpy(first.obs[:-1]), torch.from_numpy(first.begins[:-1])
-    _, _, after = model(obs, torch.zeros(4, 10), begins)
+    _, _, after = model(obs, model.initial_state(4), begins)
     torch.testing.assert_close(torch.from_numpy(second.state), after)
     assert (second.state != 0).any()
 

@@ -138,7 +138,7 @@ def test_memory_is_carried_and_starts_anew_where_an_episode_does() -> None:
 
 def test_an_agent_with_an_lstm_is_evaluated_with_it(tmp_path: Path) -> None:
     run = train(tmp_path / "run", lstm=8)
-    assert isinstance(trained.load(run).model, models.Recurrent)
+    assert models.is_recurrent(trained.load(run).model)
     assert len(evaluate(run, 2).scores) == 2
 
 

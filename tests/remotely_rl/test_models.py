@@ -1,5 +1,6 @@
 """Networks, with a memory and without, and what is said of one that does not fit."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,16 +61,44 @@ def test_a_new_policy_is_close_to_uniform() -> None:
     assert (policy.softmax(-1) - 1 / 6).abs().max() < 0.05
 
 
-def test_bytes_and_the_fractions_they_stand_for_are_normalised_alike() -> None:
-    normaliser = models.Normaliser((3,))
-    seen = torch.randint(0, 256, (40, 3), dtype=torch.uint8)
-    normaliser.count_in(seen)
-    torch.testing.assert_close(normaliser(seen), normaliser(seen / 255), atol=1e-5, rtol=1e-5)
+def normaliser(mean: list[float], deviation: list[float], *shape: int) -> models.Normaliser:
+    """One that has counted so much that its statistics are these."""
+    made = models.Normaliser(shape or (len(mean),))
+    made.mean.copy_(torch.tensor(mean).view_as(made.mean))
+    made.variance.copy_(torch.tensor(deviation).square().view_as(made.variance))
+    return made
+
+
+def test_coordinates_of_all_units_are_seen_in_their_own_deviations() -> None:
+    # MountainCar's position and velocity, and a pressure in pascals.
+    sees = normaliser([-0.5, 0.0, 100_000.0], [0.1, 0.007, 50.0])
+    seen = sees(torch.tensor([[-0.3, 0.014, 100_100.0]]))
+    # The floor is 0.00001 of the mean: (0.2 / 0.100005, 0.014 / 0.007, 100 / 51).
+    torch.testing.assert_close(seen, torch.tensor([[1.9999, 2.0, 1.9608]]), atol=2e-3, rtol=0)
+
+
+def test_what_float32_cannot_tell_apart_is_not_blown_up() -> None:
+    sees = normaliser([1000.0, 0.0], [0.0, 0.0])
+    seen = sees(torch.tensor([[1000.0001, 0.0]]))  # a rounding of 1000, and a constant 0
+    assert seen.abs().max() <= 0.02
+
+
+def test_bytes_have_a_floor_in_units_of_their_range() -> None:
+    sees = normaliser([0.2, 0.0], [0.22, 0.0])
+    seen = sees(torch.tensor([[102, 51]], dtype=torch.uint8))  # 0.4 and 0.2 of 255
+    torch.testing.assert_close(seen, torch.tensor([[0.2 / 0.25, 0.2 / 0.03]]))
+
+
+def test_pixels_of_floats_have_a_floor_in_units_of_their_image() -> None:
+    sees = normaliser([0.5, 0.5], [0.3, 0.0], 1, 1, 2)
+    seen = sees(torch.tensor([0.8, 0.6]).view(1, 1, 1, 2)).flatten()
+    floor = 0.1 * (0.09 / 2) ** 0.5  # 0.021
+    torch.testing.assert_close(seen, torch.tensor([0.3 / (0.3 + floor), 0.1 / floor]))
 
 
 def test_the_normaliser_learns_the_mean_and_deviation_of_all_batches_together() -> None:
     torch.manual_seed(0)
-    normaliser = models.Normaliser((2,), floor=0.0)
+    normaliser = models.Normaliser((2,))
     seen = torch.randn(300, 2) * torch.tensor([3.0, 0.5]) + torch.tensor([7.0, -1.0])
     for batch in torch.split(seen, [10, 90, 200]):
         normaliser.count_in(batch)
@@ -128,30 +157,47 @@ def test_a_module_that_is_given_made_is_copied() -> None:
     assert models.build(mine, (4,), FLOATS, 2) is not mine
 
 
-def remembering(seed: int = 0) -> models.Recurrent:
+def shared() -> models.Recurrent:
+    return models.Recurrent(nn.Linear(2, 7), 7, 3, units=5)
+
+
+def apart() -> models.RecurrentMLP:
+    return models.RecurrentMLP((2,), 3, units=5)
+
+
+Remembering = models.Recurrent | models.RecurrentMLP
+both = pytest.mark.parametrize("make", [shared, apart])
+
+
+def remembering(make: Callable[[], Remembering]) -> Remembering:
     """A memory whose heads say something: at first they are close to zero."""
-    torch.manual_seed(seed)
-    model = models.with_memory((2,), 3, units=5)
+    torch.manual_seed(0)
+    model = make()
     for head in (model.policy, model.value):
         nn.init.normal_(head.weight)
     return model
 
 
-def piece(steps: int, width: int, begin: float) -> tuple[Tensor, Tensor, Tensor]:
+def piece(
+    model: Remembering, steps: int, width: int, begin: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Observations, a memory and where episodes begin, at random."""
     torch.manual_seed(1)
     return (
         torch.randn(steps, width, 2),
-        torch.randn(width, 10),
+        torch.randn_like(model.initial_state(width)),
         torch.rand(steps, width) < begin,
     )
 
 
+@both
 @pytest.mark.parametrize("begin", [0.0, 0.2, 1.0])
 @torch.no_grad()
-def test_a_piece_seen_at_once_is_the_same_seen_step_by_step(begin: float) -> None:
-    model = remembering()
-    obs, state, begins = piece(9, 4, begin)
+def test_a_piece_seen_at_once_is_the_same_seen_step_by_step(
+    make: Callable[[], Remembering], begin: float
+) -> None:
+    model = remembering(make)
+    obs, state, begins = piece(model, 9, 4, begin)
     policy, value, after = models.unroll(model, obs, state, begins)
     for t in range(9):
         p, v, state = model(obs[t : t + 1], state, begins[t : t + 1])
@@ -160,11 +206,12 @@ def test_a_piece_seen_at_once_is_the_same_seen_step_by_step(begin: float) -> Non
     torch.testing.assert_close(after, state)
 
 
+@both
 @torch.no_grad()
-def test_each_environment_begins_anew_alone() -> None:
+def test_each_environment_begins_anew_alone(make: Callable[[], Remembering]) -> None:
     # The slow oracle: each column by itself, cut where its own episodes begin.
-    model = remembering()
-    obs, state, begins = piece(9, 4, 0.3)
+    model = remembering(make)
+    obs, state, begins = piece(model, 9, 4, 0.3)
     policy, _, after = model(obs, state, begins)
     for b in range(4):
         memory = state[b : b + 1]
@@ -176,46 +223,69 @@ def test_each_environment_begins_anew_alone() -> None:
         torch.testing.assert_close(after[b], memory[0])
 
 
-def test_nothing_is_remembered_over_the_beginning_of_an_episode() -> None:
-    model = remembering()
-    obs, state, _ = piece(6, 2, 0.0)
+@both
+def test_nothing_is_remembered_over_the_beginning_of_an_episode(
+    make: Callable[[], Remembering],
+) -> None:
+    model = remembering(make)
+    obs, state, _ = piece(model, 6, 2, 0.0)
     begins = torch.zeros(6, 2).bool()
     begins[3, 0] = True
     obs.requires_grad_()
     state.requires_grad_()
-    _, value, _ = model(obs, state, begins)
-    of_obs, of_state = torch.autograd.grad(value[3:].sum(), (obs, state), retain_graph=True)
+    policy, value, _ = model(obs, state, begins)
+    said = policy[3:].sum() + value[3:].sum()
+    of_obs, of_state = torch.autograd.grad(said, (obs, state))
     assert of_obs[:3, 0].abs().max() == 0
     assert of_state[0].abs().max() == 0
     assert of_obs[:3, 1].abs().min() > 0  # the other one's episode goes on
     assert of_state[1].abs().max() > 0
 
 
+@both
 @torch.no_grad()
-def test_what_came_before_matters_to_a_model_with_a_memory() -> None:
-    model = remembering()
-    obs, state, begins = piece(6, 2, 0.0)
-    policy, _, _ = model(obs, state, begins)
+def test_what_came_before_matters_to_a_model_with_a_memory(
+    make: Callable[[], Remembering],
+) -> None:
+    model = remembering(make)
+    obs, state, begins = piece(model, 6, 2, 0.0)
+    policy, value, _ = model(obs, state, begins)
     obs[0] += 1
-    other, _, _ = model(obs, state, begins)
-    assert (policy[5] - other[5]).abs().max() > 1e-6
+    other_policy, other_value, _ = model(obs, state, begins)
+    assert (policy[5] - other_policy[5]).abs().max() > 1e-6
+    assert (value[5] - other_value[5]).abs().max() > 1e-6
+
+
+def test_of_a_vector_policy_and_value_are_remembered_apart() -> None:
+    # Values are large: in an LSTM that both share, their gradient drowns the policy's.
+    model = remembering(apart)
+    obs, state, begins = piece(model, 6, 2, 0.0)
+    _, value, _ = model(obs, state, begins)
+    value.sum().backward()
+    moved = {name.split("_")[0] for name, p in model.named_parameters() if p.grad is not None}
+    assert moved == {"value", "value.weight", "value.bias"}
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [((4, 42, 42), BYTES), ((3, 64, 64), BYTES), ((5,), FLOATS)]
+    ("shape", "dtype", "kind", "width"),
+    [
+        ((4, 42, 42), BYTES, models.Recurrent, 16),
+        ((3, 64, 64), BYTES, models.Recurrent, 16),
+        ((5,), FLOATS, models.RecurrentMLP, 32),
+    ],
 )
-def test_a_memory_is_put_between_the_fitting_network_and_its_heads(
-    shape: tuple[int, ...], dtype: np.dtype[Any]
+def test_the_network_that_fits_gets_a_memory_before_its_heads(
+    shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module], width: int
 ) -> None:
     model = models.build(None, shape, dtype, 6, units=8)
-    assert isinstance(model, models.Recurrent)
+    assert type(model) is kind
     assert models.is_recurrent(model)
     obs = torch.from_numpy(np.zeros((2, 3, *shape), dtype))
     begins = torch.ones(2, 3).bool()
     policy, value, state = models.unroll(model, obs, models.initial_state(model, 3), begins)
     assert policy.shape == (2, 3, 6)
     assert value.shape == (2, 3)
-    assert state.shape == (3, 16)
+    assert state.shape == (3, width)
 
 
 def test_a_model_without_a_memory_has_an_empty_one() -> None:
