@@ -28,7 +28,9 @@ CONFIG = Common(env=toys.Guess, envs_per_actor=4, trajectory_steps=6, precision=
         (models.SmallCNN((4, 42, 42), 6), CPU, {"avx512_bf16": False}, torch.float32),
         (models.SmallCNN((4, 42, 42), 6), CPU, {}, torch.float32),
         (toys.network(), CPU, {"avx512_bf16": True}, torch.float32),
-        (toys.network(), GPU, {}, torch.bfloat16),
+        (models.SmallCNN((4, 42, 42), 6), GPU, {}, torch.bfloat16),
+        (toys.network(), GPU, {"avx512_bf16": True}, torch.float32),
+        (models.with_memory((4,), 2, 8), GPU, {}, torch.float32),
     ],
 )
 def test_auto_is_what_is_faster_on_this_machine(
@@ -85,7 +87,7 @@ def test_an_actor_in_bfloat16_acts_by_the_newest_parameters(units: int) -> None:
 
 def test_an_actor_and_a_learner_in_bfloat16_are_of_one_mind() -> None:
     torch.manual_seed(0)
-    model = models.with_memory((2,), 2, units=5)
+    model = models.RecurrentMLP((2,), 2, units=5)
     for head in (model.policy, model.value):
         nn.init.normal_(head.weight)
     trajectory = toys.actor(CONFIG, model).sample().trajectory
