@@ -19,7 +19,7 @@ from remotely_rl.acting import Actor
 from remotely_rl.training import make_learner
 from remotely_rl.trajectory import stack
 
-CONFIG = a2c.Config(env="ALE/Pong-v5", actors=2, envs_per_actor=16, trajectory_steps=8)
+CONFIG = a2c.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16, trajectory_steps=8)
 MINUTES = 20
 
 

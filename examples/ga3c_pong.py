@@ -18,7 +18,7 @@ import remotely
 from remotely_rl import ga3c
 from remotely_rl.training import make_learner
 
-CONFIG = ga3c.Config(env="ALE/Pong-v5", actors=4, envs_per_actor=8)
+CONFIG = ga3c.Config(env="ALE/Pong-v5", gamma=0.98, actors=4, envs_per_actor=8)
 MINUTES = 25
 
 

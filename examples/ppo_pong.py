@@ -19,7 +19,7 @@ from remotely_rl.acting import Actor
 from remotely_rl.training import make_learner
 from remotely_rl.trajectory import stack
 
-CONFIG = ppo.Config(env="ALE/Pong-v5", actors=2, envs_per_actor=16, trajectory_steps=64)
+CONFIG = ppo.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16, trajectory_steps=64)
 MINUTES = 8
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remotely_rl import precision, settings, sync
 from remotely_rl.actions import Actions
-from remotely_rl.environments import Atari, Source
+from remotely_rl.environments import Atari, Source, is_atari
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.sync.client import MakeOptimizer
@@ -38,15 +38,20 @@ class Common:
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
     seed: Annotated[int, "where all random streams begin", NOT_NEGATIVE] = 1
 
-    gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.98
+    gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.99
     trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         0.95
     )
-    reward_clip: Annotated[float, "clip of rewards in the learner; 0: none", NOT_NEGATIVE] = 1.0
+    reward_clip: Annotated[
+        float | None, "clip of rewards in the learner; 0: no clip; none: 1 in Atari games alone",
+        NOT_NEGATIVE,
+    ] = None  # fmt: skip
     standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
     scale_values: Annotated[
-        bool, "learn values in units of their own running mean and deviation"
-    ] = False
+        bool | None,
+        "learn values in units of their own running mean and deviation; none: where rewards have"
+        " no clip",
+    ] = None
 
     learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 3e-4
     learning_rate_end: Annotated[
@@ -106,6 +111,22 @@ class Common:
         """The preprocessing, should the environment be a game of Atari."""
         return Atari(self.image_size, self.sticky_actions, self.life_loss_is_terminal)
 
+    @property
+    def clips_rewards_at(self) -> float:
+        """What rewards are clipped at in the learner, or 0."""
+        if self.reward_clip is None:
+            return float(is_atari(self.env))
+        return self.reward_clip
+
+    @property
+    def scales_values(self) -> bool:
+        """Whether values are learnt in units of their own.
+
+        Those of clipped rewards are small as they are.  Others may be in the hundreds, and then
+        their errors fill the bound of the gradient's norm: the policy hardly moves.
+        """
+        return not self.clips_rewards_at if self.scale_values is None else self.scale_values
+
     def progress(self, env_steps: int) -> float:
         """How much of `decay_steps` is over, from 0 to 1."""
         return min(1.0, env_steps / self.decay_steps)
@@ -162,8 +183,9 @@ class Shared(OnePass):
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
 
     sync: Annotated[
-        str, "by which rule workers share parameters (`remotely-rl rules`); rate= voids a schedule"
-    ] = "asynchronous"
+        str, "the rule by which they share parameters (`remotely-rl rules`); with rate= it has no"
+             " schedule"
+    ] = "asynchronous"  # fmt: skip
     accumulate: Annotated[int, "segments whose gradients a worker sums up for a push", COUNT] = 1
     optimizer: Annotated[
         str, "of the shared parameters, or of workers that step by themselves: rmsprop, adam or sgd"
@@ -173,10 +195,10 @@ class Shared(OnePass):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.scale_values or self.kl_target:
+        if self.kl_target:
             raise TrainingError(
-                "scale_values and kl_target need one learner that sees all; workers that share"
-                " parameters each learn from their own"
+                "kl_target needs one learner that sees all; workers that share parameters each"
+                " learn from their own"
             )
 
     def check_run(self) -> None:

@@ -259,11 +259,17 @@ def name_of(source: Source) -> str:
     return getattr(source, "__qualname__", type(source).__qualname__)
 
 
+def is_atari(source: Source) -> bool:
+    """Whether it is the id of an Atari game."""
+    spec = gymnasium.registry.get(source) if isinstance(source, str) else None
+    return spec is not None and spec.entry_point == "ale_py.env:AtariEnv"
+
+
 def _make_from_id(env_id: str, count: int, atari: Atari) -> Environments:
     spec = gymnasium.registry.get(env_id)
     if spec is None and ":" not in env_id:
         raise TrainingError(f"no environment is called {env_id!r}{_nearest_id(env_id)}")
-    if spec is not None and spec.entry_point == "ale_py.env:AtariEnv" and not _wants_ram(spec):
+    if spec is not None and is_atari(env_id) and not _wants_ram(spec):
         vector = AtariVectorEnv(
             spec.kwargs["game"],
             count,

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import models, precision, returns
+from remotely_rl import clipping, models, precision, returns
 from remotely_rl.acting import Parameters
 from remotely_rl.actions import Actions
 from remotely_rl.config import Common, device_of
@@ -174,6 +174,7 @@ class Learner:
         self.entropy_weight = config.entropy
         self.random = torch.Generator().manual_seed(config.seed)
         self.scale = Scale()
+        self._clipped: list[float] = []  # a share of rewards for each trajectory that was taken
         self.network: Callable[..., Any] = self.model
         if config.compile:
             graphs = self.device.type == "cuda" and not models.is_recurrent(model)
@@ -190,8 +191,9 @@ class Learner:
         """Brings a trajectory to the device.  Its observations are counted into the model's
         statistics only when the update is over: until then the model is the one that acted."""
         reward = self._on_device(trajectory.reward)
-        if self.config.reward_clip:
-            reward = reward.clamp(-self.config.reward_clip, self.config.reward_clip)
+        if bound := self.config.clips_rewards_at:
+            reward = reward.clamp(-bound, bound)
+            self._clipped.append(clipping.share(trajectory.reward, trajectory.valid, bound))
         return Batch(
             obs=self._on_device(trajectory.obs),
             action=self._on_device(trajectory.action),
@@ -237,7 +239,7 @@ class Learner:
             advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
         if weight is not None:
             advantage = advantage * weight
-        if self.config.scale_values:
+        if self.config.scales_values:
             self.scale.count_in(value[valid])
             value = (value - self.scale.mean) / self.scale.deviation
         rows = Rows(batch.action, log_prob, advantage, value)
@@ -387,10 +389,16 @@ class Learner:
             "gradient_norm": norm,
             "learning_rate": self.rate,
         }
+        numbers |= self.pop_clipped()
         if self.config.kl_target:
             self.rate = steered(self.rate, moved, self.config)
         models.count_in(self.model, obs)
         return numbers
+
+    def pop_clipped(self) -> dict[str, float]:
+        """For a metrics row: which part of the rewards taken since was clipped, if any could be."""
+        shares, self._clipped = self._clipped, []
+        return {"rewards_clipped": sum(shares) / len(shares)} if shares else {}
 
     @contextmanager
     def _gpu(self) -> Iterator[None]:
@@ -408,7 +416,7 @@ class Learner:
         return {
             "version": self.version,
             "rate": self.rate,
-            "scale": list(self.scale),
+            "scale": list(self.scale.moments),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": self.random.get_state(),
@@ -451,8 +459,10 @@ class Scale:
         self.variance = variance
         self.count = count
 
-    def __iter__(self) -> Iterator[float]:
-        return iter((self.mean, self.variance, self.count))
+    @property
+    def moments(self) -> tuple[float, float, float]:
+        """What it is made of."""
+        return self.mean, self.variance, self.count
 
     @property
     def deviation(self) -> float:

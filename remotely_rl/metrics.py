@@ -8,6 +8,7 @@ by the policy in training; `return_mean` is the mean over the last 100 games, or
 while there are fewer, and `return_interval` that of the interval alone.  Seconds of
 `environment`, `inference` and `learning` are added up over the processes that spend
 them; `waiting_s` is the learner's wait for trajectories, `idle_s` the actors' for calls.
+`rewards_clipped` is the part of rewards that the learner saw clipped.
 """
 
 import csv
@@ -54,6 +55,7 @@ COLUMNS = (
     "learning_rate",
     "kl",
     "gradient_norm",
+    "rewards_clipped",
 )
 
 # A row: one number a column, nan where there is nothing to tell.
@@ -206,7 +208,7 @@ def read(path: Path) -> list[Row]:
 
 
 def _cells(row: Row) -> list[str]:
-    return [_cell(row[name]) for name in COLUMNS]
+    return [_cell(row.get(name, math.nan)) for name in COLUMNS]  # an older run has fewer
 
 
 def _cell(number: float) -> str:

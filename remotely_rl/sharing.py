@@ -4,15 +4,17 @@
     SegmentWork     what a worker computes with: an actor, and a learner of the same model,
                     which has gradients and takes no step
 
-`sync/` has the rules and the parameter server.  Statistics of the input are none of the
-parameters, which travel as one vector.  Workers send a few of the observations that they saw, the
-shared model's normalisers count them between two steps, and all play by what these say then.
+`sync/` has the rules and the parameter server.  Statistics, of the input and of the values to be
+learnt, are none of the parameters, which travel as one vector.  Workers send a few of the
+observations that they saw and the values that they found, the shared learner counts them between
+two steps, and all play and learn by what it says then.
 """
 
 import dataclasses
 import time
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ from remotely_rl import models, sync
 from remotely_rl.acting import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
-from remotely_rl.learner import ComputeLosses, Learner, Lesson
+from remotely_rl.learner import ComputeLosses, Learner, Lesson, Scale
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.server import Pushed
 
@@ -34,6 +36,7 @@ class Report(NamedTuple):
     episodes: list[Episode]
     seconds: dict[str, float]
     numbers: dict[str, float]
+    values: NDArray[np.float32] | None = None  # those learnt, in units of rewards, for the scale
 
 
 class Told(NamedTuple):
@@ -41,6 +44,7 @@ class Told(NamedTuple):
 
     env_steps: int  # of all workers: entropy and such go by that
     statistics: models.State  # of the input
+    scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: what Scale is made of
 
 
 class SharedLearner:
@@ -50,8 +54,9 @@ class SharedLearner:
         self.config = config
         self.flat = Flat(model)
         self.rule = sync.make(config.sync, self.flat.vector, config.actors, config.make_optimizer)
+        self.scale = Scale()
         self._statistics: models.State | None = None
-        self._seen: dict[int, list[Tensor]] = {}
+        self._seen: dict[int, list[Report]] = {}
         self._counted = self.rule.version  # the version at which observations were counted last
 
     @property
@@ -68,28 +73,39 @@ class SharedLearner:
         self.rule.set_rate(rate)
         if self._statistics is None:
             self._statistics = models.statistics_of(self.flat.module)
-        return Told(env_steps, self._statistics)
+        return Told(env_steps, self._statistics, self.scale.moments)
 
     def count_in(self, pushed: Pushed) -> None:
         """Counts what a worker saw into the statistics, once the parameters are stepped: in the
         order of the workers, so that a synchronous run repeats whoever came first."""
-        if pushed.report.obs is not None:
-            self._seen.setdefault(pushed.client, []).append(torch.from_numpy(pushed.report.obs))
+        report: Report = pushed.report
+        self._seen.setdefault(pushed.client, []).append(report)
         if self.rule.version == self._counted or not self._seen:
             return
         for client in sorted(self._seen):
-            models.count_in(self.flat.module, torch.cat(self._seen[client]), every=1)
+            obs = [report.obs for report in self._seen[client] if report.obs is not None]
+            if obs:
+                seen = torch.from_numpy(np.concatenate(obs))
+                models.count_in(self.flat.module, seen, every=1)
+            values = [report.values for report in self._seen[client] if report.values is not None]
+            if values:
+                self.scale.count_in(torch.from_numpy(np.concatenate(values)))
         self._seen.clear()
         self._counted, self._statistics = self.rule.version, None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"model": self.model.state_dict(), "rule": self.rule.state()}
+        return {
+            "model": self.model.state_dict(),
+            "rule": self.rule.state(),
+            "scale": list(self.scale.moments),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Goes back to what `state` gave; what was under way then is lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
+        self.scale = Scale(*state["scale"])
         self._counted, self._statistics = self.rule.version, None
 
 
@@ -120,6 +136,7 @@ class SegmentWork:
         self._parts: list[Lesson] = []
         self._normalises = models.normalises(actor.model)
         self._seen: list[Tensor] = []
+        self._values: list[Tensor] = []
         self._report = Report(None, 0, [], {}, {})
 
     def gradient(self, parameters: Tensor, told: Told | None) -> Tensor:
@@ -134,6 +151,7 @@ class SegmentWork:
         self.learner.follow(self.actor.env_steps)
         if told is not None and not self._parts:
             models.load_statistics(self.actor.model, told.statistics)
+            self.learner.scale = Scale(*told.scale)
         while not self._parts:
             self._play()
         lesson = self._parts.pop()
@@ -143,6 +161,7 @@ class SegmentWork:
         names = ("policy", "value", "entropy")
         policy, value, entropy = (float(getattr(losses, name).detach()) for name in names)
         numbers = {"loss_policy": policy, "loss_value": value, "entropy": entropy}
+        numbers |= self.learner.pop_clipped()
         self._report = self._report._replace(numbers=numbers)
         self.actor.player.left_off = ended = time.perf_counter()
         self._spent({"learning": ended - began})
@@ -151,10 +170,12 @@ class SegmentWork:
     def report(self) -> Report:
         """What was played since the report before."""
         report, self._report = self._report, Report(None, 0, [], {}, {})
-        if not self._seen:
-            return report
-        obs, self._seen = torch.cat(self._seen).numpy(), []
-        return report._replace(obs=obs)
+        if self._values:
+            report = report._replace(values=torch.cat(self._values).numpy())
+        if self._seen:
+            report = report._replace(obs=torch.cat(self._seen).numpy())
+        self._seen, self._values = [], []
+        return report
 
     def _play(self) -> None:
         self.actor.model.eval()  # the learner's mode is for gradients: dropout is no way to act
@@ -170,6 +191,8 @@ class SegmentWork:
         lesson = self.learner.on_policy(rollout.trajectory)
         if self._normalises:
             self._seen.append(lesson.flat_obs[:: models.COUNTED_EVERY])
+        if self.config.scales_values:
+            self._values.append(self.learner.unscaled(lesson.experience.target))
         self._parts = [
             part
             for _ in range(self._passes)

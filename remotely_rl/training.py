@@ -49,6 +49,7 @@ from remotely_rl import (
     threads,
 )
 from remotely_rl.acting import Actor, Rollout
+from remotely_rl.clipping import Clipped
 from remotely_rl.config import Common, Shared
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
@@ -128,6 +129,7 @@ class Session:
         self._checkpoint_due = counters.seconds + config.checkpoint_s
         self._who_learns: Saved | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
+        self._clipped = Clipped(config.clips_rewards_at)
         self._gathered: list[Trajectory] = []
         self._unwritten: set[Path] = set()  # files that the disk had no room for, or the like
 
@@ -318,6 +320,7 @@ class Session:
     def learnt(self, numbers: dict[str, float], staleness: Sequence[int]) -> None:
         """Counts an update in; writes what is due."""
         self.tally.learnt(numbers, staleness)
+        self._clipped.count(numbers)
         self.tick()
 
     @contextmanager
@@ -370,6 +373,8 @@ class Session:
         with self._disk(self.folder.metrics):
             self._writer.write(row)
         self._progress.show(row)
+        if clipped := self._clipped.news():
+            self.say(clipped)
         counters = self.tally.counters
         if self.tally.judged() > counters.best_return:
             counters.best_return = self.tally.judged()
@@ -446,6 +451,8 @@ class Session:
             return_mean=self.tally.return_mean(),
             best_return=counters.best_return,
         )
+        if clipped := self._clipped.in_all():
+            self.say(clipped)
         self.say(f"{ended}; the run is in {self.folder.path}")
 
 

@@ -15,9 +15,7 @@ the environments which explore least.  A worker's target network
 is the parameters that it had when `target_every` steps of all were last done: the paper's is
 shared, and may differ by what was under way just then.
 
-`sync` names the rule of the shared step; see `a3c.py`, whose differences from the paper are
-this one's too.  Besides, epsilons fall over 200,000 steps where theirs take a million (4 million
-frames); an environment keeps the one that it ends at; and the network has dueling heads.
+`sync` names the rule of the shared step; see `a3c.py`.
 """
 
 import copy
@@ -48,6 +46,11 @@ class Config(Shared):
     """All that can be set.  The prose is the help of `remotely-rl train n_step_q`."""
 
     learning_rate: Annotated[float, "the shared optimizer's, at the start", NOT_NEGATIVE] = 7e-4
+    # Epsilon-greedy play goes by the order of values alone, and a target network holds on to the
+    # units of its day.
+    scale_values: Annotated[
+        bool | None, "learn values in units of their own running mean and deviation"
+    ] = False
     explore_steps: Annotated[
         int, "environment steps over which the epsilons fall from 1", COUNT
     ] = 200_000

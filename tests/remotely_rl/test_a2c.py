@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from remotely_rl import a2c, checkpoint, metrics, training
+from remotely_rl import a2c, checkpoint, metrics, run_folder
 from remotely_rl.actions import Discrete
 from remotely_rl.learner import Learner, Rows
 from tests.remotely_rl import toys
@@ -72,7 +72,9 @@ def test_losses_are_means_over_rows() -> None:
 def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None:
     # With lambda 1 the target is the sum of rewards up to V of the last observation.
     model = toys.network(1)
-    learner = Learner(dataclasses.replace(CONFIG, reward_clip=0.0, standardise=False), model, COIN)
+    learner = Learner(
+        dataclasses.replace(CONFIG, standardise=False, scale_values=False), model, COIN
+    )
     trajectory = toys.actor(CONFIG, model, env=toys.Counting, trajectory_steps=3).sample()
     seen: list[Rows] = []
 
@@ -113,7 +115,7 @@ def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_b
     config = dataclasses.replace(CONFIG, actors=16, envs_per_actor=4, scale_rate=True, steps=1)
     run = tmp_path / "run"
     a2c.train(config, run=run)
-    assert training.config_of(a2c.Config, "a2c", run).learning_rate == 0.01
+    assert run_folder.read(run).config["learning_rate"] == 0.01
     assert checkpoint.load(run / "checkpoint.pt")["learner"]["rate"] == pytest.approx(0.02)
 
 

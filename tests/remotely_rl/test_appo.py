@@ -25,7 +25,13 @@ CONFIG = appo.Config(
     learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
 )  # fmt: skip
 ONCE = dataclasses.replace(
-    CONFIG, passes=1, minibatches=1, standardise=False, trace_decay=1.0, kl_target=0.0
+    CONFIG,
+    passes=1,
+    minibatches=1,
+    standardise=False,
+    trace_decay=1.0,
+    kl_target=0.0,
+    scale_values=False,
 )
 COIN = Discrete(2)
 

@@ -25,7 +25,7 @@ CONFIG = impala.Config(
 )  # fmt: skip
 PAPER = dataclasses.replace(
     CONFIG, passes=1, minibatches=1, clip=0.0, rho_bar_pg=1.0, standardise=False,
-    trace_decay=1.0, kl_target=0.0,
+    trace_decay=1.0, kl_target=0.0, scale_values=False,
 )  # fmt: skip
 COIN = Discrete(2)
 

@@ -30,7 +30,7 @@ def learner(config: Common = CONFIG, model: nn.Module | None = None) -> Learner:
     return Learner(config, model or toys.network(), ACTIONS)
 
 
-def remembering() -> models.Recurrent:
+def remembering() -> nn.Module:
     torch.manual_seed(0)
     return models.with_memory((2,), 2, units=5)
 
@@ -195,10 +195,32 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(
 def test_rewards_are_clipped_in_the_learner_alone() -> None:
     trajectory = played(model=toys.network(1), env=toys.Counting)
     assert trajectory.reward.max() == 30.0
-    clipped = learner(model=toys.network(1)).take(trajectory)
+    by_one = dataclasses.replace(CONFIG, reward_clip=1.0)
+    clipped = learner(by_one, toys.network(1)).take(trajectory)
     raw = learner(dataclasses.replace(CONFIG, reward_clip=0.0), toys.network(1)).take(trajectory)
     assert clipped.reward.max() == 1.0
     assert raw.reward.max() == 30.0
+
+
+@pytest.mark.parametrize(("env", "bound"), [("ALE/Pong-v5", 1.0), ("CartPole-v1", 0.0)])
+def test_by_default_rewards_are_clipped_in_atari_alone_and_values_scaled_where_they_are_not(
+    env: str, bound: float
+) -> None:
+    config = dataclasses.replace(CONFIG, env=env)
+    assert config.clips_rewards_at == bound
+    assert config.scales_values == (bound == 0.0)
+    given = dataclasses.replace(config, reward_clip=2.0, scale_values=True)
+    assert (given.clips_rewards_at, given.scales_values) == (2.0, True)
+
+
+def test_an_update_says_which_part_of_the_rewards_was_clipped() -> None:
+    # Episodes of three steps give 10, 20 and 30; the row after is no experience.
+    config = dataclasses.replace(CONFIG, env=toys.Counting, reward_clip=10.0)
+    learns = learner(config, toys.network(1))
+    numbers = a2c.update(learns, played(config, toys.network(1), trajectory_steps=8), 0)
+    assert numbers["rewards_clipped"] == pytest.approx(2 / 3)
+    unclipped = learner(dataclasses.replace(config, reward_clip=0.0), toys.network(1))
+    assert "rewards_clipped" not in a2c.update(unclipped, played(config, toys.network(1)), 0)
 
 
 def test_only_a_terminated_step_has_no_discount() -> None:
@@ -359,7 +381,7 @@ def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
     assert torch.equal(toys.weights(learns.model), toys.weights(again.model))
     assert again.version == learns.version == 2
     assert again.rate == learns.rate
-    assert list(again.scale) == list(learns.scale)
+    assert again.scale.moments == learns.scale.moments
 
 
 def test_a_learner_that_is_restored_shares_nothing_with_what_it_was_restored_from() -> None:

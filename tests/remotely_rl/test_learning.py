@@ -1,10 +1,15 @@
 """That agents learn, through real actors."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remotely_rl import algorithms, metrics
+from tests.remotely_rl import memory_toys
+
+# About twice what the slowest seed of the slowest template took.
+STEPS = 400_000
 
 
 @pytest.mark.slow
@@ -20,3 +25,23 @@ def test_a_pole_is_balanced(name: str, tmp_path: Path) -> None:
     rows = metrics.read(tmp_path / "run" / "metrics.csv")
     stale = max(row["staleness_max"] for row in rows if row["staleness_max"] >= 0)
     assert (stale == 0) == (name in ("a2c", "ppo"))  # the others are off-policy, then
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("local", "no_curve")
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize(
+    ("env", "target"), [(memory_toys.HiddenVelocities, 475.0), (memory_toys.TMaze, 3.8)]
+)
+@pytest.mark.parametrize("name", ["a2c", "ppo", "impala", "appo", "a3c"])
+def test_what_is_out_of_sight_is_remembered(
+    name: str, env: Any, target: float, seed: int, tmp_path: Path
+) -> None:
+    # In one process, so that a seed takes as many steps whatever else the machine does.
+    algorithm = algorithms.named(name)
+    config = algorithm.Config(
+        env=env, lstm=64, target=target, steps=STEPS, seed=seed, interval_s=1e6, checkpoint_s=1e6
+    )
+    result = algorithm.train(config, run=tmp_path / "run")
+    assert "is reached" in result.ended, result

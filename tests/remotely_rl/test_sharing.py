@@ -157,8 +157,7 @@ def test_the_rate_follows_the_steps_of_all() -> None:
     [
         ({"optimizer": "adm"}, "optimizer must be rmsprop, adam, sgd, not 'adm', did you mean"),
         ({"sync": "semiasync"}, "no rule is called 'semiasync', did you mean 'semi_async'"),
-        ({"kl_target": 0.01}, "scale_values and kl_target need one learner"),
-        ({"scale_values": True}, "scale_values and kl_target need one learner"),
+        ({"kl_target": 0.01}, "kl_target needs one learner"),
     ],
 )
 def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message: str) -> None:
@@ -204,6 +203,42 @@ def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins
         means.append(float(works.actor.model.state_dict()["normaliser.mean"][0]))
 
     assert means == [1.0, 1.0, 3.0]
+
+
+def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() -> None:
+    works = work(dataclasses.replace(CONFIG, scale_values=True))
+    told = sharing.Told(0, statistics(0.0), scale=(5.0, 4.0, 1e6))  # values of 5, give or take 2
+
+    works.gradient(works.flat.vector.clone(), told)
+    values = works.report().values
+
+    assert works.learner.scale.mean == pytest.approx(5.0, abs=1e-3)
+    assert works.learner.unscaled(torch.ones(1)).item() == pytest.approx(7.0, abs=1e-2)
+    assert values is not None
+    assert len(values) > 0
+    # A new network says 0 of everything, which stands for 5; Guess gives 0 or 1 at most.
+    assert 0.0 <= values.min() <= values.max() <= 7.0
+    assert works.report().values is None
+
+
+def test_workers_whose_values_have_no_scale_report_none() -> None:
+    works = work(dataclasses.replace(CONFIG, scale_values=False))
+    works.gradient(works.flat.vector.clone(), None)
+    assert works.report().values is None
+
+
+def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() -> None:
+    learner = sharing.SharedLearner(CONFIG, toys.network(2))
+    ones = torch.ones_like(learner.flat.vector)
+    for client, values in enumerate(([1.0, 3.0], [5.0, 7.0])):
+        reply = learner.rule.push(client, ones, learner.rule.version)
+        told = sharing.Report(None, 2, [], {}, {}, np.array(values, np.float32))
+        learner.count_in(Pushed(client, reply, told))
+    # Of 1, 3, 5 and 7: (9 + 1 + 1 + 9) / 4.
+    assert learner.follow(0).scale == pytest.approx((4.0, 5.0, 4.0))
+    again = sharing.SharedLearner(CONFIG, toys.network(2))
+    again.load(learner.state())
+    assert again.follow(0).scale == learner.follow(0).scale
 
 
 def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from() -> None:
