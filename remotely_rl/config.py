@@ -183,9 +183,8 @@ class Shared(OnePass):
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
 
     sync: Annotated[
-        str, "the rule by which they share parameters (`remotely-rl rules`); with rate= it has no"
-             " schedule"
-    ] = "asynchronous"  # fmt: skip
+        str, "by which rule workers share parameters (`remotely-rl rules`); rate= voids a schedule"
+    ] = "asynchronous"
     accumulate: Annotated[int, "segments whose gradients a worker sums up for a push", COUNT] = 1
     optimizer: Annotated[
         str, "of the shared parameters, or of workers that step by themselves: rmsprop, adam or sgd"

@@ -7,6 +7,17 @@ and pushes it; the shared RMSProp steps, its statistics with the shared paramete
 `sync` names the rule of that step: asynchronous is the paper's, synchronous makes it A2C with
 the gradients computed by the actors, `semi_async`, `fasgd` and the others are in `sync/`.
 With `clip` and several `passes` the workers' losses are PPO's.
+
+Where it differs from the paper:
+
+    a worker steps several environments together, 8 steps each, where a thread has one and 5
+    a gradient is the mean over a segment's rows, and its norm is bounded; theirs is the sum
+    the value's error is halved and weighs 0.5; theirs is squared as it is
+    entropy's weight and the rate fall, to a tenth or so; theirs are 0.01, and a rate drawn
+        at random that falls to 0
+    pushes are taken one after another; their threads write over each other's
+    RMSProp adds epsilon to the root, not below it, and the input is normalised
+    an episode that was truncated bootstraps
 """
 
 import dataclasses

@@ -15,7 +15,9 @@ the environments which explore least.  A worker's target network
 is the parameters that it had when `target_every` steps of all were last done: the paper's is
 shared, and may differ by what was under way just then.
 
-`sync` names the rule of the shared step; see `a3c.py`.
+`sync` names the rule of the shared step; see `a3c.py`, whose differences from the paper are
+this one's too.  Besides, epsilons fall over 200,000 steps where theirs take a million (4 million
+frames); an environment keeps the one that it ends at; and the network has dueling heads.
 """
 
 import copy

@@ -3,7 +3,8 @@
     theta <- theta - rate g
 
 Dean et al. 2012; Mnih et al. 2016, https://arxiv.org/abs/1602.01783.  Nobody waits; with N
-clients of the same speed a contribution is N - 1 steps stale.
+clients of the same speed a contribution is N - 1 steps stale.  Pushes are taken one after another,
+as from Dean's parameter server; Mnih's threads write without locks.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,8 @@
 
 Chen et al. 2016, Revisiting distributed synchronous SGD, https://arxiv.org/abs/1604.00981.
 Synchronous, but for the b slowest of each round: theirs come too late and are dropped, and
-they go on with the newest parameters.
+they go on with the newest parameters.  (The paper evaluates a moving average of the parameters;
+there is none here.)
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ approximated by lambda g g^T, of which the diagonal is kept:
     g' = g + lambda g * g * (theta - theta_sent)
 
 With `adaptive` (DC-ASGD-a) lambda is divided, elementwise, by the root of a
-running mean of g^2.
+running mean of g^2; the paper takes 2 for it then, and 0.04, the default, without.
 
 It is a correction of the gradient, and scales no step: an optimizer, whatever it makes of
 gradients, is given what one at the newest parameters would be.

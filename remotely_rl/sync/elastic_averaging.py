@@ -8,7 +8,7 @@ Zhang, Choromanska, LeCun 2015, https://arxiv.org/abs/1412.6651, algorithm 1.  A
 
 The parameters of this rule are the centre.  The client's steps are by the optimizer; what is
 sent back is x_i, so that what each has is its own.  A schedule of the rate is theirs; rho stays.
-The paper's rule of thumb is rho = 0.9 / N.
+The paper's rule of thumb is rho = 0.9 / N.  Its EAMSGD is this with momentum in the optimizer.
 """
 
 from dataclasses import dataclass

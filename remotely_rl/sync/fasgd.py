@@ -13,7 +13,8 @@ deviation where its text and its equation 9 divide by it.  Three modes:
 
     std       as above
     literal   (6) as printed
-    fred      the authors' code: v <- beta v + (1 - beta) |g|, and divides by v + 0.001
+    fred      the authors' code: v <- beta v + (1 - beta) |g|, and divides by v + 0.001;
+              with `deviation_start=0,at_zero=plus1` it begins and divides as theirs does
 
 The paper descends plainly.  Another optimizer's step is divided by v s(tau), elementwise; of
 RMSProp and Adam, which divide by the size of gradients already, that is a second time, and wants

@@ -7,7 +7,8 @@ Dean et al. 2012 do, every k-th time.
 
 Gates go around any rule.  FASGD tells v; of the others it is 1, and the probability fixed.
 
-    fetch withheld   the client goes on with its old parameters, and their old version
+    fetch withheld   the client goes on with its old parameters, and their old version (which
+                     the authors' code calls new, and so counts too little staleness)
     push withheld    the server applies again what the client sent last (`reapply`, the
                      paper's way, of which it says that training diverges); or the client
                      sums up what it withholds and sends the mean of it (`accumulate`); or

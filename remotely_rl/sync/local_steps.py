@@ -9,6 +9,9 @@ outer optimizer, SGD with Nesterov's momentum.
     DiLoCo       outer rate 0.7, momentum 0.9, hundreds of steps, AdamW within
                  (Douillard et al. 2023, https://arxiv.org/abs/2311.08105)
 
+The inner optimizer is the one given, not AdamW by itself, and 100 steps are the default, where
+DiLoCo's paper has 500.
+
 A schedule of the rate is the inner optimizers'; the outer rate stays as it is.
 """
 

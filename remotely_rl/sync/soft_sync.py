@@ -3,8 +3,8 @@
     theta <- theta - rate (1 / c) sum_l g_l / s(tau_l)
 
 Zhang, Gupta, Lian, Liu 2015, https://arxiv.org/abs/1511.05950.  n = 1 is synchronous, n = N
-asynchronous.  Who has contributed waits for the step.  Staleness divides as in SASGD, or not
-at all (`at_zero` none).
+asynchronous.  Who has contributed waits for the step, as in the simulator of the FASGD paper.
+Staleness divides as in SASGD, or not at all (`at_zero` none).
 """
 
 from dataclasses import dataclass

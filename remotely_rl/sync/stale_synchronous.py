@@ -4,6 +4,9 @@ Ho et al. 2013, More effective distributed ML via a stale synchronous parallel p
 server.  A client's clock is the number of its pushes.  Each push is a step, at once; then a
 client whose clock is more than s ahead of the slowest live one's waits until that one has
 caught up.  s = 0 goes in rounds, without end s is asynchronous.
+
+The bound alone is the paper's.  Its clients read from a cache that may be s clocks old; here
+each push that need not wait is answered with the newest parameters.
 """
 
 from collections.abc import Iterable
