@@ -20,9 +20,10 @@ Rows are not experience for two reasons.
    episode, so it is given up.  Those that do not reset at all (DISABLED) are reset here, and
    then are the same.
 
-Observations are what a model wants: images as uint8 [channels, height, width], all else
-as one float32 vector or array.  Spaces that are neither (Discrete, Tuple, Dict) are
-flattened.  Actions are what `actions.py` says of their space.
+Observations are what a model wants: images as uint8, or float32 if they are no bytes, [channels,
+height, width]; all else as one float32 vector or array.  Of a Box of three axes, which is taken
+for an image, the channels are the first or the last, whichever is smaller.  Spaces that are no
+Box (Discrete, Tuple, Dict) are flattened.  Actions are what `actions.py` says of their space.
 
 Atari games (`ALE/*`) run in ale-py's native vector environment, with the preprocessing
 of `Atari` below.  Its defaults are not Gymnasium's: no sticky actions, the minimal set
@@ -119,6 +120,11 @@ class Environments:
     def vector(self) -> VectorEnv[Any, Any, Any]:
         """The vector environment itself, for what is not asked of it here: its pictures."""
         return self._vector
+
+    @property
+    def space(self) -> gymnasium.Space[Any]:
+        """Of one observation, as the vector environment gives it."""
+        return self._space
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -327,8 +333,8 @@ def _wants_ram(spec: gymnasium.envs.registration.EnvSpec) -> bool:
 
 
 def _is_channels_last(space: gymnasium.spaces.Box) -> bool:
-    shape = space.shape
-    return space.dtype == np.uint8 and len(shape) == 3 and shape[-1] <= 4 < shape[0]
+    """Images have fewer channels than rows, so the smaller of the first and last axis are those."""
+    return len(space.shape) == 3 and space.shape[-1] < space.shape[0]
 
 
 def _observation_shape(space: gymnasium.Space[Any]) -> tuple[int, ...]:

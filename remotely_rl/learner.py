@@ -174,6 +174,7 @@ class Learner:
         self.entropy_weight = config.entropy
         self.random = torch.Generator().manual_seed(config.seed)
         self.scale = Scale()
+        self.about: list[str] = []  # what a run says of it at the start
         self._clipped: list[float] = []  # a share of rewards for each trajectory that was taken
         self.network: Callable[..., Any] = self.model
         if config.compile:

@@ -38,6 +38,7 @@ from torch import nn
 
 import remotely
 from remotely_rl import (
+    about,
     checkpoint,
     curve,
     environments,
@@ -97,6 +98,7 @@ class Session:
 
     result: Result
     learner: Learner
+    opening: Sequence[str] = ()  # what is said at the start
 
     def __init__(
         self,
@@ -135,7 +137,8 @@ class Session:
 
     def __enter__(self) -> "Session":
         self._process.listen()
-        self.say(f"{self._title}: {self.folder.path}")
+        for text in (f"{self._title}: {self.folder.path}", *self.opening):
+            self.say(text)
         return self
 
     def __exit__(
@@ -483,6 +486,7 @@ def begin(
         process.restore()
         raise
     session.learner = learner
+    session.opening = learner.about
     return session
 
 
@@ -500,8 +504,10 @@ def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
         )
         if models.normalises(network):
             models.count_in(network, torch.from_numpy(_seen_at_random(probe, config)))
+        learner = Learner(config, network, probe.actions)
+        learner.about = about.lines(network, probe)
         probe.close()
-        return Learner(config, network, probe.actions)
+        return learner
 
 
 def _seen_at_random(probe: environments.Environments, config: Common) -> np.ndarray:

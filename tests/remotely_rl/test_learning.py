@@ -9,7 +9,7 @@ from remotely_rl import algorithms, metrics
 from tests.remotely_rl import memory_toys
 
 # About twice what the slowest seed of the slowest template took.
-STEPS = 400_000
+STEPS = 300_000
 
 
 @pytest.mark.slow

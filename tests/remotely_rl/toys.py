@@ -78,6 +78,19 @@ class Picture(Counting):
         return image
 
 
+class Blank(Counting):
+    """Has observations of any space, and always the same."""
+
+    def __init__(self, space: gymnasium.Space[Any]):
+        self.observation_space = space
+        space.seed(0)
+        self.seen = space.sample()
+        super().__init__()
+
+    def _obs(self) -> Any:
+        return self.seen
+
+
 class Guess(gymnasium.Env[np.ndarray, Any]):
     """One step an episode: the reward is 1 for the action that the observation names."""
 
