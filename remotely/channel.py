@@ -31,6 +31,8 @@ sleeping, if the last answer of this actor came soon.
 A channel never reconnects.  When its connection breaks, its calls end, typed with doubt, and the
 next call opens a new channel: nothing that was queued can reach the next life of an actor, and a
 late reply of an older life has nowhere to go.
+
+Over 500 lines: all of it happens under one lock, and its order is what makes it right.
 """
 
 import itertools

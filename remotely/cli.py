@@ -123,10 +123,10 @@ def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) 
     remotely start --host 192.168.0.10    for other machines too
     remotely start --port 8011            a second one, beside the first
     """
-    from remotely import launch  # noqa: PLC0415 - as said at the top
+    from remotely import interfaces, launch  # noqa: PLC0415 - as said at the top
 
     daemons = launch.start(host, port, cpus, gpus)
-    name = launch.own_address() if host == launch.EVERYWHERE else host
+    name = interfaces.own_address() if host == interfaces.EVERYWHERE else host
     pids = ", ".join(f"{daemon.role} pid {daemon.pid}" for daemon in daemons)
     click.echo(f"The cluster takes calls at {name}:{port} ({pids}).\n")
     click.echo(_how_to_go_on(name, port))
@@ -428,13 +428,13 @@ def stop(port: int | None) -> None:
 
 def _port_of_shell() -> int:
     """Return the port of REMOTELY_ADDRESS, if that cluster is of this machine."""
-    from remotely import launch, pid_file  # noqa: PLC0415 - as said at the top
+    from remotely import interfaces, pid_file  # noqa: PLC0415 - as said at the top
 
     if not (address := os.environ.get("REMOTELY_ADDRESS")):
         return DEFAULT_PORT
     name, port = parse_address(address)
     joined = {daemon.address for daemon in pid_file.running(port)}
-    if not launch.is_here(name) and f"{name}:{port}" not in joined:
+    if not interfaces.is_here(name) and f"{name}:{port}" not in joined:
         raise RemotelyError(
             f"REMOTELY_ADDRESS is {address}, and {name} is no address of this machine: run "
             "'remotely stop' there, or name the port of a cluster here with --port"

@@ -4,6 +4,8 @@ Every message is a struct below, as msgpack behind one version byte.  The unions
 who may say what; a message that is not of its sender's union is refused by the schema before
 anyone looks at it.  There is no pickle here, on purpose: a pickle is code, and the master never
 runs any.
+
+Over 500 lines: a protocol is read in one place.
 """
 
 from typing import Annotated, TypeVar
@@ -35,8 +37,8 @@ Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of some clock
 Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Offset = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]  # in a file; -1: near its end
-Balance = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # below zero where too much went
+Offset = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # in a file; -1: near its end
+Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went
 
 
 # --- nouns that several messages carry ------------------------------------------------------------

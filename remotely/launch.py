@@ -10,7 +10,6 @@ cluster, and `remotely join` when there is a larger one; if either fails, nothin
 """
 
 import contextlib
-import errno
 import os
 import secrets
 import select
@@ -25,13 +24,13 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
-import psutil
 
 from remotely import errors, host, keys, pid_file
 from remotely.address import unknown_host
 from remotely.admission import bound_id
 from remotely.errors import MasterLost, RemotelyError
 from remotely.gpus import Gpus, choose
+from remotely.interfaces import EVERYWHERE, check_port, ip_of, own_address
 from remotely.keys import MasterKey, MemberKey
 from remotely.lease import CONNECT_S
 from remotely.master import LEAVE_S
@@ -41,8 +40,6 @@ from remotely.worker import Config as WorkerConfig
 
 START_S = 10.0  # for the first word of a daemon; a slow disk's first import takes seconds
 END_S = 3.0
-PORT_FREE_S = 2.0  # a process that was killed may hold its port until its last thread has ended
-EVERYWHERE = "0.0.0.0"
 
 Daemon = subprocess.Popen[bytes]
 
@@ -111,7 +108,7 @@ def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> lis
     A worker whose master was killed is taken over with its actors by the new master, if that has
     the same keys.  Raises RemotelyError if a cluster or somebody else has the port.
     """
-    ip = _ip_of(bind_host)
+    ip = ip_of(bind_host)
     with pid_file.starting(port):
         left = pid_file.running(port)
         for daemon in left:
@@ -120,7 +117,7 @@ def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> lis
                     f"a cluster runs at {daemon.address} already (its master has pid "
                     f"{daemon.pid}); 'remotely stop --port {port}' ends it, --port starts another"
                 )
-        _check_port(bind_host, ip, port)
+        check_port(bind_host, ip, port)
         folder = keys.default_folder()
         keys.make_keys(folder)
         key = keys.load_master(folder / "master.key")
@@ -165,8 +162,8 @@ def join(
             f"in the way, or it was started with a --host of its own machine alone"
         ) from None
     _check_joined(port, key, cpus)
-    ip = host.address_towards(host_name, port) if tcp_host is None else _ip_of(tcp_host)
-    _check_port(tcp_host or ip, ip, 0)
+    ip = host.address_towards(host_name, port) if tcp_host is None else ip_of(tcp_host)
+    check_port(tcp_host or ip, ip, 0)
     pid_file.make_folder(port)
     with _Staying(f"joined-{secrets.token_hex(4)}", port) as worker:
         return worker.begin_worker("joined", f"{host_name}:{port}", key, ip, cpus, gpus)
@@ -203,22 +200,6 @@ def read_keys_again() -> bool:
                 os.kill(daemon.pid, signal.SIGHUP)
                 told = True
     return told
-
-
-def own_address() -> str:
-    """Return an address by which other machines may know this one; loopback if there is none."""
-    with contextlib.suppress(OSError):
-        return host.address_towards("192.0.2.1", 9)  # of no machine: the default route
-    return next((a for a in _addresses() if not a.startswith("127.")), "127.0.0.1")
-
-
-def is_here(name: str) -> bool:
-    """Tell whether a name or an address is one of this machine."""
-    try:
-        ip = _ip_of(name)
-    except ValueError:
-        return False
-    return ip.startswith("127.") or ip in (EVERYWHERE, *_addresses())
 
 
 # --- how a daemon that stays is started -----------------------------------------------------------
@@ -455,68 +436,3 @@ def _worker_config(
 def _new_folder() -> Path:
     """Return a folder of mode 0700 with a short path: an ipc socket's is at most 107 bytes."""
     return Path(tempfile.mkdtemp(prefix="remotely-"))
-
-
-# --- addresses ------------------------------------------------------------------------------------
-
-
-def _ip_of(name: str) -> str:
-    try:
-        return str(socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0])
-    except (OSError, UnicodeError):
-        raise ValueError(
-            f"{name!r} is no address of this machine; it has {', '.join(_addresses())}"
-        ) from None
-
-
-def _check_port(name: str, ip: str, port: int) -> None:
-    """Raise in words what binding there would raise."""
-    deadline = time.monotonic() + PORT_FREE_S
-    while (code := _bind_error(ip, port)) == errno.EADDRINUSE:
-        holder = _holder_of(port)
-        if holder or time.monotonic() > deadline:
-            raise RemotelyError(
-                f"port {port} is in use by {holder or 'another program'}; choose another: "
-                f"'remotely start --port {port + 1 if port < 65535 else port - 1}'"
-            )
-        time.sleep(0.05)
-    if code is None:
-        return
-    if code == errno.EACCES:
-        raise RemotelyError(f"port {port} is for root alone; choose one from 1024 up")
-    raise ValueError(
-        f"{name} is no address of this machine; it has {', '.join(_addresses())}, "
-        f"and {EVERYWHERE} stands for all of them"
-    )
-
-
-def _bind_error(ip: str, port: int) -> int | None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError as error:
-            return error.errno
-    return None
-
-
-def _holder_of(port: int) -> str:
-    """Return who listens at a port of this machine; nothing if that cannot be seen."""
-    with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            listens = connection.status == psutil.CONN_LISTEN
-            if listens and connection.pid and tuple(connection.laddr)[1:] == (port,):
-                command = " ".join(psutil.Process(connection.pid).cmdline())
-                return f"pid {connection.pid} ({command[:60]})"
-    return ""
-
-
-def _addresses() -> list[str]:
-    """Return the IPv4 addresses of this machine, its own loopback last."""
-    found = {
-        address.address
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family == socket.AF_INET
-    }
-    return sorted(found, key=lambda a: (a.startswith("127."), a))

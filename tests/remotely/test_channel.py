@@ -84,6 +84,7 @@ def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_o
 
 def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(embedded: None) -> None:
     echo = Echo()
+    echo.echo(0)  # the answer to its construction has been taken
     line = echo._remotely_remote.channel
     future = echo.echo.submit(1)
     with line._lock:  # nobody else takes it

@@ -26,8 +26,7 @@ from typing import Any
 import psutil
 import pytest
 
-import remotely
-from remotely import cli, control, launch
+from remotely import cli, control
 from remotely.client import client_of
 from remotely.report import status_facts
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
@@ -153,9 +152,9 @@ def machines(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def here(machines: Any) -> Machine:
-    machine: Machine = machines("here")
-    return machine
+def machine(machines: Any) -> Machine:
+    made: Machine = machines("here")
+    return made
 
 
 @pytest.fixture
@@ -172,58 +171,60 @@ def copied_key(there: Machine, here: Machine, name: str = "worker.key") -> Path:
 # --- start, status, logs, stop --------------------------------------------------------------------
 
 
-def test_a_cluster_is_started_used_watched_and_stopped(here: Machine, port: int) -> None:
-    said = here.does("start", "--port", port, "--cpus", 3)
+def test_a_cluster_is_started_used_watched_and_stopped(machine: Machine, port: int) -> None:
+    said = machine.does("start", "--port", port, "--cpus", 3)
     assert f'remotely.connect("127.0.0.1:{port}")' in said
     assert f"remotely join 127.0.0.1:{port} --key worker.key" in said
-    assert str(here.keys / "worker.key") in said
+    assert str(machine.keys / "worker.key") in said
     assert f"remotely stop --port {port}" in said
 
-    with here.script(port) as script:
+    with machine.script(port) as script:
         assert [add(script, 2), add(script, 3)] == [2, 5]
-        wait_until(lambda: here.status(port)["actors"][0]["calls"] == 2, "both calls are counted")
+        wait_until(
+            lambda: machine.status(port)["actors"][0]["calls"] == 2, "both calls are counted"
+        )
 
-        found = json.loads(here.does("status", "--json", "--port", port))
-        (machine,) = found["machines"]
+        found = json.loads(machine.does("status", "--json", "--port", port))
+        (worker,) = found["machines"]
         (actor,) = found["actors"]
         assert (found["format"], found["address"]) == (1, f"127.0.0.1:{port}")
-        assert (machine["cpus"], machine["free_cpus"], machine["address"]) == (3, 2, "127.0.0.1")
+        assert (worker["cpus"], worker["free_cpus"], worker["address"]) == (3, 2, "127.0.0.1")
         assert (actor["name"], actor["class"], actor["cpus"]) == ("Counter-1", "Counter", 1)
-        assert actor["worker"] == machine["worker"]
-        owner = {"pid": script.pid, "machine": machine["machine"], "actor": "", "actors": 1}
+        assert actor["worker"] == worker["worker"]
+        owner = {"pid": script.pid, "machine": worker["machine"], "actor": "", "actors": 1}
         assert actor["owner"] == owner
         assert actor["rss"] > 1 << 20
         assert found["clients"] == [owner]
 
-        table = here.does("status", f"127.0.0.1:{port}")
+        table = machine.does("status", f"127.0.0.1:{port}")
         assert "2 of 3 CPUs" in table
         row = rf"Counter-1 +Counter +\S+ +{actor['pid']} +\d+% +\d+ MiB +2 +\d+ s +pid {script.pid}"
         assert re.search(row, table)
 
-        assert here.does("logs", REMOTELY_ADDRESS=f"127.0.0.1:{port}").splitlines() == [
+        assert machine.does("logs", REMOTELY_ADDRESS=f"127.0.0.1:{port}").splitlines() == [
             "[Counter-1] the total is 2",
             "[Counter-1] the total is 5",
         ]
-        assert "Counter-1" in here.refuses("logs", "Countr", "--port", port)
-        assert "Counter-1" in here.refuses("kill", "Countr", "--port", port)
-        assert f"Counter-1 (pid {actor['pid']}) has" in here.does(
+        assert "Counter-1" in machine.refuses("logs", "Countr", "--port", port)
+        assert "Counter-1" in machine.refuses("kill", "Countr", "--port", port)
+        assert f"Counter-1 (pid {actor['pid']}) has" in machine.does(
             "kill", "Counter-1", "--port", port
         )
-        table = here.does("status", f"127.0.0.1:{port}")
+        table = machine.does("status", f"127.0.0.1:{port}")
         assert re.search(rf"CLIENT +MACHINE +ACTORS\npid {script.pid} +\S+ +0", table)
 
-    wait_until(lambda: not here.status(port)["actors"], "the actor ends with its script")
-    assert here.does("logs", "Counter-1", "--port", port) == "the total is 2\nthe total is 5\n"
-    assert f"127.0.0.1:{port} has ended" in here.does("stop", "--port", port)
+    wait_until(lambda: not machine.status(port)["actors"], "the actor ends with its script")
+    assert machine.does("logs", "Counter-1", "--port", port) == "the total is 2\nthe total is 5\n"
+    assert f"127.0.0.1:{port} has ended" in machine.does("stop", "--port", port)
 
 
-def test_logs_are_followed_until_the_actor_has_ended(here: Machine, port: int) -> None:
-    here.does("start", "--port", port)
+def test_logs_are_followed_until_the_actor_has_ended(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port)
     follow = [str(SCRIPTS / "remotely"), "logs", "Counter-1", "--follow", "--port", str(port)]
-    with here.script(port) as script:
+    with machine.script(port) as script:
         add(script, 4)
         with subprocess.Popen(
-            follow, env=here.environment, stdout=subprocess.PIPE, text=True
+            follow, env=machine.environment, stdout=subprocess.PIPE, text=True
         ) as following:
             assert following.stdout is not None
             assert following.stdout.readline() == "the total is 4\n"
@@ -232,17 +233,17 @@ def test_logs_are_followed_until_the_actor_has_ended(here: Machine, port: int) -
             script.communicate(timeout=DEADLINE_S)
             assert following.stdout.read() == ""
             assert following.wait(DEADLINE_S) == 0
-    here.does("stop", "--port", port)
+    machine.does("stop", "--port", port)
 
 
-def test_ctrl_c_ends_following_quietly(here: Machine, port: int) -> None:
-    here.does("start", "--port", port)
+def test_ctrl_c_ends_following_quietly(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port)
     command = [str(SCRIPTS / "remotely"), "logs", "--follow", "--port", str(port)]
-    with here.script(port) as script:
+    with machine.script(port) as script:
         add(script, 4)
         with subprocess.Popen(
             command,
-            env=here.environment,
+            env=machine.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -252,135 +253,106 @@ def test_ctrl_c_ends_following_quietly(here: Machine, port: int) -> None:
             following.send_signal(signal.SIGINT)
             assert following.communicate(timeout=DEADLINE_S) == ("", "")
             assert following.returncode == 0
-    here.does("stop", "--port", port)
+    machine.does("stop", "--port", port)
 
 
-def test_two_scripts_may_have_actors_of_the_same_class(here: Machine, port: int) -> None:
-    here.does("start", "--port", port, "--cpus", 2)
-    with here.script(port) as one, here.script(port) as two:
+def test_two_scripts_may_have_actors_of_the_same_class(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port, "--cpus", 2)
+    with machine.script(port) as one, machine.script(port) as two:
         assert [add(one, 1), add(two, 10), add(one, 1)] == [1, 10, 2]
-        owners = {actor["owner"]["pid"] for actor in here.status(port)["actors"]}
+        owners = {actor["owner"]["pid"] for actor in machine.status(port)["actors"]}
         assert owners == {one.pid, two.pid}
-        assert "by its id" in here.refuses("logs", "Counter-1", "--port", port)
-        for actor in here.status(port)["actors"]:
-            assert "the total is" in here.does("logs", actor["actor"], "--port", port)
-    here.does("stop", "--port", port)
+        assert "by its id" in machine.refuses("logs", "Counter-1", "--port", port)
+        for actor in machine.status(port)["actors"]:
+            assert "the total is" in machine.does("logs", actor["actor"], "--port", port)
+    machine.does("stop", "--port", port)
 
 
-def test_two_clusters_on_one_machine_stop_each_alone(here: Machine, port: int) -> None:
+def test_two_clusters_on_one_machine_stop_each_alone(machine: Machine, port: int) -> None:
     other = free_port()
-    here.does("start", "--port", port)
-    here.does("start", "--port", other)
-    with here.script(other) as script:
+    machine.does("start", "--port", port)
+    machine.does("start", "--port", other)
+    with machine.script(other) as script:
         add(script, 1)
-        here.does("stop", "--port", port)
+        machine.does("stop", "--port", port)
         assert add(script, 1) == 2
-        assert f"--port {other}" in here.refuses("status", "--port", port)
-        assert f"--port {other}" in here.refuses("stop", "--port", port)
-    here.does("stop", "--port", other)
+        assert f"--port {other}" in machine.refuses("status", "--port", port)
+        assert f"--port {other}" in machine.refuses("stop", "--port", port)
+    machine.does("stop", "--port", other)
 
 
-def test_a_stopped_cluster_starts_again_with_the_same_keys(here: Machine, port: int) -> None:
-    here.does("start", "--port", port)
-    key = (here.keys / "worker.key").read_bytes()
-    here.does("stop", "--port", port)
-    here.does("start", "--port", port)
-    with here.script(port) as script:
+def test_a_stopped_cluster_starts_again_with_the_same_keys(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port)
+    key = (machine.keys / "worker.key").read_bytes()
+    machine.does("stop", "--port", port)
+    machine.does("start", "--port", port)
+    with machine.script(port) as script:
         assert add(script, 7) == 7
-    assert (here.keys / "worker.key").read_bytes() == key
-    here.does("stop", "--port", port)
+    assert (machine.keys / "worker.key").read_bytes() == key
+    machine.does("stop", "--port", port)
 
 
-def test_stop_ends_actors_whose_scripts_still_run(here: Machine, port: int) -> None:
-    here.does("start", "--port", port)
-    with here.script(port, "dict(detached=True, name='store')") as script:
+def test_stop_ends_actors_whose_scripts_still_run(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port)
+    with machine.script(port, "dict(detached=True, name='store')") as script:
         add(script, 1)
-    assert here.status(port)["actors"][0]["owner"] is None
-    assert "detached" in here.does("status", "--port", port)
-    here.does("stop", "--port", port)
+    assert machine.status(port)["actors"][0]["owner"] is None
+    assert "detached" in machine.does("status", "--port", port)
+    machine.does("stop", "--port", port)
 
 
-def test_of_two_starts_at_once_one_starts_a_cluster(here: Machine, port: int) -> None:
+def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int) -> None:
     command = [str(SCRIPTS / "remotely"), "start", "--port", str(port)]
     both = [
         subprocess.Popen(
-            command, env=here.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command, env=machine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         for _ in range(2)
     ]
     said = [start.communicate(timeout=DEADLINE_S)[1] for start in both]
     assert sorted(start.returncode for start in both) == [0, 1]
     assert f"a cluster runs at 127.0.0.1:{port} already" in b"".join(said).decode()
-    assert len(here.status(port)["machines"]) == 1
-    here.does("stop", "--port", port)
+    assert len(machine.status(port)["machines"]) == 1
+    machine.does("stop", "--port", port)
 
 
 # --- what cannot be started -----------------------------------------------------------------------
 
 
 def test_a_second_start_at_a_port_says_who_has_it_and_how_to_end_it(
-    here: Machine, port: int
+    machine: Machine, port: int
 ) -> None:
-    here.does("start", "--port", port)
-    why = here.refuses("start", "--port", port)
-    assert str(here.pids(port)["master"]) in why
+    machine.does("start", "--port", port)
+    why = machine.refuses("start", "--port", port)
+    assert str(machine.pids(port)["master"]) in why
     assert f"remotely stop --port {port}" in why
-    here.does("stop", "--port", port)
+    machine.does("stop", "--port", port)
 
 
-def test_a_port_in_use_is_named_with_its_holder(here: Machine, port: int) -> None:
+def test_a_port_in_use_is_named_with_its_holder(machine: Machine, port: int) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", port))
         holder.listen()
         for host in ("127.0.0.1", "0.0.0.0"):
-            why = here.refuses("start", "--port", port, "--host", host)
+            why = machine.refuses("start", "--port", port, "--host", host)
             assert f"port {port} is in use by pid {os.getpid()}" in why
 
 
-def test_a_port_whose_holder_is_ending_is_waited_for(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holder = socket.create_server(("127.0.0.1", port))
-    looks: list[int] = []
-
-    def nobody(port: int) -> str:
-        looks.append(port)
-        if len(looks) == 2:
-            holder.close()
-        return ""
-
-    monkeypatch.setattr(launch, "_holder_of", nobody)
-    launch._check_port("127.0.0.1", "127.0.0.1", port)
-    assert looks == [port, port]
-
-
-def test_a_port_that_nobody_can_be_seen_to_hold_is_told_of_too(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "_holder_of", lambda port: "")
-    monkeypatch.setattr(launch, "PORT_FREE_S", 0.0)
-    with (
-        socket.create_server(("127.0.0.1", port)),
-        pytest.raises(remotely.RemotelyError, match="in use by another program"),
-    ):
-        launch._check_port("127.0.0.1", "127.0.0.1", port)
-
-
 @pytest.mark.parametrize("host", ["192.0.2.7", "no.such.host.invalid", "a..b"])
-def test_an_address_of_no_card_here_is_refused(here: Machine, port: int, host: str) -> None:
-    assert "no address of this machine" in here.refuses("start", "--port", port, "--host", host)
+def test_an_address_of_no_card_here_is_refused(machine: Machine, port: int, host: str) -> None:
+    assert "no address of this machine" in machine.refuses("start", "--port", port, "--host", host)
 
 
-def test_a_machine_gives_away_the_gpus_that_were_named(here: Machine, port: int) -> None:
-    here.does("start", "--port", port, "--cpus", 2, "--gpus", "GPU-5a1b,3")
-    with here.script(port, "{'gpus': 2}") as script:
+def test_a_machine_gives_away_the_gpus_that_were_named(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port, "--cpus", 2, "--gpus", "GPU-5a1b,3")
+    with machine.script(port, "{'gpus': 2}") as script:
         add(script, 1)
-        (actor,), (machine,) = here.status(port)["actors"], here.status(port)["machines"]
-    assert (machine["gpus"], actor["gpu_ids"]) == (2, ["GPU-5a1b", 3])
-    here.does("stop", "--port", port)
+        (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
+    assert (worker["gpus"], actor["gpu_ids"]) == (2, ["GPU-5a1b", 3])
+    machine.does("stop", "--port", port)
 
 
-def test_what_is_written_wrongly_is_told_before_anything_starts(here: Machine) -> None:
+def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine) -> None:
     for command in (
         ["start", "--port", 0],
         ["start", "--cpus", -1],
@@ -388,37 +360,37 @@ def test_what_is_written_wrongly_is_told_before_anything_starts(here: Machine) -
         ["join"],
         ["stat"],
     ):
-        assert "remotely" in here.refuses(*command, code=2)
+        assert "remotely" in machine.refuses(*command, code=2)
     for address in ("nowhere:", "nowhere:x", "nowhere:99999", ":8010"):
-        assert "is no address" in here.refuses("status", address)
+        assert "is no address" in machine.refuses("status", address)
 
 
-def test_started_everywhere_a_cluster_gives_a_real_address(here: Machine, port: int) -> None:
-    said = here.does("start", "--port", port, "--host", "0.0.0.0")
-    (machine,) = here.status(port)["machines"]
-    assert machine["address"] != "0.0.0.0"
-    assert f"remotely join {machine['address']}:{port} --key worker.key" in said
-    with here.script(port) as script:
+def test_started_everywhere_a_cluster_gives_a_real_address(machine: Machine, port: int) -> None:
+    said = machine.does("start", "--port", port, "--host", "0.0.0.0")
+    (worker,) = machine.status(port)["machines"]
+    assert worker["address"] != "0.0.0.0"
+    assert f"remotely join {worker['address']}:{port} --key worker.key" in said
+    with machine.script(port) as script:
         assert add(script, 3) == 3
-    here.does("stop", "--port", port)
+    machine.does("stop", "--port", port)
 
 
 def test_stop_means_the_cluster_of_remotely_address_if_that_is_of_this_machine(
-    here: Machine, port: int
+    machine: Machine, port: int
 ) -> None:
-    here.does("start", "--port", port)
-    why = here.refuses("stop", REMOTELY_ADDRESS=f"no.such.invalid:{port}")
+    machine.does("start", "--port", port)
+    why = machine.refuses("stop", REMOTELY_ADDRESS=f"no.such.invalid:{port}")
     assert "no.such.invalid is no address of this machine" in why
-    assert "has ended" in here.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
+    assert "has ended" in machine.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
 
 
-def test_where_nothing_runs_every_command_says_so(here: Machine, port: int) -> None:
+def test_where_nothing_runs_every_command_says_so(machine: Machine, port: int) -> None:
     for command in ("stop", "status", "logs"):
-        why = here.refuses(command, "--port", port)
+        why = machine.refuses(command, "--port", port)
         assert f"no cluster runs at port {port} on this machine" in why
-    why = here.refuses("status", f"127.0.0.1:{port}")
+    why = machine.refuses("status", f"127.0.0.1:{port}")
     assert f"no master at 127.0.0.1:{port}" in why
-    assert here.does("--version").startswith("remotely 0.")
+    assert machine.does("--version").startswith("remotely 0.")
 
 
 # --- joining --------------------------------------------------------------------------------------
@@ -593,62 +565,62 @@ def test_the_logs_of_all_actors_are_asked_for_together(
 
 
 def test_after_its_worker_is_killed_a_cluster_stops_without_a_trace(
-    here: Machine, port: int
+    machine: Machine, port: int
 ) -> None:
-    here.does("start", "--port", port)
-    with here.script(port, "dict(detached=True, name='store')") as script:
+    machine.does("start", "--port", port)
+    with machine.script(port, "dict(detached=True, name='store')") as script:
         add(script, 1)
-    os.kill(here.pids(port)["worker"], signal.SIGKILL)
-    here.does("stop", "--port", port)
+    os.kill(machine.pids(port)["worker"], signal.SIGKILL)
+    machine.does("stop", "--port", port)
 
 
 def test_after_its_master_is_killed_a_cluster_stops_without_a_trace(
-    here: Machine, port: int
+    machine: Machine, port: int
 ) -> None:
-    here.does("start", "--port", port)
-    with here.script(port, "dict(detached=True, name='store')") as script:
+    machine.does("start", "--port", port)
+    with machine.script(port, "dict(detached=True, name='store')") as script:
         add(script, 1)
-    os.kill(here.pids(port)["master"], signal.SIGKILL)
-    here.does("stop", "--port", port)
+    os.kill(machine.pids(port)["master"], signal.SIGKILL)
+    machine.does("stop", "--port", port)
 
 
 def test_when_both_daemons_were_killed_stop_takes_away_what_they_left(
-    here: Machine, port: int
+    machine: Machine, port: int
 ) -> None:
-    here.does("start", "--port", port)
-    for pid in here.pids(port).values():
+    machine.does("start", "--port", port)
+    for pid in machine.pids(port).values():
         os.kill(pid, signal.SIGKILL)
-    assert "no cluster runs" in here.refuses("stop", "--port", port)
+    assert "no cluster runs" in machine.refuses("stop", "--port", port)
 
 
 @pytest.mark.slow
-def test_a_frozen_daemon_is_stopped_by_force(here: Machine, port: int) -> None:
-    here.does("start", "--port", port)
-    os.kill(here.pids(port)["worker"], signal.SIGSTOP)
-    here.does("stop", "--port", port)
+def test_a_frozen_daemon_is_stopped_by_force(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port)
+    os.kill(machine.pids(port)["worker"], signal.SIGSTOP)
+    machine.does("stop", "--port", port)
 
 
-def test_a_new_master_takes_over_the_worker_and_its_actors(here: Machine, port: int) -> None:
-    here.does("start", "--port", port)
-    before = here.pids(port)
-    with here.script(port) as script:
+def test_a_new_master_takes_over_the_worker_and_its_actors(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port)
+    before = machine.pids(port)
+    with machine.script(port) as script:
         assert add(script, 1) == 1
         os.kill(before["master"], signal.SIGKILL)
         assert add(script, 1) == 2  # calls do not pass through the master
-        here.does("start", "--port", port)
-        assert here.pids(port)["worker"] == before["worker"]
-        assert here.pids(port)["master"] != before["master"]
-        assert [actor["name"] for actor in here.status(port)["actors"]] == ["Counter-1"]
+        machine.does("start", "--port", port)
+        assert machine.pids(port)["worker"] == before["worker"]
+        assert machine.pids(port)["master"] != before["master"]
+        assert [actor["name"] for actor in machine.status(port)["actors"]] == ["Counter-1"]
         assert add(script, 1) == 3
-    here.does("stop", "--port", port)
+    machine.does("stop", "--port", port)
 
 
 def test_a_machine_that_is_on_the_cluster_already_joins_again_only_with_a_number_of_cpus(
-    here: Machine, port: int
+    machine: Machine, port: int
 ) -> None:
-    here.does("start", "--port", port, "--cpus", 1)
+    machine.does("start", "--port", port, "--cpus", 1)
     join = ["join", f"127.0.0.1:{port}"]
-    assert "on that cluster already" in here.refuses(*join)
-    here.does(*join, "--cpus", 1)
-    assert [machine["cpus"] for machine in here.status(port)["machines"]] == [1, 1]
-    here.does("stop", "--port", port)
+    assert "on that cluster already" in machine.refuses(*join)
+    machine.does(*join, "--cpus", 1)
+    assert [worker["cpus"] for worker in machine.status(port)["machines"]] == [1, 1]
+    machine.does("stop", "--port", port)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -260,7 +261,7 @@ def test_what_was_received_outlives_its_sender(keeper: Keeper) -> None:
 
 def test_a_call_that_nobody_waits_for_any_more_holds_nothing(keeper: Keeper) -> None:
     future = keeper.make.submit(MIB)
-    with pytest.raises(remotely.CallTimeout):
+    with suppress(remotely.CallTimeout):  # unless it was quick
         future.result(timeout=0)
     del future
     for _ in range(3):
