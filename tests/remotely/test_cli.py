@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from remotely import cli, control
 from remotely.client import client_of
@@ -51,6 +52,12 @@ for line in sys.stdin:
 """
 
 
+class Done(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+
+
 class Machine:
     """A home of its own, so that commands here see no cluster but those they start."""
 
@@ -64,26 +71,36 @@ class Machine:
             "TMPDIR": str(temporary),
         }
 
-    def run(self, *command: object, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [SCRIPTS / "remotely", *map(str, command)],
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
+    def run(self, *command: object, **environment: str) -> Done:
+        """Run a command: here, which saves 0.4 s, unless it makes daemons or wants other code."""
+        words = [*map(str, command)]
+        settings = {**self.environment, **environment}
+        if words[0] in ("start", "join") or "PYTHONPATH" in environment:
+            done = subprocess.run(
+                [SCRIPTS / "remotely", *words],
+                env=settings,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+                check=False,
+            )
+            return Done(done.returncode, done.stdout, done.stderr)
+        missing = {name: None for name in os.environ if name.startswith("REMOTELY_")}
+        called = CliRunner(env={**missing, **settings}).invoke(
+            cli.main, words, prog_name="remotely"
         )
+        return Done(called.exit_code, called.stdout, called.stderr)
 
     def does(self, *command: object, **environment: str) -> str:
         """Run a command that succeeds, and return what it says."""
         done = self.run(*command, **environment)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.code, done.stderr) == (0, "")
         return done.stdout
 
     def refuses(self, *command: object, code: int = 1, **environment: str) -> str:
         """Run a command that fails, and return the sentence by which it says why."""
         done = self.run(*command, **environment)
-        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert (done.code, done.stdout) == (code, ""), done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr
 
@@ -588,8 +605,10 @@ def test_when_both_daemons_were_killed_stop_takes_away_what_they_left(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port)
-    for pid in machine.pids(port).values():
+    daemons = machine.pids(port).values()
+    for pid in daemons:
         os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(psutil.pid_exists, daemons)), "they have ended")
     assert "no cluster runs" in machine.refuses("stop", "--port", port)
 
 
