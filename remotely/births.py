@@ -53,10 +53,12 @@ class Births:
     ) -> None:
         """Place all of these and run their constructors; all of them or an error."""
         # No frame here holds a future whose error it raises; see future.py.
-        places = deque([self._ask_for_place(actor) for actor in actors])
+        places: deque[Question] = deque()
         made: deque[CallFuture[Any]] = deque()
         collected = False
         try:
+            for actor in actors:
+                places.append(self._ask_for_place(actor))
             if options.max_restarts:
                 for actor in actors:
                     actor.remade_from = encoded, options
@@ -68,6 +70,8 @@ class Births:
             while made:
                 made.popleft().result()
         except BaseException:
+            for place in places:  # else a new master would be asked for them
+                place.cancel()
             self._endings.ask_for([actor.actor for actor in actors], 0.0, kill=True)
             raise
 
@@ -108,12 +112,12 @@ class Births:
         except Exception as error:
             why = f"{actor.name} died, and could not be restarted: {error}"
             with actor.life_lock:
-                if actor.request.life == life:  # else its next life is on the way
+                # Else its next life is on the way, or it was closed meanwhile.
+                if actor.request.life == life and actor.ended is None:
                     actor.ended = lambda may: ActorDied(why, may_have_run=may)
-                    self._endings.ask_for([actor.actor], 0.0)  # nobody need wait for it
         finally:
             # Maybe before it had a place: the master then ended its last life.
-            if actor.is_released:
+            if actor.is_released or actor.ended is not None:
                 self._endings.ask_for([actor.actor], 0.0)
             with actor.life_lock:
                 if actor.request.life == life:
@@ -140,6 +144,7 @@ class Births:
         try:
             actor.location = place.result()
         finally:
+            place.cancel()  # no more than a word, unless this thread was interrupted
             del place  # see future.py
         channel = self._channels.open(actor)
         whole, stands_for = sources.library.whole()

@@ -49,7 +49,8 @@ class Channels:
         is being restarted; raises how it ended."""
         if self._loop.is_own_thread():  # whose answers all of the below would wait for
             raise _cannot_wait(actor)
-        actor.settled.wait()
+        if actor.ended is None:
+            actor.settled.wait()
         with actor.lock:
             if actor.ended is not None:
                 raise actor.ended(False)

@@ -460,7 +460,7 @@ class Client:
         if not obituary.restarting:
             self._endings.told(obituary.actor)
         actor = self._actors.get(obituary.actor)
-        if actor is None or obituary.life < actor.request.life:
+        if actor is None or (obituary.restarting and obituary.life < actor.request.life):
             return
         how = how_it_ended(actor.name, actor.location, obituary)
         channel = actor.channel
@@ -479,7 +479,8 @@ class Client:
                 threading.Thread(target=remake, name="remotely-restart", daemon=True).start()
         else:  # the next call asks where it is, and is answered when it is there again
             actor.expect_life(obituary.life + 1)
-        if channel is not None and channel.location.life <= obituary.life:
+        is_over = not obituary.restarting or (channel and channel.location.life <= obituary.life)
+        if channel is not None and is_over:
             self._channels.end(channel, how, obituary.asked)
 
     def _abandon(self) -> None:

@@ -302,10 +302,14 @@ class Lives:
     def place_elsewhere(self, worker: str) -> None:
         """Place again what was about to be born on a worker: nobody was told of it, nothing ran."""
         unborn = [(r, r.asker) for r in self._state.roster.at(worker) if r.asker]
-        for record, _ in unborn:
+        to_end = [record for record, _ in unborn if record.ends_within_s is not None]
+        to_place = [(r, asker) for r, asker in unborn if r.ends_within_s is None]
+        for record, _ in to_place:
             self._take_off(record)
-        for record, (session, place) in unborn:
-            if session in self._state.sessions and record.ends_within_s is None:
+        for record in to_end:
+            self._remove(record, msgspec.structs.replace(record.lost(), lost=False, asked=True))
+        for record, (session, place) in to_place:
+            if session in self._state.sessions:
                 self.place(session, place)
             self._answer_sought(record.request.actor)
             self._say_farewell(record.request.owner)
@@ -340,8 +344,11 @@ class Lives:
             before_s = record.ends_within_s
             record.ends_within_s = end.grace_s if before_s is None else min(before_s, end.grace_s)
             self._tell(record.worker, end)
-        self._state.waiting.remove(actor)
-        self._sought.withdraw(actor)
+        unplaced = self._sought.withdraw(actor)
+        if waiter := self._state.waiting.remove(actor):
+            unplaced.append((waiter.session, waiter.place))
+        for who, place in unplaced:
+            self._refuse(who, place, "ActorDied", "it was closed before it had room")
         self._give_up_next_life(actor)
 
     def end_owned(self, who: str) -> None:

@@ -1,6 +1,7 @@
 """What a client asks the master, and waits for.
 
-A question is asked again when the line to the master, or the master, is a new one.
+A question is asked again when the line to the master, or the master, is a new one.  Who wants the
+answer no more cancels it, so that it is not.
 """
 
 import itertools
@@ -55,6 +56,7 @@ class Questions:
             raise kind(why)
         ticket = next(self._ids)
         question = self._tickets[ticket] = Question(message(ticket))
+        question.add_done_callback(lambda _: self._tickets.pop(ticket, None))  # or cancelled
         self._tell(question.message)
         return question
 
@@ -62,11 +64,13 @@ class Questions:
         return [question.message for question in list(self._tickets.values())]
 
     def answer(self, ticket: int, value: object) -> None:
-        if question := self._tickets.pop(ticket, None):
+        question = self._tickets.pop(ticket, None)
+        if question and question.set_running_or_notify_cancel():
             question.set_result(value)
 
     def fail(self, ticket: int, error: RemotelyError) -> None:
-        if question := self._tickets.pop(ticket, None):
+        question = self._tickets.pop(ticket, None)
+        if question and question.set_running_or_notify_cancel():
             question.set_exception(error)
 
     def fail_all(self, kind: type[RemotelyError], why: str) -> None:

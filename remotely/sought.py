@@ -55,10 +55,14 @@ class Sought:
         unheard = [about for about in self._questions if isinstance(about, Unheard)]
         return [question for about in unheard for question in self.release(about)]
 
-    def withdraw(self, actor: str) -> None:
-        """An actor is not wanted any more that was to be made."""
+    def withdraw(self, actor: str) -> list[tuple[str, control.Place]]:
+        """An actor is not wanted any more that was to be made; return who asked for it."""
         if (about := self._placed.get(actor)) is None:
-            return
+            return []
+        withdrawn = []
         for who, ask in self.release(about):
-            if not (isinstance(ask, control.Place) and ask.request.actor == actor):
+            if isinstance(ask, control.Place) and ask.request.actor == actor:
+                withdrawn.append((who, ask))
+            else:
                 self.hold(about, who, ask)
+        return withdrawn

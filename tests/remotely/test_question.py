@@ -2,9 +2,17 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
 
-from remotely import control
-from remotely.question import Question
+import pytest
+
+from remotely import codec, control, host
+from remotely.births import Births
+from remotely.engine import Options
+from remotely.errors import NoResources
+from remotely.question import Question, Questions
+from remotely.shipping import Shipment
 from tests.clusters import wait_until
 
 
@@ -25,3 +33,41 @@ def test_who_asks_whether_there_is_room_hears_of_an_answer_too() -> None:
     question = Question(control.AskStatus(ticket=1))
     threading.Timer(0.05, lambda: question.set_exception(ValueError())).start()
     assert question.has_room()
+
+
+def test_a_question_that_is_taken_back_is_not_asked_again_and_its_answer_is_ignored() -> None:
+    questions = Questions(lambda message: None)
+    question = questions.ask(lambda ticket: control.AskStatus(ticket=ticket))
+    kept = questions.ask(lambda ticket: control.AskStatus(ticket=ticket))
+    question.cancel()
+    assert questions.unanswered() == [kept.message]
+    questions.answer(1, "late")
+    kept.cancel()
+    assert not questions
+
+
+def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() -> None:
+    ended: list[str] = []
+
+    def tell(message: object) -> None:
+        if isinstance(message, control.Place) and message.ticket == 3:
+            questions.fail(1, NoResources("no room"))
+
+    questions = Questions(tell)
+    births = Births(
+        client=cast(Any, None),
+        shipment=Shipment(()),
+        patience_s=1.0,
+        actors={},
+        ask=questions.ask,
+        channels=cast(Any, None),
+        endings=cast(Any, SimpleNamespace(ask_for=lambda actors, *_, **__: ended.extend(actors))),
+    )
+    request = control.Request(
+        actor="a", name="a", class_name="C", owner="o", job="j", python=host.PYTHON
+    )
+    actors = [cast(Any, SimpleNamespace(actor=f"{n}", request=request)) for n in range(3)]
+    with pytest.raises(NoResources):
+        births.make(actors, codec.Encoded((), ()), Options())
+    assert not questions
+    assert ended == ["0", "1", "2"]

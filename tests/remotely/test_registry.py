@@ -643,6 +643,19 @@ def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.said
 
 
+def test_who_asked_for_an_actor_that_was_closed_before_its_birth_is_told_when_its_worker_goes(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    ticket = cluster.asks("client", "a")
+    cluster.says("client", control.End(actor="a", grace_s=0.0))
+    cluster.registry.lose_route("worker")
+    ((_, refused),) = [(w, s) for w, s in cluster.said if isinstance(s, control.NotPlaced)]
+    assert (refused.ticket, refused.error) == (ticket, "ActorDied")
+    ((who, died),) = cluster.told(control.Died)
+    assert (who, died.obituary.asked, died.obituary.lost) == ("client", True, False)
+
+
 @pytest.mark.parametrize("is_born", [True, False])
 def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_back(
     cluster: Cluster, is_born: bool
@@ -803,6 +816,32 @@ def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgott
     assert ("worker", control.End(actor="a", grace_s=1)) in cluster.told(control.End)
     cluster.buries("a")
     assert [died.obituary.actor for _, died in cluster.told(control.Died)] == ["a"]
+
+
+@pytest.mark.parametrize("waits_for", ["room", "its name", "room for its next life"])
+def test_who_asked_for_an_actor_that_is_closed_before_it_has_room_is_told_so(
+    cluster: Cluster, waits_for: str
+) -> None:
+    cluster.joins("worker")
+    match waits_for:
+        case "room":
+            cluster.has("client", "large", cpus=2)
+            ticket = cluster.asks("client", "a")
+        case "its name":
+            cluster.registry._state.learns_until = LEASE_S
+            ticket = cluster.asks("client", "a", name="store", named=True)
+        case _:
+            cluster.has("client", "a", max_restarts=1)
+            cluster.asks("client", "large", cpus=2)
+            cluster.buries("a")
+            cluster.spawns()
+            ticket = cluster.asks("client", "a", max_restarts=1, life=1)
+    assert cluster.spawns() == []
+
+    cluster.says("client", control.End(actor="a", grace_s=0.0, kill=True))
+
+    ((who, refused),) = cluster.told(control.NotPlaced)
+    assert (who, refused.ticket, refused.error) == ("client", ticket, "ActorDied")
 
 
 def test_who_has_an_actor_ended_that_is_not_there_is_told_so(cluster: Cluster) -> None:

@@ -4,13 +4,16 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import remotely
+from remotely.cluster_actor import ClusterActor
+from remotely.handle import _remote
 from tests.clusters import wait_until
 
 
@@ -121,6 +124,31 @@ def test_a_constructor_that_fails_in_the_next_life_is_the_end(
 
     with pytest.raises(remotely.ActorDied, match="FileExistsError"):
         survived(once.pid)
+
+
+def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are_told(
+    here: None,
+) -> None:
+    keeper = remotely.options(Keeper, cpus=16)()
+    pid = keeper.pid()
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(remotely.options(Keeper, cpus=1))
+        wait_until(lambda: remotely.status().waiting == 1, "who waits for its room")
+        os.kill(pid, signal.SIGKILL)
+        taker = other.result()
+        call = pool.submit(keeper.pid)
+        wait_until(lambda: remotely.status().waiting == 1, "its next life waits for room")
+
+        remotely.kill(keeper)
+        remote = cast(ClusterActor, _remote(keeper))
+        assert remote.gone.is_set()  # who killed it was told, and did not give up waiting
+
+        with pytest.raises(remotely.ActorDied):
+            call.result()
+    with pytest.raises(remotely.ActorDied):
+        keeper.pid()
+    assert remotely.status().waiting == 0
+    assert taker.add() == 1
 
 
 def recipes() -> list[Path]:
