@@ -45,7 +45,9 @@ class Guests:
 
     def hear(self, caller: control.Caller) -> None:
         """Learn whether a delegate may call."""
-        if caller.admitted and caller.key not in self._listed:
+        if caller.admitted and caller.key in self._listed:  # since it knocked
+            self._came.add(caller.key)
+        elif caller.admitted:
             self._delegates |= {caller.key}
         elif caller.key in self._delegates:
             self._has_ended = self.some_revoked = True
@@ -88,7 +90,8 @@ class Inquiries:
             self._tell(actor, caller)
 
     def ask_again(self) -> None:
-        """The line to the master was broken, or it is a new one: hear what became of each key."""
+        """Hear what became of each key: the line to the master was broken, or it is a new one, or
+        the list has changed.  Of a delegate's end we are told, of a listed key's we are not."""
         for key in self._askers:
             self._ask(control.MayCall(key=key))
 

@@ -46,6 +46,7 @@ log = logging.getLogger("remotely.worker")
 
 END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
 LAST_WORD_MS = 500
+MOST_LAST_WORDS = 300  # of an actor; more than its socket holds
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -157,6 +158,7 @@ class Worker:
                 if keys != self._nursery.client_keys:
                     self._nursery.client_keys = keys
                     self._admit()
+                    self._inquiries.ask_again()
                 self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn():
@@ -263,7 +265,8 @@ class Worker:
     def _spawn(self, spawn: control.Spawn) -> None:
         request = spawn.request
         if (before := self._children.get(request.actor)) is not None:
-            if before.request.life < request.life:  # of whose end the master was not told
+            # The end of an earlier life was not told to the master, or that has given this one up.
+            if before.request.life < request.life or before.asked or before.is_killed:
                 self._next_lives[request.actor] = spawn
                 before.kill()
             elif before.request.life == request.life and before.announced:
@@ -371,7 +374,9 @@ class Worker:
     def _last_words(self, child: Child) -> None:
         """Take what a dead process logged in the end; what else it said does not matter now."""
         with contextlib.suppress(OSError):
-            while data := child.socket.recv(MAX_MESSAGE):
+            for _ in range(MOST_LAST_WORDS):  # what it started may hold the other end, and talk on
+                if not (data := child.socket.recv(MAX_MESSAGE)):
+                    break
                 with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
                     if isinstance(logged := self._actor_reader.read(data), control.Logged):
                         child.log.take(logged)
@@ -385,8 +390,10 @@ class Worker:
             recipe.discard(self._folder, obituary.actor)
         self._logs.end(obituary.actor)
         self._inquiries.forget(obituary.actor)
-        self._link.send(control.Died(obituary=obituary, lived=lived))
-        if spawn := self._next_lives.pop(obituary.actor, None):
+        spawn = self._next_lives.pop(obituary.actor, None)
+        if spawn is None or spawn.request.life > obituary.life:  # else it would be taken for that
+            self._link.send(control.Died(obituary=obituary, lived=lived))
+        if spawn is not None:
             self._spawn(spawn)
         if self._leaving and not self._children:
             self._loop.stop()

@@ -150,6 +150,15 @@ def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_agai
     assert guests.some_revoked
 
 
+def test_a_key_that_was_listed_while_its_holder_waited_at_the_door_is_one_that_came() -> None:
+    guests = Guests([CLIENT], lambda key: None)
+    assert guests.admit(OURS) is Unknown.ASKED
+    guests.relist([CLIENT, OURS])
+    guests.hear(control.Caller(key=OURS, admitted=True))
+    guests.relist([CLIENT])
+    assert guests.some_revoked
+
+
 class Machine:
     """The inquiries of a worker, and what its master and actors hear."""
 
