@@ -79,9 +79,10 @@ class Lives:
             return
         if record is not None:  # an earlier life, of whose end nobody has told
             self._tell(record.worker, control.End(actor=actor, grace_s=0.0, kill=True))
-            self._remove(record, record.lost())
+            self._remove(record, _lost_before(record))
         state.waiting.remove(actor)
-        if request.named and state.is_learning and state.holder_of(request.name) is None:
+        holder = state.holder_of(request.name)
+        if request.named and state.is_learning and not (holder and holder.named):
             self._sought.hold(Unheard("", request.name), who, place)
             why = "the master was started again, and an actor of that name may come back"
             self._tell(who, control.Waiting(ticket=place.ticket, why=why))
@@ -102,6 +103,8 @@ class Lives:
                 return "NotAllowed", "this actor is another client's"
             if request.life < other.request.life:
                 return "ActorDied", "this life of the actor is over: a later one was asked for"
+        if (due := state.restarts.due(actor)) and request.life == due.request.life:
+            return "ActorDied", "this life of the actor is over, and another follows"
         return None
 
     def _try(self, who: str, place: control.Place) -> bool:
@@ -124,7 +127,7 @@ class Lives:
                     record = Record(request, worker, list(gpu_ids), asker=(who, place))
                     if self._tell_to_spawn(record):
                         self._enter(record, who)
-                        self.hear_of(request)
+                        self._hear_of_place(request)
                         return True
                     ledger.release(worker, asked_of(request), gpu_ids)
                     self.lose_route(worker)  # and look for another
@@ -212,6 +215,13 @@ class Lives:
             ),
         )
 
+    def _hear_of_place(self, request: control.Request) -> None:
+        """An actor was placed.  An automatic name is no news of one that was named so."""
+        if request.named:
+            self.hear_of(request)
+        else:
+            self._look_again(self._sought.release(Unheard(request.actor)))
+
     def hear_of(self, request: control.Request) -> None:
         """There is such an actor, of which a new master had not heard, and it has its name."""
         self._look_again(self._sought.release(Unheard(request.actor)))
@@ -269,7 +279,7 @@ class Lives:
                 record.asker, record.ends_within_s = elsewhere.asker, elsewhere.ends_within_s
                 self._take_off(elsewhere)
             else:
-                self._remove(elsewhere, elsewhere.lost())
+                self._remove(elsewhere, _lost_before(elsewhere))
         state.fleet.ledger.reserve(worker, asked_of(request), tuple(gpu_ids))
         self._enter(record, record.asker[0] if record.asker else request.owner)
         if request.owner and request.owner not in state.sessions:
@@ -430,6 +440,11 @@ class Lives:
         self._state.roster.free_name(request)
         self._state.restarts.forget(request.actor)
         self._answer_sought(request.actor)
+
+
+def _lost_before(record: Record) -> control.Obituary:
+    """Return what is told of a life of whose end nobody has told, and that a later one follows."""
+    return msgspec.structs.replace(record.lost(), restarting=True)
 
 
 def _why_not_born(obituary: control.Obituary) -> tuple[str, str]:

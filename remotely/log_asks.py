@@ -1,7 +1,8 @@
 """Who wants to read an actor's output, and which workers have yet to say whether they have it.
 
 The file of an actor that has ended lies where it lived, and nobody keeps a list of that: then all
-workers are asked, and the answer is no when the last of them has said so, or has gone.
+workers are asked, and the answer is no when the last of them has said so, or has gone.  One that is
+away is asked again when it is back: it may not have heard, or its answer was lost.
 """
 
 import itertools
@@ -20,6 +21,7 @@ _UNKNOWN = control.LogPiece(ticket=0, text="", offset=0, known=False, ended=True
 class LogAsk:
     session: str
     ticket: int
+    question: control.ReadLog  # as workers are asked
     unheard: set[str]  # workers
 
 
@@ -34,13 +36,18 @@ class LogAsks:
 
     def ask(self, session: str, question: control.ReadLog, workers: set[str]) -> None:
         number = next(self._numbers)
-        self._asks[number] = LogAsk(session, question.ticket, workers)
         passed_on = msgspec.structs.replace(question, ticket=number)
+        self._asks[number] = LogAsk(session, question.ticket, passed_on, workers)
         for worker in workers:
             self._unanswered.add(worker, number)
             self._tell(worker, passed_on)
         if not workers:
             self._answer(number, _UNKNOWN)
+
+    def ask_again(self, worker: str) -> None:
+        """A worker is back, or its connection is a new one."""
+        for number in self._unanswered.of(worker):
+            self._tell(worker, self._asks[number].question)
 
     def hear(self, worker: str, piece: control.LogPiece) -> None:
         """Take the answer of a worker that was asked."""

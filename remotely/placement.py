@@ -341,4 +341,4 @@ def listed(parts: list[str]) -> str:
 
 
 def _version(python: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in python.split(".") if part.isdigit())
+    return tuple(int(part) for part in python.split(".") if part.isdecimal())

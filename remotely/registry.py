@@ -265,8 +265,11 @@ class Registry:
                 self._callers.delegate(self._actors[actor], brought.status.delegate)
         if modules := self._sessions.modules_of(register.python):
             self._tell(name, control.Preload(modules=modules))
+        self._log_asks.ask_again(name)
         self._fleet.ledger.resume(name)
         self._lives.retry()
+        if self._state.is_closing:
+            self._tell(name, control.Leave())
 
     def hear_worker(self, who: str, message: object, now: float) -> None:
         self.renew(who, now)

@@ -97,4 +97,5 @@ class Restarts:
 
     def forget(self, actor: str) -> None:
         """It has ended for good."""
+        self.settle(actor)
         self._begun.pop(actor, None)

@@ -128,6 +128,12 @@ def test_the_reason_names_the_other_pythons() -> None:
     assert "no worker runs Python 3.11: they run 3.9 and 3.12" in reason(ledger, Resources(1))
 
 
+def test_the_reason_can_be_said_whatever_workers_call_their_python() -> None:
+    ledger = ledger_of(a=Resources(cpus=8))
+    ledger.add_worker("b", Resources(cpus=8), "3.²")
+    assert "they run 3.² and 3.11" in reason(ledger, Resources(cpus=2), "3.12")
+
+
 def test_the_reason_says_if_only_the_python_is_in_the_way() -> None:
     ledger = ledger_of(a=Resources(2))
     ledger.add_worker("big", Resources(64), "3.12")

@@ -5,6 +5,7 @@ The peers are played by calls; test_placing.py proves what they are promised on 
 Over 500 lines: the slow oracle and the table of events serve every test here.
 """
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterable
@@ -407,11 +408,13 @@ def steps(action: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what it would have freed may be another test's, and run instructions
     sys.settrace(trace)
     try:
         action()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
@@ -818,6 +821,33 @@ def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgott
     assert [died.obituary.actor for _, died in cluster.told(control.Died)] == ["a"]
 
 
+def test_a_worker_that_joins_while_the_cluster_is_being_stopped_is_told_to_leave(
+    cluster: Cluster,
+) -> None:
+    cluster.registry.close()
+    cluster.joins("late")
+    assert [who for who, _ in cluster.told(control.Leave)] == ["late"]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_who_reads_a_log_is_answered_though_its_worker_was_away(
+    cluster: Cluster, heard: bool
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    if not heard:
+        cluster.cut_off.add("worker")
+    cluster.says("client", control.ReadLog(ticket=7, actor="a"))
+    assert len(cluster.told(control.ReadLog)) == heard
+    cluster.joins("worker")
+    ((_, again),) = cluster.told(control.ReadLog)
+    piece = control.LogPiece(ticket=again.ticket, text="x", offset=1, known=True, ended=False)
+    for _ in range(2):  # it may have heard both
+        cluster.says("worker", piece)
+    ((_, answer),) = cluster.told(control.LogPiece)
+    assert answer.ticket == 7
+
+
 @pytest.mark.parametrize("waits_for", ["room", "its name", "room for its next life"])
 def test_who_asked_for_an_actor_that_is_closed_before_it_has_room_is_told_so(
     cluster: Cluster, waits_for: str
@@ -948,6 +978,24 @@ def test_what_was_asked_of_a_new_master_is_looked_at_when_there_is_news_of_it_an
         return steps(lambda: cluster.joins("worker"))
 
     assert steps_of_a_return(200) == pytest.approx(steps_of_a_return(10), rel=0.02)
+
+
+def test_an_automatic_name_is_no_news_of_an_actor_that_was_named_so(cluster: Cluster) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.hello("other")
+    cluster.joins("head")
+    cluster.says("other", control.Locate(ticket=1, name="store"))
+    cluster.asks("other", "early", name="store", named=True)
+    cluster.has("client", "automatic", name="store")
+    cluster.asks("other", "late", name="store", named=True)
+    assert cluster.told(control.Located) == []
+    assert cluster.spawns() == []
+    cluster.houses("worker", [request_of("a", "client", name="store", named=True)])
+    cluster.joins("worker")
+    ((_, located),) = [(w, s) for w, s in cluster.said if isinstance(s, control.Located)]
+    assert located.location is not None
+    assert located.location.actor == "a"
+    assert [said.error for _, said in cluster.told(control.NotPlaced)] == ["NameTaken"] * 2
 
 
 def test_a_name_whose_holder_does_not_come_back_is_given_away(cluster: Cluster) -> None:
@@ -1155,6 +1203,44 @@ def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_
     assert cluster.told(control.End) == [("one", control.End(actor="a", grace_s=0.0, kill=True))]
     assert cluster.spawns() == ["a"]
     assert cluster.registry._roster.actors["a"].worker == "two"
+
+
+@pytest.mark.parametrize("how", ["asked for", "brought along"])
+def test_an_earlier_life_whose_end_was_not_told_has_ended_to_begin_again(
+    cluster: Cluster, how: str
+) -> None:
+    cluster.joins("one", cpus=1)
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=2, name="store", named=True)
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    cluster.said.clear()
+    if how == "asked for":
+        cluster.asks("client", "a", max_restarts=2, name="store", named=True, life=1)
+    else:
+        later = request_of("a", "client", max_restarts=2, name="store", named=True, life=1)
+        cluster.houses("two", [later])
+        cluster.joins("two", cpus=1)
+    told = [(who, said) for who, said in cluster.said if isinstance(said, control.Died)]
+    assert {who for who, _ in told} == {"client", "borrower"}
+    assert all(died.obituary.restarting for _, died in told)
+    cluster.says("borrower", control.Locate(ticket=2, actor="a"))
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is not None
+    assert located.location.life == 1
+    assert not list(cluster.registry._state.restarts.due_by("client"))
+
+
+def test_the_place_of_a_life_that_is_over_is_not_asked_for_again(cluster: Cluster) -> None:
+    """By a maker whose connection broke, and that never heard of the birth."""
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.buries("a")
+    cluster.said.clear()
+    cluster.asks("client", "a", max_restarts=1)
+    ((_, refused),) = cluster.told(control.NotPlaced)
+    assert (refused.error, cluster.spawns()) == ("ActorDied", [])
+    cluster.has("client", "a", max_restarts=1, life=1)
 
 
 @pytest.mark.parametrize("later", ["lives", "waits"])
