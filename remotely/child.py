@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from enum import IntEnum, auto
 
 import psutil
 
@@ -18,6 +19,14 @@ from remotely.output import Output
 
 CPU_AT_LEAST_S = 0.2  # its processor time is counted in hundredths of a second
 CPU_AT_MOST_S = 5.0  # what it used before is not what it uses
+
+
+class Stage(IntEnum):
+    """How far an actor has come that ends by itself."""
+
+    LIVES = auto()
+    ENDS = auto()  # no call is begun any more
+    EXITS = auto()  # the last reply was given
 
 
 @dataclass
@@ -48,6 +57,7 @@ class Child:
     cpu_at: float = 0.0
     timers: list[Timer] = field(default_factory=list)
     term_at: float | None = None  # when it is sent SIGTERM
+    stage: Stage = Stage.LIVES
     is_killed: bool = False
     again: bool = False  # made from what its last life left (recipe.py)
     status: int | None = None  # once it is known, as waitpid has it

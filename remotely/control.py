@@ -38,6 +38,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of some clock
 Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Offset = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # in a file; -1: near its end
+# Of an actor: its worker names files by it.
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went
 
 
@@ -62,7 +64,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What an actor needs to be placed."""
 
-    actor: str
+    actor: Id
     name: str
     named: bool = False  # by the user: then no other actor may have that name
     together: Amount = 1  # how many of a group are made at once, this among them
@@ -173,7 +175,7 @@ class End(_Struct, frozen=True):
     `by` is who had it killed; the master fills it in.
     """
 
-    actor: str
+    actor: Id
     grace_s: Seconds
     kill: bool = False
     by: str = ""
@@ -501,7 +503,7 @@ class Ending(_Struct, frozen=True):
 class Exiting(_Struct, frozen=True):
     """The last reply was given; the object is let go, and the process ends."""
 
-    calls: int
+    calls: Amount
 
 
 class Fork(_Struct, frozen=True):

@@ -33,7 +33,8 @@ _SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _UNLISTED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _CUT = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL  # and then DISCONNECTED; libzmq tries again
 _LEFT = zmq.EVENT_DISCONNECTED  # alone: another protocol is spoken there, and libzmq gives up
-CUTS = 3  # in a row, within half a second: it is not by chance
+CUTS = 3  # in a row: it is not by chance
+CUT_AGAIN_S = 3.0  # within which of the last one comes the next of a row; libzmq tries within 2 s
 
 
 class Link:
@@ -62,7 +63,8 @@ class Link:
         self._on_refused = on_refused
         self._is_given_up = False  # by libzmq, since it was refused
         self._may_return = True
-        self._cuts = 0
+        self._cuts = 0  # in a row
+        self._cut_at = 0.0
         self._is_cut = False
         self.socket = self._new_socket()
         self._monitor = self.socket.get_monitor_socket(_SHAKEN | _UNLISTED | _CUT | _LEFT)
@@ -141,7 +143,8 @@ class Link:
     def _see_handshake(self, frames: list[zmq.Frame]) -> None:
         event = event_of(frames[0].buffer)
         if event == _CUT:
-            self._cuts += 1
+            before, self._cut_at = self._cut_at, time.monotonic()
+            self._cuts = self._cuts + 1 if self._cut_at < before + CUT_AGAIN_S else 1
             self._is_cut = True
         elif event == _SHAKEN:
             self._end_monitor()

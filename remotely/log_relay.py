@@ -1,7 +1,8 @@
 """What one actor logs, on its worker: into its file all of it, to its client what it may.
 
 Records and printed lines have one allowance together (output.py).  What is left out is counted and
-told as a record of ours, once a second, so that a file of the script's says where there is more.
+told as a record of ours, once a second and at the actor's end, so that a file of the script's says
+where there is more.
 """
 
 import logging
@@ -25,6 +26,7 @@ class LogRelay:
         self._pass_on = pass_on
         self._later = later
         self._left_out = 0
+        self._first: Logged | None = None  # of those
 
     def take(self, logged: Logged) -> None:
         line = records.line(logged).encode(errors="replace")
@@ -32,11 +34,19 @@ class LogRelay:
         if self._output.allowance.take(len(line), time.monotonic()):
             self._pass_on(logged)
             return
-        if not self._left_out:
-            self._later(TELL_AFTER_S, lambda: self._tell_left_out(logged))
+        if self._first is None:
+            self._first = logged
+            self._later(TELL_AFTER_S, self._tell_left_out)
         self._left_out += 1
 
-    def _tell_left_out(self, first: Logged) -> None:
+    def end(self) -> None:
+        """The actor has ended: what is told later finds nobody who would show it."""
+        self._tell_left_out()
+
+    def _tell_left_out(self) -> None:
+        first, self._first = self._first, None
+        if first is None:
+            return
         left_out, self._left_out = self._left_out, 0
         self._pass_on(
             msgspec.structs.replace(

@@ -14,6 +14,7 @@ and neither of the two ever waits for the other to read.
 """
 
 import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -98,6 +99,7 @@ class Nursery:
         self._expected: dict[str, Child] = {}  # of whose birth the zygote is to tell
         self._needs_no_zygote: set[str] = set()  # of those that wait: what one took along
         self._is_due = False  # `_serve` will be called
+        self._numbers = itertools.count()
         (home.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
             loop, home.folder, home.worker, self._hear_zygote, self._lose_zygote, complaints
@@ -141,15 +143,16 @@ class Nursery:
             self._serve_soon()
 
     def _begin(self, spawn: control.Spawn) -> None:
+        is_forked = self._is_forked(spawn)
+        self._needs_no_zygote.discard(spawn.request.actor)
         child, descriptors = self._conceive(spawn)
         try:
             self._parent.conceived(child)
-            if self._is_forked(spawn):
+            if is_forked:
                 self._fork(child, descriptors)
             else:
                 self._execute(child, descriptors)
         finally:
-            self._needs_no_zygote.discard(spawn.request.actor)
             for fd in descriptors:
                 os.close(fd)
 
@@ -187,7 +190,8 @@ class Nursery:
     def _child(self, spawn: control.Spawn, ours: socket.socket, pipes: dict[int, bool]) -> Child:
         """Say to the process that is to come who it is, and return it as we see it."""
         home, pair, request = self._home, fresh_pair(), spawn.request
-        ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{request.life}"
+        # A path for each: what a zygote forked that ended before it could say so may still bind it.
+        ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{next(self._numbers)}"
         env = {**request.env, host.TAG: self._tag_of(request)}
         birth = control.Birth(
             request=msgspec.structs.replace(request, env=env),

@@ -1,9 +1,9 @@
 """Who asks for the status, and which peers have yet to say what theirs is.
 
 Nobody reports what nobody asks for.  A question has all workers and clients say what they have now,
-and is answered when the last of them has, or at PATIENCE_S: one that is stopped, or busy in C, must
-not keep the others from being seen.  A question that comes meanwhile is answered with the first, so
-who asks often asks no more of the cluster.  Pure.
+and is answered when the last of them has, or at the master's first tick after PATIENCE_S: one that
+is stopped, or busy in C, must not keep the others from being seen.  A question that comes meanwhile
+is answered with the first, so who asks often asks no more of the cluster.  Pure.
 """
 
 from collections.abc import Callable, Iterable

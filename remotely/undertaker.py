@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 
 from remotely import control, faults, host
-from remotely.child import Child, exit_of, kill_group, signal_group
+from remotely.child import Child, Stage, exit_of, kill_group, signal_group
 from remotely.lease import DRAIN_S, TERM_S
 from remotely.loop import Loop
 
@@ -85,15 +85,18 @@ class Undertaker:
         if child.term_at is None or time.monotonic() + grace_s < child.term_at:
             self._make_end(child, grace_s)
 
-    def leave_time(self, child: Child, it_exits: bool = False) -> None:
-        """It ends by itself.  From now on it has DRAIN_S, at least.
+    def leave_time(self, child: Child, stage: Stage) -> None:
+        """It ends by itself, and has come so far.  From now on it has DRAIN_S, at least; no more of
+        it for saying the same again.
 
         How long its last calls and its `close` may take is for its client to say, if that asked for
         the end itself; so nobody is made to end who has not begun to exit.
         """
-        now = time.monotonic()
+        if stage <= child.stage:
+            return
+        child.stage, now = stage, time.monotonic()
         if child.term_at is None:
-            if it_exits:
+            if stage is Stage.EXITS:
                 self._make_end(child, DRAIN_S)
         elif now < child.term_at < now + DRAIN_S:
             self._make_end(child, DRAIN_S)

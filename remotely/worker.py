@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from remotely import control, faults, fence, host, pid_file, recipe, sockets
-from remotely.child import CPU_AT_LEAST_S, Child
+from remotely.child import CPU_AT_LEAST_S, Child, Stage
 from remotely.complaints import Complaints
 from remotely.control import MAX_MESSAGE
 from remotely.errors import RemotelyError
@@ -366,10 +366,10 @@ class Worker:
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
-                self._undertaker.leave_time(child)
+                self._undertaker.leave_time(child, Stage.ENDS)
             case control.Exiting(calls=calls):
                 child.calls = calls
-                self._undertaker.leave_time(child, it_exits=True)
+                self._undertaker.leave_time(child, Stage.EXITS)
 
     def _last_words(self, child: Child) -> None:
         """Take what a dead process logged in the end; what else it said does not matter now."""
@@ -380,6 +380,7 @@ class Worker:
                 with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
                     if isinstance(logged := self._actor_reader.read(data), control.Logged):
                         child.log.take(logged)
+        child.log.end()
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:
         may_restart = child.announced and child.request.max_restarts and not obituary.asked

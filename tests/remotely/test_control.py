@@ -59,6 +59,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         kind, bounds = arguments
+        if kind is str:
+            return st.from_regex(bounds.pattern, fullmatch=True)
         return NUMBERS[kind](bounds.ge, bounds.le)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=2)
@@ -135,6 +137,7 @@ def numbers(kind: type[msgspec.Struct]) -> list[str]:
 
 TO_MASTER: list[type[msgspec.Struct]] = sorted(
     {kind for role in control.ToMaster for kind in members(f"to the master from a {role}")}
+    | members("from an actor")
     | {control.Request, control.Location, control.ActorStatus, control.Figures, control.Obituary},
     key=lambda kind: kind.__name__,
 )
@@ -153,6 +156,13 @@ def test_a_number_that_nobody_has_is_refused_in_every_field(
             bad = msgspec.msgpack.encode({**good, name: wrong})
             with pytest.raises(msgspec.ValidationError):
                 msgspec.msgpack.decode(bad, type=kind)
+
+
+@pytest.mark.parametrize("wrong", ["", "..", "../x", "a/b", "a\0", "a\n", "é", "a" * 65])
+def test_an_actors_id_is_one_that_a_file_may_have(wrong: str) -> None:
+    end = {"type": "End", "actor": wrong, "grace_s": 1.0}
+    with pytest.raises(msgspec.ValidationError, match="actor"):
+        msgspec.convert(end, control.End)
 
 
 @pytest.mark.parametrize("way", UNIONS)

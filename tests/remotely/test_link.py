@@ -1,16 +1,18 @@
 """The line to the master tells a key that is not admitted from a handshake that was cut."""
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import zmq
 
 from remotely import control, sockets
 from remotely.complaints import Complaints
 from remotely.errors import NotAllowed, RemotelyError
 from remotely.keys import MasterKey, MemberKey, fresh_keys
-from remotely.link import Link
+from remotely.link import CUT_AGAIN_S, Link
 from remotely.loop import Loop
 
 
@@ -91,6 +93,28 @@ def test_a_handshake_that_was_cut_is_tried_again_and_is_no_refusal(place: Place)
     place.has_master(master)
     place.until(lambda: place.arrived)
     assert place.refused == []
+
+
+def test_handshakes_that_are_cut_now_and_then_are_no_refusal(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client, _ = fresh_keys()
+    place.knocks(client)
+    (link,) = place.links
+    now = 0.0
+    monkeypatch.setattr("remotely.link.time.monotonic", lambda: now)
+
+    def is_cut() -> None:
+        for event in (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_DISCONNECTED):
+            link._see_handshake([zmq.Frame(event.to_bytes(2, sys.byteorder))])
+
+    for _ in range(5):
+        now += CUT_AGAIN_S + 1
+        is_cut()
+    assert not place.refused
+    is_cut()
+    is_cut()
+    assert place.refused
 
 
 def test_handshakes_that_are_cut_each_time_are_a_refusal(place: Place) -> None:

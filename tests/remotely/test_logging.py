@@ -411,6 +411,12 @@ def test_all_of_a_flood_is_in_the_file_and_the_number_left_out_is_right(
     assert f" {500 - len(whole)} records were left out" in last.message
     assert last.logger == "remotely"
 
+    relay.take(logged("." * 300_000))
+    passed.clear()
+    relay.end()  # its actor has died
+    due.pop()()
+    assert ["1 records were left out" in record.message for record in passed] == [True]
+
 
 def test_a_long_record_fits_into_one_message() -> None:
     record = logging.makeLogRecord(

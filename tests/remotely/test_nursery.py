@@ -137,9 +137,11 @@ def test_a_child_that_cannot_be_told_who_it_is_leaves_no_descriptor(
     family: Family, env: dict[str, str], why: str
 ) -> None:
     before = descriptors()
+    family.nursery._needs_no_zygote.add("a")
     family.asks("a", env)
     family.turns_until(lambda: family.failures, "the failure is told")
     assert why in family.failures["a"]
+    assert not family.nursery._needs_no_zygote
     assert not family.conceptions
     assert descriptors() == before
 
@@ -197,5 +199,7 @@ def test_births_that_a_zygote_took_along_need_no_zygote_the_next_time(
         family.turns_until(lambda: len(family.births) == 3, "the others are born")
         assert {child.request.actor for child in family.births} == {"0", "2", "3"}
         assert {child.request.actor for child in family.miscarriages} == {"0", "2"}
+        # What was forked before the zygote could say so is not in the way of the next.
+        assert len({child.location.ipc for child in family.conceptions}) == 6
         assert set(family.failures) == {"1"}
     assert set(family.failures.values()) == {"the zygote that was to fork it ended"}

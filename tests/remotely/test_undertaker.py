@@ -14,7 +14,7 @@ import pytest
 
 import remotely
 from remotely import control, host
-from remotely.child import Child
+from remotely.child import Child, Stage
 from remotely.log_relay import LogRelay
 from remotely.loop import Loop
 from remotely.output import Output
@@ -116,6 +116,23 @@ def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
     now, timers = 102.0, child.timers  # SIGTERM was sent; SIGKILL is to come
     undertaker.end(child, 0)
     assert child.timers is timers
+    undertaker.bury(child)
+
+
+def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = child_of(loop, 1, tmp_path)
+    undertaker = Undertaker(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
+    now = 100.0
+    monkeypatch.setattr("remotely.undertaker.time.monotonic", lambda: now)
+    undertaker.end(child, 1)
+    ends_at = []
+    for stage in (Stage.ENDS, Stage.ENDS, Stage.EXITS, Stage.EXITS, Stage.ENDS):
+        undertaker.leave_time(child, stage)
+        ends_at.append(child.term_at)
+        now += 1
+    assert ends_at == [105, 105, 107, 107, 107]
     undertaker.bury(child)
 
 

@@ -131,5 +131,7 @@ def test_a_dead_actor_is_buried_though_what_it_started_talks_on(played: Played) 
         assert heard < 10_000
         return word
 
-    played.worker._last_words(cast(Child, SimpleNamespace(socket=SimpleNamespace(recv=recv))))
+    log = SimpleNamespace(end=lambda: None)
+    child = SimpleNamespace(socket=SimpleNamespace(recv=recv), log=log)
+    played.worker._last_words(cast(Child, child))
     assert heard >= 278  # as many as a socket holds
