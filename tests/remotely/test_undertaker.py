@@ -231,4 +231,7 @@ def test_daemons_of_a_dead_actor_go_and_those_of_the_living_stay(cluster: str) -
 
 
 def is_running(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # between the two
+        return False
