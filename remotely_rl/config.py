@@ -55,11 +55,13 @@ class Common:
 
     learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 3e-4
     learning_rate_end: Annotated[
-        float, "Adam's, after decay_steps; a bound if the rate is steered", NOT_NEGATIVE
-    ] = 1e-4
+        float | None, "Adam's, after decay_steps; none: 0.0001, or learning_rate if that is lower",
+        NOT_NEGATIVE,
+    ] = None  # fmt: skip
     kl_target: Annotated[
-        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
-    ] = 0.0
+        float, "nats that an update is to move: steers the rate, from learning_rate_end / 10 to"
+               " learning_rate x 4; 0: decay", NOT_NEGATIVE
+    ] = 0.0  # fmt: skip
     entropy: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = 0.01
     entropy_end: Annotated[
         float, "weight of the policy's entropy, after decay_steps", NOT_NEGATIVE
@@ -97,6 +99,11 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
+        if self.kl_target and self.steps_an_update == 1:
+            raise TrainingError(
+                "kl_target steers by how far the later steps of an update are from its first, and"
+                " here an update is one step: kl_target must be 0"
+            )
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """How a trained agent draws an action when it is not to take the likeliest."""
@@ -105,6 +112,11 @@ class Common:
     def check_run(self) -> None:
         """Raises TrainingError for what is not worth a look whenever a Config is made, workers'
         copies included: it is called where a run begins, before its folder is made."""
+
+    @property
+    def steps_an_update(self) -> int:
+        """How many steps the optimizer takes on a batch."""
+        return 1
 
     @property
     def atari(self) -> Atari:
@@ -127,9 +139,21 @@ class Common:
         """
         return not self.clips_rewards_at if self.scale_values is None else self.scale_values
 
+    @property
+    def learning_rate_ends_at(self) -> float:
+        """What the schedule goes down to: never up, unless that is asked for."""
+        if self.learning_rate_end is None:
+            return min(1e-4, self.learning_rate)
+        return self.learning_rate_end
+
     def progress(self, env_steps: int) -> float:
         """How much of `decay_steps` is over, from 0 to 1."""
         return min(1.0, env_steps / self.decay_steps)
+
+    def learning_rate_at(self, env_steps: int) -> float:
+        """The learning rate by the schedule."""
+        done = self.progress(env_steps)
+        return self.learning_rate * (1 - done) + self.learning_rate_ends_at * done
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +176,26 @@ class OnePass(Common):
 
 
 @dataclasses.dataclass(frozen=True)
-class Streaming(Common):
+class SeveralPasses(Common):
+    """What templates can be told besides whose updates take several steps on one batch.
+
+    Only they can steer the learning rate: how far an update has moved the policy shows in its
+    later steps.
+    """
+
+    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
+    kl_target: float = 0.01
+
+    passes: Annotated[int, "times that an update goes over its batch", COUNT] = 3
+    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
+
+    @property
+    def steps_an_update(self) -> int:
+        return self.passes * self.minibatches
+
+
+@dataclasses.dataclass(frozen=True)
+class Streaming(SeveralPasses):
     """What templates whose actors run free can be told besides."""
 
     actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
@@ -161,18 +204,12 @@ class Streaming(Common):
     trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         1.0
     )
-    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
-    kl_target: Annotated[
-        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
-    ] = 0.01
 
     batch_trajectories: Annotated[int, "trajectories that an update learns from", COUNT] = 2
     ahead: Annotated[int, "trajectories that an actor may sample before one is learnt", COUNT] = 1
     max_staleness: Annotated[
         int | None, "updates that experience may be behind; 0: rounds, none: no limit", NOT_NEGATIVE
     ] = None
-    passes: Annotated[int, "times that an update goes over its batch", COUNT] = 3
-    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,14 +228,6 @@ class Shared(OnePass):
     ] = "rmsprop"
     rmsprop_decay: Annotated[float, "of the mean of squared gradients", FRACTION] = 0.99
     rmsprop_epsilon: Annotated[float, "added to its root", NOT_NEGATIVE] = 1e-4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kl_target:
-            raise TrainingError(
-                "kl_target needs one learner that sees all; workers that share parameters each"
-                " learn from their own"
-            )
 
     def check_run(self) -> None:
         """Makes a rule of one parameter: what is wrong with the word or the optimizer shows."""

@@ -52,9 +52,10 @@ class Rows(NamedTuple):
     """What is learnt of each action, [rows, ...] in no particular order."""
 
     action: Tensor
-    log_prob: Tensor  # by the policy that the update began with, or by the one that acted
+    log_prob: Tensor  # by the policy that a loss's ratio is to
     advantage: Tensor
     target: Tensor  # of the value, in the units that the model learns it in
+    begun: Tensor  # like log_prob, by the policy that the update begins with
 
 
 class Memory(NamedTuple):
@@ -213,7 +214,7 @@ class Learner:
         done = config.progress(env_steps)
         self.entropy_weight = config.entropy + done * (config.entropy_end - config.entropy)
         if not config.kl_target:
-            self.rate = config.learning_rate * (1 - done) + config.learning_rate_end * done
+            self.rate = config.learning_rate_at(env_steps)
 
     def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Asks the newest parameters about a batch: policy [T + 1, B, outputs], and value
@@ -227,11 +228,17 @@ class Learner:
         return value * self.scale.deviation + self.scale.mean
 
     def lesson(
-        self, batch: Batch, log_prob: Tensor, target: Targets, weight: Tensor | None = None
+        self,
+        batch: Batch,
+        log_prob: Tensor,
+        target: Targets,
+        weight: Tensor | None = None,
+        begun: Tensor | None = None,
     ) -> Lesson:
         """What is to be learnt of the rows that are experience.
 
-        `weight` [T, B] is of each row's advantage, once that is scaled.
+        `weight` [T, B] is of each row's advantage, once that is scaled.  `begun` [T, B] is by the
+        policy that the update begins with, where `log_prob` is by another.
         """
         valid = batch.valid
         value, advantage = target
@@ -243,7 +250,8 @@ class Learner:
         if self.config.scales_values:
             self.scale.count_in(value[valid])
             value = (value - self.scale.mean) / self.scale.deviation
-        rows = Rows(batch.action, log_prob, advantage, value)
+        begun = log_prob if begun is None else begun
+        rows = Rows(batch.action, log_prob, advantage, value, begun)
         if models.is_recurrent(self.model):
             return Lesson(batch.obs[:-1], rows, Memory(batch.state, batch.begins[:-1], valid))
         return Lesson(batch.obs[:-1][valid], Rows(*(part[valid] for part in rows)))
@@ -259,7 +267,11 @@ class Learner:
             valid=batch.valid,
             trace_decay=self.config.trace_decay,
         )
-        return self.lesson(batch, batch.log_prob, target)
+        begun = None
+        if self.config.kl_target and (trajectory.version != self.version).any():
+            with torch.no_grad():
+                begun = self.actions.log_prob(self.look(batch)[0][:-1], batch.action)
+        return self.lesson(batch, batch.log_prob, target, begun=begun)
 
     def learn(
         self, lesson: Lesson, compute_losses: ComputeLosses, passes: int = 1, minibatches: int = 1
@@ -417,6 +429,7 @@ class Learner:
         return {
             "version": self.version,
             "rate": self.rate,
+            "rate_given": self.config.learning_rate,
             "scale": list(self.scale.moments),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -428,7 +441,8 @@ class Learner:
     def load(self, state: dict[str, Any]) -> None:
         """Goes back to what `state` gave."""
         self.version = state["version"]
-        self.rate = state["rate"]
+        if state["rate_given"] == self.config.learning_rate:  # else it begins with the new one
+            self.rate = state["rate"]
         self.scale = Scale(*state["scale"])
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
@@ -486,10 +500,10 @@ def steered(rate: float, moved: float, config: Common) -> float:
     """The learning rate for the next update, after one that moved the policy by `moved` nats.
 
     Up if that was less than half of `kl_target`, down if more than twice; never above
-    `learning_rate` times 4, nor below `learning_rate_end` over 10.
+    `learning_rate` times 4, nor below where the schedule would end, over 10.
     """
     if moved > 2 * config.kl_target:
-        return max(rate / STEER, config.learning_rate_end * BELOW)
+        return max(rate / STEER, config.learning_rate_ends_at * BELOW)
     if moved < config.kl_target / 2:
         return min(rate * STEER, config.learning_rate * ABOVE)
     return rate

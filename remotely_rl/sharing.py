@@ -68,9 +68,7 @@ class SharedLearner:
     def follow(self, env_steps: int) -> Told:
         """Sets the rate to what the schedule says after so many steps; returns what the workers
         are to be told."""
-        done = self.config.progress(env_steps)
-        rate = self.config.learning_rate * (1 - done) + self.config.learning_rate_end * done
-        self.rule.set_rate(rate)
+        self.rule.set_rate(self.config.learning_rate_at(env_steps))
         if self._statistics is None:
             self._statistics = models.statistics_of(self.flat.module)
         return Told(env_steps, self._statistics, self.scale.moments)

@@ -33,7 +33,6 @@ class Config(OnePass):
     learning_rate: Annotated[float, "Adam's, at the start, for 16 environments", NOT_NEGATIVE] = (
         7e-4
     )
-    learning_rate_end: Annotated[float, "Adam's, after decay_steps", NOT_NEGATIVE] = 1e-4
     scale_rate: Annotated[
         bool, "let the rates grow with the square root of the number of environments"
     ] = True
@@ -47,7 +46,7 @@ def scaled(config: Config) -> Config:
     return dataclasses.replace(
         config,
         learning_rate=config.learning_rate * by,
-        learning_rate_end=config.learning_rate_end * by,
+        learning_rate_end=config.learning_rate_ends_at * by,
     )
 
 
@@ -61,7 +60,7 @@ def compute_losses(
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
     total = gradient + config.value_weight * error - entropy_weight * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.log_prob))
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
 def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:

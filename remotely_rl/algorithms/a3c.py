@@ -53,15 +53,14 @@ def compute_losses(
 ) -> Losses:  # fmt: skip
     """The policy gradient, clipped if asked for; the value's error; the policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
-    log_ratio = log_prob - rows.log_prob
     if config.clip:
-        gradient = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip)
+        gradient = losses.clipped_surrogate(log_prob - rows.log_prob, rows.advantage, config.clip)
     else:
         gradient = losses.policy_gradient(log_prob, rows.advantage)
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
     total = gradient + config.value_weight * error - entropy_weight * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_ratio))
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:

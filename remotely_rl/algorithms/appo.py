@@ -50,7 +50,7 @@ def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -
         rho_bar_pg=None,
         trace_decay=learner.config.trace_decay,
     )
-    return learner.lesson(batch, batch.log_prob, target)
+    return learner.lesson(batch, batch.log_prob, target, begun=log_prob)
 
 
 def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:

@@ -49,7 +49,7 @@ import remotely
 from remotely_rl import failures, losses, models, training
 from remotely_rl.acting import Look, Player
 from remotely_rl.actions import Actions
-from remotely_rl.config import Common
+from remotely_rl.config import SeveralPasses
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.failures import LOST
@@ -65,7 +65,7 @@ WARM_UP_S = 10.0  # before counts are tried out
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Common):
+class Config(SeveralPasses):
     """All that can be set.  The prose is the help of `remotely-rl train ga3c`."""
 
     actors: Annotated[int, "agents, at the start", COUNT] = 4
@@ -81,8 +81,6 @@ class Config(Common):
         float, "milliseconds after which it answers those that are there", NOT_NEGATIVE
     ] = 2.0
     train_rows: Annotated[int, "steps of experience that a trainer waits for", COUNT] = 1024
-    passes: Annotated[int, "times that an update goes over its batch", COUNT] = 3
-    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
     clip: Annotated[
         float,
         "how far from the policy that acted an action may get, in parts; 0: the policy gradient",
@@ -94,10 +92,6 @@ class Config(Common):
 
     # Long enough for a return, short enough not to grow old.
     trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 32
-    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
-    kl_target: Annotated[
-        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
-    ] = 0.01
 
 
 def compute_losses(
@@ -107,9 +101,8 @@ def compute_losses(
     """PPO's clipped surrogate or the policy gradient with a floor; the value's error, the
     policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
-    log_ratio = log_prob - rows.log_prob
     if config.clip:
-        gradient = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip)
+        gradient = losses.clipped_surrogate(log_prob - rows.log_prob, rows.advantage, config.clip)
     else:
         floor = config.probability_floor
         floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
@@ -117,7 +110,7 @@ def compute_losses(
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
     total = gradient + config.value_weight * error - entropy_weight * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_ratio))
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
 class Answer(NamedTuple):

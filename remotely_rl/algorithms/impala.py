@@ -17,8 +17,8 @@ from the one that acted; from there on, over the passes, `clip` bounds the step 
 A bound around the policy that acted, which is an update behind, leaves each update half
 the room: on Pong it took twice the steps.
 
-`passes=1, minibatches=1, rho_bar_pg=1, standardise=False` is the paper's learner, but for
-means where it has sums.
+`passes=1, minibatches=1, kl_target=0, rho_bar_pg=1, standardise=False` is the paper's learner,
+but for means where it has sums.
 """
 
 import dataclasses
@@ -87,12 +87,14 @@ def compute_losses(
 ) -> Losses:  # fmt: skip
     """Section 4.2's three parts; `rows.log_prob` is by the policy before the update, and the
     advantage has its rho."""
-    log_ratio = actions.log_prob(policy, rows.action) - rows.log_prob
-    gradient = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip or math.inf)
+    log_prob = actions.log_prob(policy, rows.action)
+    gradient = losses.clipped_surrogate(
+        log_prob - rows.log_prob, rows.advantage, config.clip or math.inf
+    )
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
     total = gradient + config.value_weight * error - entropy_weight * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_ratio))
+    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
 class Buffer:

@@ -23,23 +23,16 @@ from torch import Tensor
 
 from remotely_rl import losses, models, training
 from remotely_rl.actions import Actions
-from remotely_rl.config import Common
+from remotely_rl.config import SeveralPasses
 from remotely_rl.learner import Learner, Losses, Rows
-from remotely_rl.settings import COUNT, NOT_NEGATIVE
+from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Common):
+class Config(SeveralPasses):
     """All that can be set.  The prose is the help of `remotely-rl train ppo`."""
 
-    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
-    kl_target: Annotated[
-        float, "steer the rate so that an update moves so far, in nats; 0: decay", NOT_NEGATIVE
-    ] = 0.01
-
-    passes: Annotated[int, "times that an update goes over its round", COUNT] = 3
-    minibatches: Annotated[int, "parts of the round, with a step each", COUNT] = 4
     clip: Annotated[
         float, "how far an update may change an action's probability, in parts", NOT_NEGATIVE
     ] = 0.2
@@ -51,12 +44,12 @@ def compute_losses(
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """Equation 9: the clipped surrogate, the value's error, the policy's entropy."""
-    log_ratio = actions.log_prob(policy, rows.action) - rows.log_prob
-    surrogate = losses.clipped_surrogate(log_ratio, rows.advantage, config.clip)
+    log_prob = actions.log_prob(policy, rows.action)
+    surrogate = losses.clipped_surrogate(log_prob - rows.log_prob, rows.advantage, config.clip)
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
     total = surrogate + config.value_weight * error - entropy_weight * entropy
-    return Losses(total, surrogate, error, entropy, losses.kl_estimate(log_ratio))
+    return Losses(total, surrogate, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
 def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:

@@ -27,7 +27,7 @@ COIN = Discrete(2)
 def rows(
     action: list[int], advantage: list[float], target: list[float], log_prob: list[float]
 ) -> Rows:
-    column = [torch.tensor(numbers) for numbers in (action, log_prob, advantage, target)]
+    column = [torch.tensor(numbers) for numbers in (action, log_prob, advantage, target, log_prob)]
     return Rows(*column)
 
 

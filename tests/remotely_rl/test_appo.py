@@ -90,6 +90,7 @@ def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> N
     assert torch.equal(rows.log_prob, torch.from_numpy(trajectory.log_prob)[valid])
     ratio = (COIN.log_prob(policy, rows.action) - rows.log_prob).exp()
     assert ratio.min() > 2  # e, about: the new policy is hardly another
+    assert torch.equal(rows.begun, COIN.log_prob(policy, rows.action).detach())
     # In a game of one step the advantage is r - V, by the newest V; rho is cut off at 1.
     reward = torch.from_numpy(trajectory.reward)[valid]
     torch.testing.assert_close(rows.advantage, reward - value)

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 import pickle
-import typing
 from typing import Any
 
 import pytest
@@ -25,15 +24,12 @@ CONFIGS: list[type[Common]] = [
 def test_every_field_has_a_type_a_line_of_prose_and_a_default_within_its_bounds(
     kind: type[Common],
 ) -> None:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        of, prose, *bounds = typing.get_args(hints[field.name])
-        assert isinstance(prose, str), field.name
-        assert 10 < len(prose) < 100, field.name
-        assert not prose.endswith("."), field.name
-        assert all(isinstance(bound, Range) for bound in bounds), field.name
-        assert len(bounds) <= 1
-        assert of is not None
+    found = settings.settings(kind)
+    assert [setting.name for setting in found] == [field.name for field in dataclasses.fields(kind)]
+    for setting in found:
+        assert 10 < len(setting.prose) < 110, setting.name
+        assert not setting.prose.endswith("."), setting.name
+        assert setting.bounds is None or isinstance(setting.bounds, Range), setting.name
     kind()  # checks the defaults
 
 

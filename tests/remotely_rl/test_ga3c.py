@@ -89,8 +89,8 @@ def updates(brain: Any, count: int) -> list[tuple[dict[str, float], list[int]]]:
 def some_rows() -> tuple[torch.Tensor, torch.Tensor, Rows]:
     torch.manual_seed(0)
     policy, value = torch.randn(9, 2), torch.randn(9)
-    rows = Rows(torch.randint(0, 2, (9,)), torch.randn(9), torch.randn(9), torch.randn(9))
-    return policy, value, rows
+    numbers = [torch.randn(9) for _ in range(4)]
+    return policy, value, Rows(torch.randint(0, 2, (9,)), *numbers)
 
 
 def test_above_the_floor_its_losses_without_a_clip_are_those_of_a2c() -> None:
@@ -108,9 +108,8 @@ def test_with_a_clip_its_losses_are_those_of_ppo() -> None:
 def one_in_a_hundred() -> tuple[torch.Tensor, Rows]:
     """A policy that has given up the action that it once took, pi = (1/100, 99/100); A = 2."""
     policy = torch.tensor([[0.0, math.log(99.0)]], requires_grad=True)
-    return policy, Rows(
-        torch.tensor([0]), torch.tensor([math.log(0.5)]), torch.tensor([2.0]), torch.zeros(1)
-    )
+    half = torch.tensor([math.log(0.5)])
+    return policy, Rows(torch.tensor([0]), half, torch.tensor([2.0]), torch.zeros(1), half)
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,8 @@ def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
 def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -> None:
     # pi(a) = 1/2, three times what it was before the update; rho A = 2.
     policy = torch.zeros(1, 2, requires_grad=True)
-    rows = Rows(
-        torch.tensor([0]), torch.tensor([math.log(1 / 6)]), torch.tensor([2.0]), torch.zeros(1)
-    )
+    before = torch.tensor([math.log(1 / 6)])
+    rows = Rows(torch.tensor([0]), before, torch.tensor([2.0]), torch.zeros(1), before)
     free = impala.compute_losses(policy, torch.zeros(1), rows, PAPER, 0.0, COIN)
     assert free.policy.item() == pytest.approx(-3 * 2)
     (grad,) = torch.autograd.grad(free.total, policy)

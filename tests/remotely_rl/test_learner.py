@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import a2c, models, ppo, returns
+from remotely_rl import a2c, algorithms, ga3c, models, ppo, returns
 from remotely_rl.actions import Discrete
 from remotely_rl.config import Common
-from remotely_rl.errors import LearnerLost
+from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learner import Learner, Lesson, Memory, Rows, Scale, join, steered
 from remotely_rl.trajectory import Trajectory
 from tests.remotely_rl import toys
@@ -49,7 +49,7 @@ def numbered(rows: int) -> Lesson:
     """Rows that say which they are."""
     number = torch.arange(rows)
     column = number.float()
-    return Lesson(column[:, None], Rows(number, column, column, column))
+    return Lesson(column[:, None], Rows(number, column, column, column, column))
 
 
 def numbered_pieces(steps: int, width: int) -> Lesson:
@@ -57,7 +57,7 @@ def numbered_pieces(steps: int, width: int) -> Lesson:
     number = 100 * torch.arange(steps)[:, None] + torch.arange(width)
     column = number.float()
     memory = Memory(torch.arange(width).float()[:, None], number % 3 == 0, number % 5 > 0)
-    return Lesson(column[..., None], Rows(number, column, column, column), memory)
+    return Lesson(column[..., None], Rows(number, column, column, column, column), memory)
 
 
 # --- lessons --------------------------------------------------------------------------------------
@@ -445,13 +445,23 @@ def test_rate_and_entropy_go_to_their_ends_and_stay_there() -> None:
         learns.follow(steps)
         rates.append(learns.rate)
         weights.append(learns.entropy_weight)
-    low, high = CONFIG.learning_rate_end, CONFIG.learning_rate
+    low, high = 1e-4, CONFIG.learning_rate
     assert rates == pytest.approx([high, (low + high) / 2, low, low])
     low, high = CONFIG.entropy_end, CONFIG.entropy
     assert weights == pytest.approx([high, (low + high) / 2, low, low])
 
 
-STEERED = Common(learning_rate=3e-4, learning_rate_end=1e-4, kl_target=0.01)
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [({}, 1e-4), ({"learning_rate": 1e-6}, 1e-6), ({"learning_rate_end": 3e-3}, 3e-3)],
+)
+def test_a_schedule_never_goes_up_unless_that_is_asked_for(
+    given: dict[str, Any], end: float
+) -> None:
+    assert a2c.Config(decay_steps=100, **given).learning_rate_at(100) == pytest.approx(end)
+
+
+STEERED = ppo.Config(learning_rate=3e-4, learning_rate_end=1e-4, kl_target=0.01)
 
 
 @pytest.mark.parametrize(
@@ -469,16 +479,52 @@ def test_the_steered_rate_has_bounds() -> None:
     assert rate == STEERED.learning_rate * 4
     for _ in range(30):
         rate = steered(rate, 1.0, STEERED)
-    assert rate == STEERED.learning_rate_end / 10
+    assert rate == pytest.approx(1e-4 / 10)
 
 
 def test_a_steered_rate_follows_no_schedule_and_holds_from_the_next_update_on() -> None:
-    learns = learner(dataclasses.replace(CONFIG, kl_target=1000.0))  # nothing moves so far
-    first = a2c.update(learns, played(), 500)
-    second = a2c.update(learns, played(), 500)
-    assert first["learning_rate"] == CONFIG.learning_rate
-    assert second["learning_rate"] == pytest.approx(CONFIG.learning_rate * 1.5)
+    learns = learner(ppo.Config(kl_target=1000.0))  # nothing moves so far
+    first = ppo.update(learns, played(), 500)
+    second = ppo.update(learns, played(), 500)
+    assert first["learning_rate"] == 1e-3
+    assert second["learning_rate"] == pytest.approx(1e-3 * 1.5)
     assert learns.optimizer.param_groups[0]["lr"] == second["learning_rate"]
+
+
+def test_a_steered_rate_is_resumed_unless_another_is_given() -> None:
+    learns = learner(ppo.Config(kl_target=1000.0))
+    ppo.update(learns, played(), 0)
+    for given, goes_on_at in ((1e-3, 1.5e-3), (1e-5, 1e-5)):
+        again = learner(ppo.Config(kl_target=1000.0, learning_rate=given))
+        again.load(learns.state())
+        assert again.rate == pytest.approx(goes_on_at)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("a2c", {}),
+        ("a3c", {}),
+        ("ppo", {"passes": 1, "minibatches": 1}),
+        ("impala", {"passes": 1, "minibatches": 1}),
+        ("ga3c", {"passes": 1, "minibatches": 1}),
+    ],
+)
+def test_no_rate_is_steered_where_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
+    with pytest.raises(TrainingError, match="kl_target must be 0"):
+        algorithms.named(name).Config(kl_target=0.01, **given)
+
+
+@pytest.mark.parametrize("template", [ppo, ga3c])
+def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
+    template: Any,
+) -> None:
+    config = template.Config(env=toys.Guess, envs_per_actor=4)
+    learns = learner(config, toys.network(seed=9))
+    learns.version = 1  # what acted is of version 0, and another network
+    lesson = learns.on_policy(played(config))
+    assert (lesson.rows.begun - lesson.rows.log_prob).abs().max() > 0.001
+    assert learns.losses(lesson, template.compute_losses).kl.item() == pytest.approx(0, abs=1e-6)
 
 
 def test_the_scale_is_the_mean_and_deviation_of_all_targets_together() -> None:

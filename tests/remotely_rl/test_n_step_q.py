@@ -35,7 +35,8 @@ def test_dueling_values_have_the_value_for_their_mean() -> None:
 
 def test_the_loss_is_half_the_squared_error_of_the_action_taken() -> None:
     policy = torch.tensor([[1.0, 3.0], [2.0, 0.0]], requires_grad=True)
-    rows = Rows(torch.tensor([1, 0]), torch.zeros(2), torch.zeros(2), torch.tensor([1.0, 5.0]))
+    zeros = torch.zeros(2)
+    rows = Rows(torch.tensor([1, 0]), zeros, zeros, torch.tensor([1.0, 5.0]), zeros)
     config = dataclasses.replace(CONFIG, dueling=False)
 
     parts = n_step_q.compute_losses(policy, torch.zeros(2), rows, config, 0.0, Discrete(2))

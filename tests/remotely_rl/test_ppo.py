@@ -27,9 +27,8 @@ def one_row(ratio: float, advantage: float) -> tuple[Tensor, Rows]:
     """A policy that takes its one action with `ratio` times the probability of before."""
     policy = torch.tensor([[0.0, 0.0]], requires_grad=True)  # pi = (1/2, 1/2)
     before = torch.tensor([math.log(0.5 / ratio)])
-    return policy, Rows(
-        torch.tensor([0]), before, torch.tensor([advantage]), torch.tensor([0.0])
-    )  # fmt: skip
+    advantages, targets = torch.tensor([advantage]), torch.tensor([0.0])
+    return policy, Rows(torch.tensor([0]), before, advantages, targets, begun=before)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_where_nothing_has_moved_its_gradient_is_that_of_a2c(actions: Actions) -
     value = torch.randn(50, requires_grad=True)
     action = actions.sample(policy.detach())
     before = actions.log_prob(policy, action).detach()
-    rows = Rows(action, before, torch.randn(50), torch.randn(50))
+    rows = Rows(action, before, torch.randn(50), torch.randn(50), before)
     ours = ppo.compute_losses(policy, value, rows, CONFIG, 0.01, actions)
     theirs = a2c.compute_losses(policy, value, rows, a2c.Config(), 0.01, actions)
     torch.testing.assert_close(
@@ -85,7 +84,7 @@ def test_one_pass_over_a_whole_round_is_the_update_of_a2c() -> None:
     }  # fmt: skip
     ours = Learner(ppo.Config(passes=1, minibatches=1, kl_target=0.0, **same), toys.network(), COIN)
     theirs = Learner(a2c.Config(**same), toys.network(), COIN)
-    assert ours.config.learning_rate_end == theirs.config.learning_rate_end
+    assert ours.config.learning_rate_ends_at == theirs.config.learning_rate_ends_at
     trajectory = toys.actor(ours.config, ours.model).sample().trajectory
     ppo.update(ours, trajectory, 50)
     a2c.update(theirs, trajectory, 50)

@@ -57,7 +57,8 @@ def test_a_learner_in_bfloat16_keeps_parameters_losses_and_gradients_in_float32(
         config = a2c.Config(precision=numbers, device="cpu")
         torch.manual_seed(0)
         learner = Learner(config, models.SmallCNN((4, 42, 42), 6), Discrete(6))
-        rows = Rows(torch.arange(64) % 6, torch.zeros(64), torch.randn(64), torch.randn(64))
+        zeros = torch.zeros(64)
+        rows = Rows(torch.arange(64) % 6, zeros, torch.randn(64), torch.randn(64), zeros)
         lesson = Lesson(torch.randint(0, 256, (64, 4, 42, 42), dtype=torch.uint8), rows)
         with torch.no_grad(), learner.precision():
             heads = learner.model(lesson.obs)

@@ -157,7 +157,7 @@ def test_the_rate_follows_the_steps_of_all() -> None:
     [
         ({"optimizer": "adm"}, "optimizer must be rmsprop, adam, sgd, not 'adm', did you mean"),
         ({"sync": "semiasync"}, "no rule is called 'semiasync', did you mean 'semi_async'"),
-        ({"kl_target": 0.01}, "kl_target needs one learner"),
+        ({"kl_target": 0.01}, "kl_target must be 0"),
     ],
 )
 def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message: str) -> None:

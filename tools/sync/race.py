@@ -136,7 +136,7 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
     config = dataclasses.replace(
         at_one,
         learning_rate=at_one.learning_rate * by,
-        learning_rate_end=at_one.learning_rate_end * by,
+        learning_rate_end=at_one.learning_rate_ends_at * by,
     )
     sampler.connect(max(one.workers for one in COURSES))
     shared = sharing.SharedLearner(config, make_learner(config).model)
