@@ -77,11 +77,13 @@ def training(size: int) -> Step:
     torch.set_num_threads(cores())
     learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
     actions = learner.actions.outputs
+    log_prob = torch.full((ROWS,), 1 / actions).log()
     rows = Rows(
         action=torch.randint(0, actions, (ROWS,)),
-        log_prob=torch.full((ROWS,), 1 / actions).log(),
+        log_prob=log_prob,
         advantage=torch.randn(ROWS),
         target=torch.randn(ROWS),
+        begun=log_prob,
     )
     lesson = Lesson(images(ROWS, size), rows)
     return lambda: learner.learn(lesson, a2c.compute_losses, passes=1, minibatches=MINIBATCHES)
