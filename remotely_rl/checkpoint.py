@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from remotely_rl.errors import TrainingError
 
-FORMAT = 1
+# Raised whenever what a checkpoint holds changes, or what its numbers mean to a network.
+FORMAT = 2
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
@@ -41,16 +42,25 @@ def save(path: Path, content: dict[str, Any]) -> None:
 def load(path: Path) -> dict[str, Any]:
     """Reads what `save` wrote.  Raises TrainingError if there is nothing, or something else."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise TrainingError(
             f"{path.parent} has no checkpoint ({path.name}) to go on from"
         ) from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
         raise TrainingError(f"{path} is no checkpoint that can be read: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise TrainingError(f"{path} is not a checkpoint of this version (format {FORMAT})")
-    return content
+    written_as = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(written_as, int):
+        raise TrainingError(f"{path} is no checkpoint of remotely_rl")
+    if written_as != FORMAT:
+        age = "an earlier" if written_as < FORMAT else "a later"
+        raise TrainingError(
+            f"{path} was written by {age} version of remotely_rl: it has format {written_as}, and"
+            f" this version reads format {FORMAT} alone.  Use the version that wrote it, or train"
+            " anew"
+        )
+    found: dict[str, Any] = content
+    return found
 
 
 def best_return(path: Path) -> float:

@@ -16,14 +16,6 @@ def orthogonal(module: nn.Module, gain: float) -> None:
                 nn.init.zeros_(part.bias)
 
 
-def heads(width: int, outputs: int) -> tuple[nn.Linear, nn.Linear]:
-    """The last layers of policy and value; the policy begins close to uniform."""
-    policy, value = nn.Linear(width, outputs), nn.Linear(width, 1)
-    orthogonal(policy, 0.01)
-    orthogonal(value, 1.0)
-    return policy, value
-
-
 def ask(head: nn.Linear, features: Tensor) -> Tensor:
     """In float32, whatever the body computes in: actions may differ by less than bfloat16 tells."""
     with torch.autocast(features.device.type, enabled=False):

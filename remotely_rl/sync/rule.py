@@ -120,6 +120,14 @@ class Rule(ABC):
 
     explores: ClassVar[bool] = False  # the optimizer is the clients', and so is its rate
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "weighed" in vars(cls):  # else it would never be called, and the rule be another
+            raise SyncError(
+                f"{cls.__name__}.weighed is not called any more: say in `direction(client,"
+                " contribution)` what is stepped along, and in `scale(staleness)` how far"
+            )
+
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
         """`start` [P] is where all begin; clients are numbered from 0.
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from remotely_rl import sync
 from remotely_rl.errors import SyncError
+from remotely_rl.sync.asynchronous import Asynchronous
 from remotely_rl.sync.dispatch import Drawn
 from remotely_rl.sync.rule import Release
 from remotely_rl.sync.simulator import Simulation
@@ -197,3 +200,13 @@ def test_a_rule_that_cannot_begin_is_refused(
 def test_a_word_that_is_no_rule_is_told_with_what_would_be(word: str, message: str) -> None:
     with pytest.raises(SyncError, match=message):
         sync.make(word, start(), 2)
+
+
+def test_a_rule_that_weighs_by_the_method_of_old_is_refused_where_it_is_written() -> None:
+    with pytest.raises(
+        SyncError, match=r"Halved.weighed is not called any more: say in `direction"
+    ):
+
+        class Halved(Asynchronous):
+            def weighed(self, client: int, contribution: torch.Tensor, staleness: int) -> Any:
+                return contribution / 2
