@@ -8,9 +8,6 @@ import pytest
 from remotely_rl import algorithms, metrics
 from tests.remotely_rl import memory_toys
 
-# About twice what the slowest seed of the slowest template took.
-STEPS = 300_000
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(360)
@@ -31,17 +28,9 @@ def test_a_pole_is_balanced(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("local", "no_curve")
 @pytest.mark.parametrize("seed", range(1, 6))
-@pytest.mark.parametrize(
-    ("env", "target"), [(memory_toys.HiddenVelocities, 475.0), (memory_toys.TMaze, 3.8)]
-)
-@pytest.mark.parametrize("name", ["a2c", "ppo", "impala", "appo", "a3c"])
-def test_what_is_out_of_sight_is_remembered(
-    name: str, env: Any, target: float, seed: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("env", memory_toys.TARGETS)
+@pytest.mark.parametrize("name", memory_toys.TEMPLATES)
+def test_what_is_out_of_sight_is_remembered(name: str, env: Any, seed: int, tmp_path: Path) -> None:
     # In one process, so that a seed takes as many steps whatever else the machine does.
-    algorithm = algorithms.named(name)
-    config = algorithm.Config(
-        env=env, lstm=64, target=target, steps=STEPS, seed=seed, interval_s=1e6, checkpoint_s=1e6
-    )
-    result = algorithm.train(config, run=tmp_path / "run")
+    result = memory_toys.train(name, env, seed, tmp_path / "run")
     assert "is reached" in result.ended, result
