@@ -20,8 +20,8 @@ import torch
 
 import remotely
 from remotely_rl import a3c, models, sharing
+from remotely_rl.making import make_learner
 from remotely_rl.sync.server import ParameterServer, Worker
-from remotely_rl.training import make_learner
 
 CONFIG = a3c.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16, optimizer="adam")
 MINUTES = 20

@@ -18,7 +18,7 @@ import torch
 import remotely
 from remotely_rl import impala
 from remotely_rl.acting import Actor
-from remotely_rl.training import make_learner
+from remotely_rl.making import make_learner
 from remotely_rl.trajectory import Trajectory, stack
 
 CONFIG = impala.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16)

@@ -16,8 +16,8 @@ import torch
 
 import remotely
 from remotely_rl import models, n_step_q, sharing
+from remotely_rl.making import make_learner
 from remotely_rl.sync.server import ParameterServer, Worker
-from remotely_rl.training import make_learner
 
 CONFIG = n_step_q.Config(
     env="ALE/Pong-v5", actors=2, envs_per_actor=16, optimizer="adam", learning_rate=5e-4,

@@ -4,18 +4,27 @@ model: 3 convolutions, 512; LSTM 64; 1,868,967 parameters; sees images of 4 chan
 """
 
 import math
+from typing import Any, Protocol
 
 import gymnasium
 from torch import nn
 
 from remotely_rl import precision
-from remotely_rl.environments import Environments
 
 # Sides of what could be an image: below, convolutions have nothing to step over.
 SIDE = 20
 
 
-def lines(model: nn.Module, envs: Environments) -> list[str]:
+class Seen(Protocol):
+    """What is asked of environments here."""
+
+    @property
+    def space(self) -> gymnasium.Space[Any]: ...
+    @property
+    def observation_shape(self) -> tuple[int, ...]: ...
+
+
+def lines(model: nn.Module, envs: Seen) -> list[str]:
     """One, and one more if there are images that no convolution sees."""
     size = sum(parameter.numel() for parameter in model.parameters())
     said = [f"model: {make_of(model)}; {size:,} parameters; sees {seen(envs)}"]
@@ -44,7 +53,7 @@ def make_of(model: nn.Module) -> str:
     return "; ".join(words)
 
 
-def seen(envs: Environments) -> str:
+def seen(envs: Seen) -> str:
     """The observations, as the model gets them."""
     space, shape = envs.space, envs.observation_shape
     count = math.prod(shape)

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from remotely_rl import precision, settings, sync
 from remotely_rl.actions import Actions
@@ -112,6 +112,12 @@ class Common:
     def check_run(self) -> None:
         """Raises TrainingError for what is not worth a look whenever a Config is made, workers'
         copies included: it is called where a run begins, before its folder is made."""
+
+    def check_fits(self, model: nn.Module, actions: Actions) -> None:
+        """Raises TrainingError for a network or actions that the template cannot train.
+
+        Like `check_run` it is called before the folder of a run is made.
+        """
 
     @property
     def steps_an_update(self) -> int:

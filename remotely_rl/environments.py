@@ -265,6 +265,12 @@ def name_of(source: Source) -> str:
     return getattr(source, "__qualname__", type(source).__qualname__)
 
 
+def check_is_known(source: Source) -> None:
+    """Raises TrainingError for an id that Gymnasium does not know; `module:id` may yet be."""
+    if isinstance(source, str) and ":" not in source and source not in gymnasium.registry:
+        raise TrainingError(f"no environment is called {source!r}{_nearest_id(source)}")
+
+
 def is_atari(source: Source) -> bool:
     """Whether it is the id of an Atari game."""
     spec = gymnasium.registry.get(source) if isinstance(source, str) else None
@@ -272,9 +278,8 @@ def is_atari(source: Source) -> bool:
 
 
 def _make_from_id(env_id: str, count: int, atari: Atari) -> Environments:
+    check_is_known(env_id)
     spec = gymnasium.registry.get(env_id)
-    if spec is None and ":" not in env_id:
-        raise TrainingError(f"no environment is called {env_id!r}{_nearest_id(env_id)}")
     if spec is not None and is_atari(env_id) and not _wants_ram(spec):
         vector = AtariVectorEnv(
             spec.kwargs["game"],

@@ -52,10 +52,7 @@ def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
     """
     if path is None:
         path = _unused(Path("runs") / _default_name(algorithm, config.env))
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise TrainingError(
-            f"{path} exists already; go on with it by --resume {path}, or choose another --run"
-        )
+    check_is_free(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -63,6 +60,14 @@ def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
     folder = RunFolder(path)
     write(folder, algorithm, config)
     return folder
+
+
+def check_is_free(path: Path) -> None:
+    """Raises TrainingError if there is something at `path` already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise TrainingError(
+            f"{path} exists already; go on with it by --resume {path}, or choose another --run"
+        )
 
 
 def write(folder: RunFolder, algorithm: str, config: Any) -> None:

@@ -32,6 +32,7 @@ from remotely_rl.environments import Episode
 from remotely_rl.failures import LOST, Failures, is_failure
 
 EMBEDDED_ROOM = 64  # actors of a cluster that training makes for itself
+LOOK_EVERY_S = 0.5  # at the clock, and whether Ctrl-C was pressed, while actors are waited for
 
 
 class Sampled(Protocol):
@@ -292,6 +293,34 @@ class Rounds:
                 rollouts.append(call.result())
                 self.crew.answered()
         return rollouts
+
+    def pause(self) -> list[bytes]:
+        """What each actor needs to go on as if nothing had happened between; nothing amid a round.
+
+        What is empty is of environments that cannot be saved.
+        """
+        if not self.idle:
+            return []
+        try:
+            calls = [
+                remotely.submit(actor.pause)  # type: ignore[attr-defined]
+                for actor in self.crew.actors
+            ]
+            return [call.result() for call in calls]
+        except LOST:  # the next round will tell, and replace it
+            return []
+
+    def go_on(self, paused: Sequence[bytes]) -> str:
+        """Has the actors go on where they were paused; returns why they cannot, or nothing."""
+        actors: Sequence[Any] = self.crew.actors
+        if not paused:
+            return "the checkpoint was made amid a round, without the environments"
+        if not all(paused):
+            return "the environments could not be saved"
+        if len(actors) != len(paused):
+            return f"there were {len(paused)} actors, and there are {len(actors)} now"
+        went_on = [actor.go_on(one) for actor, one in zip(actors, paused, strict=True)]
+        return "" if all(went_on) else "the environments are not those that were saved"
 
     def close(self) -> None:
         for _, call in self._calls:

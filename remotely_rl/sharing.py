@@ -3,6 +3,7 @@
     SharedLearner   the shared parameters, where the training is: a rule around the model
     SegmentWork     what a worker computes with: an actor, and a learner of the same model,
                     which has gradients and takes no step
+    share           the loop of both
 
 `sync/` has the rules and the parameter server.  Statistics, of the input and of the values to be
 learnt, are none of the parameters, which travel as one vector.  Workers send a few of the
@@ -11,7 +12,10 @@ two steps, and all play and learn by what it says then.
 """
 
 import dataclasses
+import functools
 import time
+import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +23,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import models, sync
+from remotely_rl import models, sampler, sync
 from remotely_rl.acting import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
 from remotely_rl.learner import ComputeLosses, Learner, Lesson, Scale
+from remotely_rl.sampler import LOOK_EVERY_S
 from remotely_rl.sync.flat import Flat
-from remotely_rl.sync.server import Pushed
+from remotely_rl.sync.server import ParameterServer, Pushed, Worker
+
+if typing.TYPE_CHECKING:
+    from remotely_rl.training import Session
 
 
 class Report(NamedTuple):
@@ -204,3 +212,52 @@ class SegmentWork:
     def _spent(self, seconds: dict[str, float]) -> None:
         for phase, spent in seconds.items():
             self._report.seconds[phase] = self._report.seconds.get(phase, 0.0) + spent
+
+
+def share(session: "Session", make_work: Callable[[Any, nn.Module, int], SegmentWork]) -> None:
+    """Has workers push until the session is over; `make_work(config, model, seed)` is done at
+    each.  What follows a push is the rule's business, and so the loop is the same for all."""
+    config = session.learner.config
+    assert isinstance(config, Shared)
+    # On the CPU, whatever the machine has: that is where vectors come and go.
+    learner = SharedLearner(config, models.on_cpu(session.learner.model))
+    work = functools.partial(make_work, config, models.on_cpu(learner.model))
+    if learner.rule.has_own_rate:
+        session.say(
+            f"{config.sync} is plain descent at its own rate: learning_rate, learning_rate_end and"
+            " optimizer are not used"
+        )
+    workers = _serve(session, learner, work)
+    while not session.over():
+        told = learner.follow(session.env_steps)
+        with session.spending("waiting"):
+            pushed = workers.take(timeout_s=LOOK_EVERY_S, told=told)
+        if pushed is None:
+            session.tick()
+            continue
+        learner.count_in(pushed)
+        report: Report = pushed.report
+        session.tally.sampled(report.steps, report.episodes, report.seconds)
+        session.learnt(report.numbers, [pushed.reply.staleness])
+
+
+def _serve(
+    session: "Session", learner: SharedLearner, make_work: Callable[[int], SegmentWork]
+) -> ParameterServer:
+    session.restore(learner)
+    sampler.connect(learner.config.actors)
+    torch.set_num_threads(1)  # the workers have the cores
+
+    def hire(number: int) -> Worker:
+        return Worker(make_work, session.stream_of(number), number >= learner.config.actors)
+
+    return session.keep(
+        ParameterServer(
+            learner.rule,
+            hire,
+            session.say,
+            learner.config.accumulate,
+            told=learner.follow(session.env_steps),
+            over=session.over,
+        )
+    )

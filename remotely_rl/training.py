@@ -23,7 +23,6 @@ before is kept.  A disk that is full is told of, and the run goes on.
 """
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,14 +35,8 @@ import numpy as np
 import torch
 from torch import nn
 
-import remotely
 from remotely_rl import (
-    about,
     checkpoint,
-    curve,
-    environments,
-    failures,
-    metrics,
     models,
     run_folder,
     sampler,
@@ -51,21 +44,21 @@ from remotely_rl import (
 )
 from remotely_rl.acting import Actor, Rollout
 from remotely_rl.clipping import Clipped
-from remotely_rl.config import Common, Shared
+from remotely_rl.config import Common
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
 from remotely_rl.learner import Learner
+from remotely_rl.making import make_learner
 from remotely_rl.metrics import Counters, Tally
-from remotely_rl.process import MAKING, Process, one_thread
+from remotely_rl.process import Process
 from remotely_rl.progress import Progress
-from remotely_rl.sampler import Rounds, Samplers, Stream
-from remotely_rl.sharing import Report, SegmentWork, SharedLearner
-from remotely_rl.sync.server import ParameterServer, Pushed, Worker
+from remotely_rl.record import Record
+from remotely_rl.sampler import LOOK_EVERY_S, Rounds, Samplers, Stream
+from remotely_rl.sync.server import ParameterServer
 from remotely_rl.trajectory import Trajectory, stack
 
 PROBE_STEPS = 512
 PROBES = 12  # attempts at that
-LOOK_EVERY_S = 0.5  # at the clock, and whether Ctrl-C was pressed, while actors are waited for
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
@@ -91,6 +84,21 @@ class Result(NamedTuple):
     episodes: int
     return_mean: float
     best_return: float
+
+    @classmethod
+    def of(cls, run: Path, ended: str, tally: Tally) -> "Result":
+        """What a tally says at the end."""
+        counters = tally.counters
+        return cls(
+            run,
+            ended,
+            counters.seconds,
+            counters.env_steps,
+            counters.updates,
+            counters.episodes,
+            tally.return_mean(),
+            counters.best_return,
+        )
 
 
 class Session:
@@ -123,9 +131,13 @@ class Session:
         if saved:
             self.tally.recent.extend(Episode(*episode) for episode in saved["recent"])
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
-        self._writer = metrics.Writer(folder.path, counters.seconds if saved else None)
-        self._title = f"{algorithm} on {name_of(config.env)}"
-        self._progress = progress or Progress(f"{self._title}, in {folder.path}", config)
+        self.record = Record(
+            folder,
+            f"{algorithm} on {name_of(config.env)}",
+            config,
+            resumed_at_s=counters.seconds if saved else None,
+            progress=progress,
+        )
         self._began = clock() - counters.seconds
         self._row_due = counters.seconds + config.interval_s
         self._checkpoint_due = counters.seconds + config.checkpoint_s
@@ -133,11 +145,10 @@ class Session:
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._clipped = Clipped(config.clips_rewards_at)
         self._gathered: list[Trajectory] = []
-        self._unwritten: set[Path] = set()  # files that the disk had no room for, or the like
 
     def __enter__(self) -> "Session":
         self._process.listen()
-        for text in (f"{self._title}: {self.folder.path}", *self.opening):
+        for text in (f"{self.record.title}: {self.folder.path}", *self.opening):
             self.say(text)
         return self
 
@@ -182,94 +193,24 @@ class Session:
         If the run is resumed, they go on where they were, if their environments can be saved.
         """
         size = sum(parameter.numel() for parameter in self.learner.model.parameters())
-        self._compute_in(threads.in_rounds(size))
-        rounds = self.keep(Rounds(self._crew()))
-        if self._saved and (why := self._go_on(rounds.crew.actors, self._saved["actors"])):
-            self.say(f"{why}: new games begin")
+        _compute_in(threads.in_rounds(size), self)
+        rounds = self.keep(Rounds(_crew_of(self)))
+        if self._saved:
+            paused = [one.numpy().tobytes() for one in self._saved["actors"]]
+            if why := rounds.go_on(paused):
+                self.say(f"{why}: new games begin")
         return rounds
-
-    def _go_on(self, actors: Sequence[Any], paused: Sequence[torch.Tensor]) -> str:
-        """Has actors go on where they were paused; returns why they cannot, or nothing."""
-        if not paused:
-            return "the checkpoint was made amid a round, without the environments"
-        if not all(len(one) for one in paused):
-            return "the environments could not be saved"
-        if len(actors) != len(paused):
-            return f"there were {len(paused)} actors, and there are {len(actors)} now"
-        went_on = [
-            actor.go_on(one.numpy().tobytes()) for actor, one in zip(actors, paused, strict=True)
-        ]
-        return "" if all(went_on) else "the environments are not those that were saved"
 
     def stream(self, ahead: int, batch: int, max_staleness: int | None) -> Stream[Rollout]:
         """Actors that run free.  The learner has the cores that they leave, at least one."""
         config = self._config
-        self._compute_in(threads.beside(config.actors))
-        return self.keep(Stream(self._crew(), ahead, batch, max_staleness))
-
-    def serve(
-        self, learner: SharedLearner, make_work: Callable[[int], SegmentWork]
-    ) -> ParameterServer:
-        """Workers that share a learner's parameters; `make_work(seed)` is done at each."""
-        self.restore(learner)
-        sampler.connect(self._config.actors)
-        torch.set_num_threads(1)  # the workers have the cores
-
-        def hire(number: int) -> Worker:
-            return Worker(make_work, self.stream_of(number), number >= learner.config.actors)
-
-        return self.keep(
-            ParameterServer(
-                learner.rule,
-                hire,
-                self.say,
-                learner.config.accumulate,
-                told=learner.follow(self.env_steps),
-                over=self.over,
-            )
-        )
-
-    def take(self, learner: SharedLearner, workers: ParameterServer) -> Pushed | None:
-        """Waits for a push, a moment at most; counts what was played for it."""
-        told = learner.follow(self.env_steps)
-        with self.spending("waiting"):
-            pushed = workers.take(timeout_s=LOOK_EVERY_S, told=told)
-        if pushed is None:
-            self.tick()
-            return None
-        learner.count_in(pushed)
-        report: Report = pushed.report
-        self.tally.sampled(report.steps, report.episodes, report.seconds)
-        return pushed
-
-    def _compute_in(self, count: int) -> None:
-        count = self._config.learner_threads or count
-        torch.set_num_threads(count)
-        if threads.spins and count > 1 and self.learner.device.type == "cpu":
-            self.say(threads.WARNING)
+        _compute_in(threads.beside(config.actors), self)
+        return self.keep(Stream(_crew_of(self), ahead, batch, max_staleness))
 
     def keep(self, actors: A) -> A:
         """Hands over actors, which are ended with the session.  Returns them."""
         self._actors = actors
         return actors
-
-    def _crew(self) -> Samplers[Rollout]:
-        config, learner = self._config, self.learner
-        self.restore(learner)
-        model = models.on_cpu(learner.model)
-
-        def hire(number: int) -> Actor:
-            return Actor(config, model, self.stream_of(number), number >= (config.actors or 1))
-
-        sampler.connect(config.actors)
-        return Samplers(
-            hire,
-            config.actors or 1,
-            learner.parameters(),
-            self.say,
-            grows=config.actors == 0,
-            over=self.over,
-        )
 
     def stream_of(self, number: int) -> int:
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
@@ -339,7 +280,11 @@ class Session:
 
     def over(self) -> bool:
         """Whether to stop: a limit is reached, or someone asked for it."""
-        self._ended = self._ended or self._why_stop()
+        self._ended = (
+            self._ended
+            or self._process.asked_to_stop
+            or why_over(self._config, self.tally, self.seconds())
+        )
         return bool(self._ended)
 
     def tick(self) -> None:
@@ -357,25 +302,10 @@ class Session:
 
     def say(self, text: str) -> None:
         """Tells the user something, in a line that stays."""
-        self._progress.say(text)
-
-    def _why_stop(self) -> str:
-        if self._process.asked_to_stop:
-            return self._process.asked_to_stop
-        config, counters = self._config, self.tally.counters
-        if config.steps and counters.env_steps >= config.steps:
-            return f"{config.steps:,} steps are done"
-        if config.minutes and self.seconds() >= config.minutes * 60:
-            return f"{config.minutes:g} minutes are over"
-        if config.target is not None and self.tally.judged() >= config.target:
-            return f"the mean return of {config.target:g} is reached"
-        return ""
+        self.record.say(text)
 
     def _write_row(self, now: float) -> None:
-        row = self.tally.close(now)
-        with self._disk(self.folder.metrics):
-            self._writer.write(row)
-        self._progress.show(row)
+        self.record.add(self.tally.close(now))
         if clipped := self._clipped.news():
             self.say(clipped)
         counters = self.tally.counters
@@ -387,6 +317,9 @@ class Session:
         if self._who_learns is None:
             return
         self.tally.counters.seconds = self.seconds()
+        paused: list[bytes] = []
+        if isinstance(self._actors, Rounds) and path == self.folder.checkpoint:
+            paused = self._actors.pause()
         content = {
             "algorithm": self._algorithm,
             "env": name_of(self._config.env),
@@ -394,69 +327,62 @@ class Session:
             "counters": dataclasses.asdict(self.tally.counters),
             "recent": [list(episode) for episode in self.tally.recent],
             "random": torch.get_rng_state(),
-            "actors": self._pause_actors() if path == self.folder.checkpoint else [],
+            # Tensors, which are read without running any code.
+            "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
             "times_resumed": self.times_resumed,
         }
-        with self._disk(path):
-            checkpoint.save(path, content)
-
-    def _pause_actors(self) -> list[torch.Tensor]:
-        """What each actor needs to go on; tensors, which are read without running any code."""
-        if not isinstance(self._actors, Rounds) or not self._actors.idle:
-            return []
-        try:
-            calls = [
-                remotely.submit(actor.pause)  # type: ignore[attr-defined]
-                for actor in self._actors.crew.actors
-            ]
-            paused = [call.result() for call in calls]
-        except failures.LOST:  # the next round will tell, and replace it
-            return []
-        return [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused]
-
-    @contextmanager
-    def _disk(self, path: Path) -> Iterator[None]:
-        """A write that fails is told of, once, and training goes on."""
-        try:
-            yield
-        except OSError as error:
-            if not self._unwritten:
-                self.say(f"cannot write to {self.folder.path}: {error.strerror or error}; going on")
-            self._unwritten.add(path)
-        else:
-            before = bool(self._unwritten)
-            self._unwritten.discard(path)
-            if path == self.folder.checkpoint:  # best.pt is as large, and waits for a better return
-                self._unwritten.discard(self.folder.best)
-            if before and not self._unwritten:
-                self.say(f"{self.folder.path} can be written to again")
+        self.record.save(path, content)
 
     def _finish(self, ended: str) -> None:
-        counters = self.tally.counters
-        counters.seconds = self.seconds()
+        self.tally.counters.seconds = self.seconds()
         try:
             if self._who_learns is not None:
                 self._write_row(self.seconds())
                 self._save(self.folder.checkpoint)
-            with self._disk(self.folder.curve):
-                curve.draw(self.folder.metrics, self.folder.curve, self._title)
+            self.record.draw()
         finally:
-            with self._disk(self.folder.metrics):
-                self._writer.close()
-            self._progress.close()
-        self.result = Result(
-            run=self.folder.path,
-            ended=ended,
-            seconds=counters.seconds,
-            env_steps=counters.env_steps,
-            updates=counters.updates,
-            episodes=counters.episodes,
-            return_mean=self.tally.return_mean(),
-            best_return=counters.best_return,
-        )
+            self.record.close()
+        self.result = Result.of(self.folder.path, ended, self.tally)
         if clipped := self._clipped.in_all():
             self.say(clipped)
         self.say(f"{ended}; the run is in {self.folder.path}")
+
+
+def why_over(config: Common, tally: Tally, seconds: float) -> str:
+    """Which limit of a config is reached, or nothing."""
+    if config.steps and tally.counters.env_steps >= config.steps:
+        return f"{config.steps:,} steps are done"
+    if config.minutes and seconds >= config.minutes * 60:
+        return f"{config.minutes:g} minutes are over"
+    if config.target is not None and tally.judged() >= config.target:
+        return f"the mean return of {config.target:g} is reached"
+    return ""
+
+
+def _compute_in(count: int, session: Session) -> None:
+    count = session.learner.config.learner_threads or count
+    torch.set_num_threads(count)
+    if threads.spins and count > 1 and session.learner.device.type == "cpu":
+        session.say(threads.WARNING)
+
+
+def _crew_of(session: Session) -> Samplers[Rollout]:
+    learner = session.learner
+    session.restore(learner)
+    config, model = learner.config, models.on_cpu(learner.model)
+
+    def hire(number: int) -> Actor:
+        return Actor(config, model, session.stream_of(number), number >= (config.actors or 1))
+
+    sampler.connect(config.actors)
+    return Samplers(
+        hire,
+        config.actors or 1,
+        learner.parameters(),
+        session.say,
+        grows=config.actors == 0,
+        over=session.over,
+    )
 
 
 def begin(
@@ -479,8 +405,11 @@ def begin(
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
+        if resume is None and run is not None:
+            run_folder.check_is_free(Path(run))
         config.check_run()
         learner = make_learner(prepare(config), model)
+        config.check_fits(learner.model, learner.actions)
         session = _session(algorithm, config, learner.model, run, resume, process)
     except BaseException:
         process.restore()
@@ -488,41 +417,6 @@ def begin(
     session.learner = learner
     session.opening = learner.about
     return session
-
-
-def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
-    """Makes the model that fits a config's environment, or a user's own, and its learner.
-
-    The statistics of its input begin with those of a little random play: an update without
-    any kills units that never come back.
-    """
-    with MAKING, one_thread():
-        torch.manual_seed(config.seed)
-        probe = environments.make(config.env, 1, config.atari)
-        network = models.build(
-            model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
-        )
-        if models.normalises(network):
-            models.count_in(network, torch.from_numpy(_seen_at_random(probe, config)))
-        learner = Learner(config, network, probe.actions)
-        learner.about = about.lines(network, probe)
-        probe.close()
-        return learner
-
-
-def _seen_at_random(probe: environments.Environments, config: Common) -> np.ndarray:
-    """What a little random play sees.  An environment that raises now and then is tried again."""
-    for attempt in range(PROBES):
-        try:
-            return probe.play_at_random(PROBE_STEPS, config.seed + attempt)
-        except Exception as error:
-            if not failures.is_failure(error):
-                raise
-            last = error
-    raise TrainingError(
-        f"the environment raised in each of {PROBES} attempts to play it at random: "
-        f"{failures.readable(last)}"
-    ) from last
 
 
 def _session(
@@ -568,23 +462,3 @@ def config_of(
 
 def _path(run: str | Path | None) -> Path | None:
     return None if run is None else Path(run)
-
-
-def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWork]) -> None:
-    """Has workers push until the session is over; `make_work(config, model, seed)` is done at
-    each.  What follows a push is the rule's business, and so the loop is the same for all."""
-    config = session.learner.config
-    assert isinstance(config, Shared)
-    # On the CPU, whatever the machine has: that is where vectors come and go.
-    learner = SharedLearner(config, models.on_cpu(session.learner.model))
-    work = functools.partial(make_work, config, models.on_cpu(learner.model))
-    if learner.rule.has_own_rate:
-        session.say(
-            f"{config.sync} is plain descent at its own rate: learning_rate, learning_rate_end and"
-            " optimizer are not used"
-        )
-    workers = session.serve(learner, work)
-    while not session.over():
-        pushed = session.take(learner, workers)
-        if pushed is not None:
-            session.learnt(pushed.report.numbers, [pushed.reply.staleness])

@@ -82,5 +82,5 @@ def train(
     first is up to the machine.  (With a synchronous rule it does.)
     """
     with training.begin("a3c", Config, config, model, run, resume) as session:
-        training.share(session, make_work)
+        sharing.share(session, make_work)
     return session.result

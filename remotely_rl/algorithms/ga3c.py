@@ -93,6 +93,10 @@ class Config(SeveralPasses):
     # Long enough for a return, short enough not to grow old.
     trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 32
 
+    def check_fits(self, model: nn.Module, actions: Actions) -> None:
+        if models.is_recurrent(model):
+            raise TrainingError("GA3C's agents hold no memory; for an LSTM take a2c, ppo or impala")
+
 
 def compute_losses(
     policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
@@ -397,8 +401,6 @@ def train(
         learner = session.learner
         assert isinstance(learner.config, Config)
         config = learner.config
-        if models.is_recurrent(learner.model):
-            raise TrainingError("GA3C's agents hold no memory; for an LSTM take a2c, ppo or impala")
         adjusted = config.adjust_s > 0
         most = max(config.actors, config.most_agents) if adjusted else config.actors
         connect(most + 1)

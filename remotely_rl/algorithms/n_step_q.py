@@ -65,6 +65,12 @@ class Config(Shared):
     entropy: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
     entropy_end: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
 
+    def check_fits(self, model: nn.Module, actions: Actions) -> None:
+        if not isinstance(actions, Discrete):
+            raise TrainingError("n_step_q needs actions that are numbered: a space Discrete(n)")
+        if models.is_recurrent(model):
+            raise TrainingError("n_step_q holds no memory; for an LSTM take a2c, ppo or impala")
+
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """How a trained agent plays when it is not to be greedy."""
         chances = torch.full(policy.shape[:1], self.play_epsilon)
@@ -122,10 +128,6 @@ class QActor(Actor):
 
     def __init__(self, config: Config, model: nn.Module, seed: int):
         super().__init__(config, model, seed)
-        if not isinstance(self.player.envs.actions, Discrete):
-            raise TrainingError("n_step_q needs actions that are numbered: a space Discrete(n)")
-        if models.is_recurrent(self.model):
-            raise TrainingError("n_step_q holds no memory; for an LSTM take a2c, ppo or impala")
         self.config = config
         self.target = copy.deepcopy(self.model)
         self.env_steps = 0
@@ -181,5 +183,5 @@ def train(
     first is up to the machine.  (With a synchronous rule it does.)
     """
     with training.begin("n_step_q", Config, config, model, run, resume) as session:
-        training.share(session, make_work)
+        sharing.share(session, make_work)
     return session.result

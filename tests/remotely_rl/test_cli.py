@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import remotely
 from remotely_rl import algorithms, impala, metrics
 from remotely_rl.cli import main
 
@@ -193,10 +194,12 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
 def test_a_mistake_is_answered_in_a_sentence_and_with_status_2(
     command: list[str], said: str
 ) -> None:
+    remotely.shutdown()
     done = invoke(*command)
     assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output
+    assert not remotely.is_connected()  # what can be told at once is told without a cluster
 
 
 def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from remotely_rl import a2c, actions, environments, evaluation, models, process, trained, training
+from remotely_rl import (
+    a2c,
+    actions,
+    checkpoint,
+    environments,
+    evaluation,
+    making,
+    models,
+    process,
+    trained,
+)
 from remotely_rl.cli import main
 from remotely_rl.config import Common
 from remotely_rl.errors import TrainingError
@@ -52,7 +62,7 @@ def invoke(*command: str) -> Result:
 
 def untrained(env: Any, **more: Any) -> Trained:
     config = a2c.Config(env=env, **more)
-    return Trained(config, training.make_learner(config).model.eval())
+    return Trained(config, making.make_learner(config).model.eval())
 
 
 # --- which games count ----------------------------------------------------------------------------
@@ -308,7 +318,10 @@ def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
         (config("a2c", env="Acrobot-v1"), "is a checkpoint of another model"),
         (remove("checkpoint.pt"), "has no checkpoint.pt: none was saved yet"),
         (write("checkpoint.pt", "?"), "is no checkpoint that can be read"),
-        (lambda run: torch.save({"format": 1}, run / "checkpoint.pt"), "holds no model"),
+        (
+            lambda run: torch.save({"format": checkpoint.FORMAT}, run / "checkpoint.pt"),
+            "holds no model",
+        ),
     ],
 )
 def test_a_folder_that_is_not_whole_says_what_is_wrong(

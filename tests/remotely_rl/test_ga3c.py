@@ -460,6 +460,7 @@ def test_a_memory_is_refused_with_what_would_take_one(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, lstm=4)
     with pytest.raises(TrainingError, match="agents hold no memory; for an LSTM take a2c, ppo"):
         ga3c.train(config, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("here")

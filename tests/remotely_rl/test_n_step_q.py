@@ -172,3 +172,4 @@ def test_what_it_cannot_learn_is_refused(
     config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match=message):
         n_step_q.train(config, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

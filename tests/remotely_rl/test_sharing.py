@@ -16,10 +16,10 @@ from remotely_rl import a2c, a3c, checkpoint, models, n_step_q, sharing
 from remotely_rl.acting import Actor
 from remotely_rl.errors import TrainingError
 from remotely_rl.learner import Learner
+from remotely_rl.making import PROBE_STEPS
 from remotely_rl.sync import Reply
 from remotely_rl.sync.rule import Accepted
 from remotely_rl.sync.server import Pushed
-from remotely_rl.training import PROBE_STEPS
 from tests.remotely_rl import toys
 
 CONFIG = a3c.Config(

@@ -8,9 +8,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
-from remotely_rl import algorithms, training
+from remotely_rl import algorithms, making
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
 
@@ -57,7 +59,7 @@ def press_ctrl_c_and_hang(trainer: int, pressed: Path) -> None:
 @pytest.fixture
 def short_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statistics of the input begin with few steps, which an environment survives."""
-    monkeypatch.setattr(training, "PROBE_STEPS", 16)
+    monkeypatch.setattr(making, "PROBE_STEPS", 16)
 
 
 def config(name: str, fails: Any, **changes: Any) -> Any:
@@ -120,7 +122,7 @@ def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
 def test_environments_that_always_raise_end_a_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "PROBE_STEPS", 2)
+    monkeypatch.setattr(making, "PROBE_STEPS", 2)
 
     class Hopeless(Flaky):
         def reset(self, **given: Any) -> Any:
@@ -141,7 +143,7 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(
 def test_environments_that_raise_before_the_first_update_are_tried_again_and_then_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "PROBE_STEPS", 100)  # of which every other resets
+    monkeypatch.setattr(making, "PROBE_STEPS", 100)
     result = algorithms.named("a2c").train(config("a2c", raise_one, steps=20), run=tmp_path / "run")
     assert result.ended == "20 steps are done"
 
@@ -152,4 +154,58 @@ def test_environments_that_raise_before_the_first_update_are_tried_again_and_the
 
     said = "raised in each of 12 attempts to play it at random: ValueError: the simulator gave"
     with pytest.raises(TrainingError, match=said):
-        training.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one)))
+        making.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one)))
+
+
+def crash_once(crashed: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        crashed.touch(exist_ok=False)
+        crash()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with_it_alone(
+    tmp_path: Path,
+) -> None:
+    crashes = functools.partial(crash_once, tmp_path / "crashed")
+    asked = config("a2c", None, env=functools.partial(Flaky, crashes), steps=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(making, "PROBE_STEPS", 100)
+        result = algorithms.named("a2c").train(asked, run=tmp_path / "run")
+    assert result.ended == "20 steps are done"
+    assert (tmp_path / "crashed").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_environment_that_hangs_before_the_first_update_is_told_of_when_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "PROBE_STEPS", 100)
+    asked = config("a2c", hang, minutes=0.02)
+    with pytest.raises(
+        TrainingError, match=r"not played 100 random steps in 0.02 minutes: does it"
+    ):
+        algorithms.named("a2c").train(asked, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class OnlyTogether(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Cannot reset one of its environments alone."""
+
+    def __init__(self, num_envs: int):
+        self.num_envs = num_envs
+        self.single_observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if options:
+            raise ValueError("no options")
+        return np.zeros((self.num_envs, 1), np.float32), {}
+
+
+@pytest.mark.usefixtures("local")
+def test_what_an_environment_cannot_do_is_told_before_there_is_a_folder(tmp_path: Path) -> None:
+    asked = config("a2c", None, env=OnlyTogether, random_start=5)
+    with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
+        algorithms.named("a2c").train(asked, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import a2c, checkpoint, metrics, models, training
+from remotely_rl import a2c, checkpoint, making, metrics, models, training
 from remotely_rl.acting import Rollout
 from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Episode
@@ -285,6 +285,34 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> No
     assert checkpoint.load(path)["n"] == 1
 
 
+@pytest.mark.parametrize(("number", "age"), [(1, "an earlier"), (1000, "a later")])
+def test_a_checkpoint_of_another_version_is_refused_with_both_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, age: str
+) -> None:
+    ours = checkpoint.FORMAT
+    monkeypatch.setattr(checkpoint, "FORMAT", number)
+    checkpoint.save(tmp_path / "checkpoint.pt", {})
+    monkeypatch.undo()
+    said = f"written by {age} version of remotely_rl: it has format {number}, .* format {ours}"
+    with pytest.raises(TrainingError, match=said):
+        checkpoint.load(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.usefixtures("local")
+def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
+    # If this fails, raise checkpoint.FORMAT and change what is here: older runs are refused then.
+    a2c.train(TRAINED, run=tmp_path / "run")
+    content = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    assert checkpoint.FORMAT == 2
+    assert content.keys() == {
+        "format", "algorithm", "env", "learner", "counters", "recent", "random", "actors",
+        "times_resumed",
+    }  # fmt: skip
+    assert content["learner"].keys() == {
+        "version", "rate", "scale", "model", "optimizer", "random", "cuda_random",
+    }  # fmt: skip
+
+
 def test_the_half_of_a_checkpoint_that_a_killed_run_left_does_not_hurt(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     half = folder.checkpoint.with_suffix(".pt.tmp")
@@ -499,7 +527,7 @@ def test_why_new_games_begin_after_a_resume_is_told(
         (lambda f: None, "toy", "Acrobot-v1", "is a run on CartPole-v1, not on Acrobot-v1"),
         (lambda f: f.checkpoint.unlink(), "toy", "CartPole-v1", "has no checkpoint"),
         (lambda f: f.checkpoint.write_bytes(b"?"), "toy", "CartPole-v1", "no checkpoint that can"),
-        (lambda f: torch.save({}, f.checkpoint), "toy", "CartPole-v1", "not a checkpoint of this"),
+        (lambda f: torch.save({}, f.checkpoint), "toy", "CartPole-v1", "is no checkpoint of"),
         (lambda f: f.config.unlink(), "toy", "CartPole-v1", "is no run folder"),
         (lambda f: f.config.write_text("{"), "toy", "CartPole-v1", "cannot be read"),
         (lambda f: f.config.write_text("{}"), "toy", "CartPole-v1", "says neither algorithm nor"),
@@ -549,7 +577,7 @@ def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path:
 
 def test_statistics_begin_with_random_play_where_there_is_something_to_normalise() -> None:
     config = a2c.Config(env=toys.Counting)
-    learner = training.make_learner(config)
+    learner = making.make_learner(config)
     assert learner.model.state_dict()["normaliser.count"].item() > 0
 
     class Plain(models.MLP):
@@ -562,4 +590,4 @@ def test_statistics_begin_with_random_play_where_there_is_something_to_normalise
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Environments, "play_at_random", play_at_random)
-        training.make_learner(config, Plain)
+        making.make_learner(config, Plain)

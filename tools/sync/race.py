@@ -23,8 +23,8 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl import a3c, metrics, models, sampler, sharing
 from remotely_rl.acting import Actor
+from remotely_rl.making import make_learner
 from remotely_rl.sync.server import ParameterServer, Worker
-from remotely_rl.training import make_learner
 from tools import tables
 from tools.bench.benchmark import ROOT
 

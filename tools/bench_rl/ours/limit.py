@@ -22,7 +22,7 @@ from remotely_rl import environments
 from remotely_rl.algorithms import a2c
 from remotely_rl.environments import Atari
 from remotely_rl.learner import Lesson, Rows
-from remotely_rl.training import make_learner
+from remotely_rl.making import make_learner
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 
