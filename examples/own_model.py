@@ -36,7 +36,7 @@ class Model(nn.Module):
 
 def main(minutes: float = 1.0) -> None:
     torch.manual_seed(1)
-    config = ppo.Config(env="CartPole-v1", minutes=minutes, target=475.0, reward_clip=0, gamma=0.99)
+    config = ppo.Config(env="CartPole-v1", minutes=minutes, target=475.0)
     result = ppo.train(config, model=Model)
     print(evaluation.evaluate(result.run, episodes=20, model=Model))
 

@@ -119,4 +119,4 @@ def _scouted(config: Common, attempt: int, until: float | None) -> Sight:
     finally:
         sampler.drop(call)
         with contextlib.suppress(remotely.RemotelyError):
-            remotely.close(scout)
+            remotely.kill(scout)

@@ -36,8 +36,7 @@ TASKS = {
 
 # What differs from the defaults, which are Pong's: by problem, and by problem and algorithm.
 COMMON: dict[str, Any] = {
-    "actors": 2, "envs_per_actor": 8, "reward_clip": 0.0, "scale_values": True, "interval_s": 2.0,
-    "learner_threads": 1, "random_start": 0,
+    "actors": 2, "envs_per_actor": 8, "interval_s": 2.0, "learner_threads": 1, "random_start": 0,
 }  # fmt: skip
 PROBLEMS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
@@ -64,7 +63,7 @@ ONE_PASS: dict[str, Any] = {
     "trajectory_steps": 16, "learning_rate": 2e-3, "learning_rate_end": 5e-4, "standardise": True,
 }  # fmt: skip
 SHARED: dict[str, Any] = {
-    "actors": 4, "envs_per_actor": 4, "scale_values": False, "optimizer": "adam",
+    "actors": 4, "envs_per_actor": 4, "optimizer": "adam",
 }  # fmt: skip
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "a2c": {**ONE_PASS, "scale_rate": False},
@@ -95,15 +94,14 @@ APART: dict[str, Any] = {
     **LONG_PIECES, "learning_rate_end": 5e-4, "decay_steps": 1_000_000, "random_start": 200,
     "entropy": 0.02, "entropy_end": 0.02,
 }  # fmt: skip
-# Without values in units of their own the gradient's bound is filled by the value's error.
-OWN_VALUES: dict[str, Any] = {
-    "learning_rate": 2e-3, "learning_rate_end": 7e-4, "standardise": True, "value_weight": 0.005,
+SHORTER: dict[str, Any] = {
+    "learning_rate": 2e-3, "learning_rate_end": 7e-4, "standardise": True,
 }  # fmt: skip
 LATE = {"LunarLander-v3": LONG_PIECES, "Pendulum-v1": APART}
 BOTH = {
     (algorithm, env): {**differing, **more}
     for env, differing in LATE.items()
-    for algorithm, more in {"a2c": {}, "a3c": OWN_VALUES}.items()
+    for algorithm, more in {"a2c": {}, "a3c": SHORTER}.items()
 }
 UNFIT = {("n_step_q", "Pendulum-v1")}  # its actions are numbered
 

@@ -309,7 +309,7 @@ def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
         "times_resumed",
     }  # fmt: skip
     assert content["learner"].keys() == {
-        "version", "rate", "scale", "model", "optimizer", "random", "cuda_random",
+        "version", "rate", "rate_given", "scale", "model", "optimizer", "random", "cuda_random",
     }  # fmt: skip
 
 
