@@ -51,7 +51,7 @@ def two_categoricals(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
 
 def gaussian(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     mean, log_deviation = policy.chunk(2, -1)
-    torchs: Any = Independent(Normal(mean, log_deviation.exp()), 1)
+    torchs: Any = Independent(Normal(mean, (log_deviation - 1).exp()), 1)
     return torchs.log_prob(action), torchs.entropy()
 
 
@@ -94,12 +94,12 @@ def test_two_coins_at_once_have_the_product_of_their_probabilities() -> None:
 
 def test_a_gaussian_has_the_numbers_worked_by_hand() -> None:
     one = Continuous((-1.0,), (1.0,), (1,))
-    at_zero = torch.tensor([0.0, 0.0])  # mean 0, deviation 1
+    at_zero = torch.tensor([0.0, 1.0])  # mean 0, deviation 1
     half_log_2_pi = 0.5 * math.log(2 * math.pi)
     density = one.log_prob(at_zero, torch.tensor([1.0])).item()
     assert density == pytest.approx(-0.5 - half_log_2_pi)
     assert one.entropy(at_zero).item() == pytest.approx(0.5 + half_log_2_pi)
-    twice_as_wide = torch.tensor([3.0, math.log(2.0)])
+    twice_as_wide = torch.tensor([3.0, 1 + math.log(2.0)])
     density = one.log_prob(twice_as_wide, torch.tensor([1.0])).item()
     assert density == pytest.approx(-0.5 - math.log(2) - half_log_2_pi)
     assert one.mode(twice_as_wide).tolist() == [3.0]
@@ -147,7 +147,7 @@ def test_choices_are_drawn_apart_from_each_other() -> None:
 
 
 def test_vectors_are_drawn_with_the_mean_and_deviation_that_the_policy_names() -> None:
-    numbers = torch.tensor([1.0, -2.0, 0.0, math.log(0.1)])
+    numbers = torch.tensor([1.0, -2.0, 1.0, 1 + math.log(0.1)])
     action = draws(VECTOR, numbers, 40_000)
     torch.testing.assert_close(action.mean(0), torch.tensor([1.0, -2.0]), atol=0.025, rtol=0)
     torch.testing.assert_close(action.std(0), torch.tensor([1.0, 0.1]), atol=0, rtol=0.02)
