@@ -120,6 +120,11 @@ class Common:
         """
 
     @property
+    def processes(self) -> int:
+        """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
+        return self.actors
+
+    @property
     def steps_an_update(self) -> int:
         """How many steps the optimizer takes on a batch."""
         return 1

@@ -88,7 +88,7 @@ def look_at(config: Common) -> Sight:
     """
     environments.check_is_known(config.env)  # what is told at once needs no cluster
     device_of(config.device)
-    sampler.connect(config.actors)
+    sampler.connect(config.processes)
     until = time.monotonic() + config.minutes * 60 if config.minutes else None
     for attempt in range(PROBES):
         try:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import models, sampler, sync
+from remotely_rl import models, sync
 from remotely_rl.acting import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
@@ -245,7 +245,6 @@ def _serve(
     session: "Session", learner: SharedLearner, make_work: Callable[[int], SegmentWork]
 ) -> ParameterServer:
     session.restore(learner)
-    sampler.connect(learner.config.actors)
     torch.set_num_threads(1)  # the workers have the cores
 
     def hire(number: int) -> Worker:

@@ -39,7 +39,6 @@ from remotely_rl import (
     checkpoint,
     models,
     run_folder,
-    sampler,
     threads,
 )
 from remotely_rl.acting import Actor, Rollout
@@ -374,7 +373,6 @@ def _crew_of(session: Session) -> Samplers[Rollout]:
     def hire(number: int) -> Actor:
         return Actor(config, model, session.stream_of(number), number >= (config.actors or 1))
 
-    sampler.connect(config.actors)
     return Samplers(
         hire,
         config.actors or 1,

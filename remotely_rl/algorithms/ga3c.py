@@ -36,7 +36,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -54,7 +54,7 @@ from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.failures import LOST
 from remotely_rl.learner import Done, Learner, Losses, Rows
-from remotely_rl.sampler import Samplers, Stream, connect
+from remotely_rl.sampler import Samplers, Stream
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory, stack
 from remotely_rl.tuner import Tuner
@@ -92,6 +92,15 @@ class Config(SeveralPasses):
 
     # Long enough for a return, short enough not to grow old.
     trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 32
+
+    @property
+    def most(self) -> int:
+        """Agents, at most."""
+        return max(self.actors, self.most_agents) if self.adjust_s else self.actors
+
+    @property
+    def processes(self) -> int:
+        return self.most + 1  # the Brain
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         if models.is_recurrent(model):
@@ -397,16 +406,17 @@ def train(
     `training.begin` says what the arguments are.  A seed does not repeat a run: who is
     answered with whom is up to the machine.
     """
-    with training.begin("ga3c", Config, config, model, run, resume) as session:
+    with (
+        ExitStack() as after,
+        training.begin("ga3c", Config, config, model, run, resume) as session,
+    ):
         learner = session.learner
         assert isinstance(learner.config, Config)
         config = learner.config
-        adjusted = config.adjust_s > 0
-        most = max(config.actors, config.most_agents) if adjusted else config.actors
-        connect(most + 1)
         on_gpu = learner.device.type == "cuda"
         made: Any = remotely.options(brain_of(config), gpus=int(on_gpu))
         brain = made(config, models.on_cpu(learner.model), learner.actions)
+        after.callback(_end, brain)  # once the session has saved what it has learnt
         session.restore(FarLearner(brain, learner.model))
 
         def hire(number: int) -> Agent:
@@ -417,7 +427,9 @@ def train(
         counts = {"agents": config.actors, "predictors": config.predictors,
                   "trainers": config.trainers}  # fmt: skip
         cores = os.cpu_count() or 1
-        tuner = Tuner(counts, {"agents": most, "predictors": cores, "trainers": cores}, config.seed)
+        tuner = Tuner(
+            counts, {"agents": config.most, "predictors": cores, "trainers": cores}, config.seed
+        )
         window = Window(session.seconds() + WARM_UP_S, config.adjust_s)
         while not session.over():
             if played := agents.take(timeout_s=0.5):
@@ -430,12 +442,17 @@ def train(
                 session.learnt(numbers, staleness)
             session.tick()
             rate = window.add(len(report.updates), session.seconds())
-            if adjusted and rate is not None:
+            if config.adjust_s and rate is not None:
                 counts = tuner.judge(rate)
                 agents.resize(counts["agents"])
                 brain.resize(counts["predictors"], counts["trainers"])
                 session.say(f"{rate:.1f} updates a second; now {counts}")
     return session.result
+
+
+def _end(brain: Any) -> None:
+    with suppress(remotely.RemotelyError):
+        remotely.close(brain)
 
 
 @contextmanager

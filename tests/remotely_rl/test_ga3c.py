@@ -498,3 +498,16 @@ def test_in_processes_it_learns_while_the_numbers_of_each_are_tried_out(
     assert capsys.readouterr().out.count("updates a second; now {'agents': ") >= 2
     (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
     assert row["staleness_mean"] > 0  # nobody waits for anybody
+
+
+def test_a_run_has_room_for_the_brain_beside_all_agents() -> None:
+    assert dataclasses.replace(CONFIG, actors=64).processes == 65
+    tried = dataclasses.replace(CONFIG, actors=4, most_agents=100, adjust_s=1.0)
+    assert tried.processes == 101
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_ends_its_brain_once_it_is_saved(tmp_path: Path) -> None:
+    ga3c.train(dataclasses.replace(CONFIG, steps=300), run=tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+    assert not [actor for actor in remotely.status().actors if "Brain" in actor.name]

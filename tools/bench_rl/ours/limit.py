@@ -10,6 +10,7 @@ thread of torch; training as the learner does it, in one process with all cores.
 """
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -37,6 +38,7 @@ _barrier: Barrier  # of a process; it is inherited, and cannot be sent with a ca
 
 
 def main() -> None:
+    os.environ["REMOTELY_LOCAL"] = "1"  # a learner is made by a look at the game: without a cluster
     turn = asked()
     # Three parts, each of them as steady as a training is: half as long is long enough.
     window = Window(turn.window.warm_up_s / 2, turn.window.for_s / 2)

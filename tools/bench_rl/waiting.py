@@ -1,0 +1,139 @@
+"""How OpenMP's threads are to wait for each other: updates alone, and beside a busy process.
+
+    python -m tools.bench_rl.waiting --rounds 5      # on a machine that does nothing else
+
+Each way to wait is a process of its own, for OpenMP reads it once.  They take turns, so that what
+else the machine does falls on all alike; ratios are those of one round.  `remotely_rl/threads.py`
+says which way is taken, and why.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+# What is set in the environment, by the name of the way.
+WAYS: dict[str, dict[str, str]] = {
+    "as OpenMP comes": {},
+    "passive": {"OMP_WAIT_POLICY": "passive"},
+    "GOMP_SPINCOUNT=1000": {"GOMP_SPINCOUNT": "1000"},
+    "GOMP_SPINCOUNT=10000": {"GOMP_SPINCOUNT": "10000"},
+    "GOMP_SPINCOUNT=100000": {"GOMP_SPINCOUNT": "100000"},
+    "one thread": {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"},
+}
+SET = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
+# Side of the images, and rows of an update.
+WORK = [(84, 32), (84, 512), (42, 512)]
+READY = "ready"
+
+
+def serve() -> None:
+    """Takes steps of what is asked for on stdin; tells the milliseconds of one."""
+    import torch  # noqa: PLC0415 - where it is measured alone: remotely_rl would set the way
+
+    from remotely_rl import models  # noqa: PLC0415
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+    networks = {side: models.fitting((4, side, side))((4, side, side), 6) for side, _ in WORK}
+    optimizers = {
+        side: torch.optim.Adam(network.parameters(), lr=1e-5, fused=True)
+        for side, network in networks.items()
+    }
+    images = {(side, rows): torch.randint(0, 256, (rows, 4, side, side), dtype=torch.uint8)
+              for side, rows in WORK}  # fmt: skip
+
+    def step(side: int, rows: int) -> None:
+        policy, value = networks[side](images[side, rows])
+        loss = policy.log_softmax(-1).square().mean() + value.square().mean()
+        optimizers[side].zero_grad()
+        loss.backward()
+        optimizers[side].step()
+
+    for side, rows in WORK:
+        step(side, rows)
+    print(READY, flush=True)
+    for line in sys.stdin:
+        side, rows, for_s = json.loads(line)
+        step(side, rows)
+        began, count = time.perf_counter(), 0
+        while count < 3 or time.perf_counter() < began + for_s:
+            step(side, rows)
+            count += 1
+        print(1000 * (time.perf_counter() - began) / count, flush=True)
+
+
+@contextlib.contextmanager
+def busy(is_busy: bool) -> Iterator[None]:
+    """Within it another process takes a core, if asked for."""
+    command = [sys.executable, "-c", "while True: pass"]
+    other = subprocess.Popen(command) if is_busy else None
+    yield
+    if other is not None:
+        other.kill()
+        other.wait()
+
+
+def measure(rounds: int, for_s: float) -> dict[tuple[int, int, str, bool], list[float]]:
+    """Milliseconds of an update, a number a round, by side, rows, way, and whether it is busy."""
+    bare = {name: value for name, value in os.environ.items() if name not in SET}
+    command = [sys.executable, "-c", "from tools.bench_rl import waiting; waiting.serve()"]
+    servers = {
+        way: subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**bare, **given}
+        )
+        for way, given in WAYS.items()
+    }
+    found: dict[tuple[int, int, str, bool], list[float]] = {}
+    for server in servers.values():
+        assert server.stdout is not None
+        assert server.stdout.readline().strip() == READY
+    for _ in range(rounds):
+        for is_busy in (False, True):
+            with busy(is_busy):
+                for side, rows in WORK:
+                    for way, server in servers.items():
+                        assert server.stdin is not None
+                        assert server.stdout is not None
+                        print(json.dumps([side, rows, for_s]), file=server.stdin, flush=True)
+                        ms = float(server.stdout.readline())
+                        found.setdefault((side, rows, way, is_busy), []).append(ms)
+    for server in servers.values():
+        server.communicate()
+    return found
+
+
+def middle(numbers: list[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(numbers):.2f} ({min(numbers):.2f}-{max(numbers):.2f})"
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench_rl.waiting",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    asked = parser.parse_args()
+    found = measure(asked.rounds, asked.seconds)
+    print("| update | way | alone, ms | of passive | beside a busy process, ms | slower by |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for side, rows in WORK:
+        passive = found[side, rows, "passive", False]
+        for way in WAYS:
+            alone, beside = (found[side, rows, way, is_busy] for is_busy in (False, True))
+            of_passive = [one / other for one, other in zip(alone, passive, strict=True)]
+            slower = [one / other for one, other in zip(beside, alone, strict=True)]
+            cells = map(middle, (alone, of_passive, beside, slower))
+            print(f"| {side}x{side}, {rows} rows | {way} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
