@@ -76,6 +76,8 @@ BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 LOOK_S = 0.002
+LOOKS_PUT_OFF = 5  # in a row, for a program that submits on and on
+LONGEST_POLL_MS = 2**31 - 1  # that poll takes: 24 days
 log = logging.getLogger("remotely")
 
 HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further ones may travel
@@ -113,6 +115,7 @@ class Channel:
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False  # the loop receives
         self._looking = False  # the loop is going to look
+        self._looks_put_off = 0
         self._attending = False  # the loop is going to attend
         self._busy = False  # somebody used the socket since
         self._soon = True  # the last answer came soon
@@ -196,11 +199,11 @@ class Channel:
                 self._settle(future)
                 future.lose(self._ended(False))
                 future.tell()
-            elif came and not (me := delivery.of_this_thread()).hands_over:
-                delivery.hand_over(me)
+            elif came:
+                delivery.hand_over(delivery.of_this_thread())
         except BaseException:  # it cannot be sent, or we are interrupted
             self._withdraw(future, None if left else loan)
-            self._leave_to_loop(delivery.of_this_thread().arrived)
+            self._leave_to_loop(delivery.of_this_thread())
             raise
 
     def send_file(self, digest: str, content: bytes, future: CallFuture[None]) -> None:
@@ -244,10 +247,13 @@ class Channel:
                         self._drain(arrived)  # sending may have swallowed its edge
                     elif here:
                         self._arm()
+                        if left_s == 0.0:  # nobody has the time to wait for who leads
+                            self._after_send(arrived)
                 # A handler may have interrupted us with the lock held: it is to be let go of.
                 held = self._lock._release_save() if self._lock._is_owned() else None  # type: ignore[attr-defined]
                 try:
-                    if not arrived:
+                    # A handler may also have had our reply taken in, just before we led.
+                    if not arrived and not future.answered:
                         if leads:
                             self._sleep(poll, wake, begin, left_s)
                         else:  # somebody else receives it, or is completing it at this moment
@@ -265,7 +271,7 @@ class Channel:
         except BaseException:
             if leads and self._leader == wake:
                 self._leader = outer
-            self._leave_to_loop(arrived)
+            self._leave_to_loop(me)
             raise
         finally:
             me.waits = within
@@ -286,14 +292,18 @@ class Channel:
                     self._drain(me.arrived)
             delivery.hand_over(me)
         except BaseException:
-            self._leave_to_loop(me.arrived)
+            self._leave_to_loop(me)
             raise
 
     def attend_soon(self) -> None:
         """The same, but complete nothing on this thread, which may hold a lock."""
         if not self._attending and (self._held or not self._armed):
             self._attending = True
-            self._loop.call(self._attend)
+            try:
+                self._loop.call(self._attend)
+            except BaseException:  # interrupted on the way
+                self._attending = False
+                raise
 
     def _attend(self) -> None:
         self._attending = False
@@ -320,36 +330,48 @@ class Channel:
 
         If the end was `asked` for, futures that nobody looks at are not told of.
         """
+        if self._ended is not None:
+            return
         me = delivery.of_this_thread()
-        with shield:
-            with self._lock:
-                if self._ended is not None:
-                    return
-                self._drain(me.arrived)  # what arrived before the end counts
-                self._ended = ended
-                may_have_left = self._may_have_left()
-                pending, self._pending = self._pending, {}
-                self._unsent.update(self._held)
-                if self._leader is not None:  # it cannot leave, and close its descriptor, meanwhile
-                    os.eventfd_write(self._leader, 1)
-                self._disarm()
-                self._socket.disable_monitor()
-                self._loop.call(self._close_monitor)  # whose thread it belongs to
-                self._socket.close(linger=0)
-            for future in pending.values():
-                self._settle(future)
-                if asked:
-                    future.on_unseen = None
-                error = ended(may_have_left and future.call_id not in self._unsent)
-                try:
-                    future.lose(error)
-                except Exception:  # no thread for its retry, say: the others are to end even so
-                    log.exception("%s could not be tried again", future.what)
-                    CallFuture.lose(future, error)
-            self._partner = None
-        self._tell(deque(pending.values()))
-        if not me.hands_over:
-            delivery.hand_over(me)
+        to_tell: deque[CallFuture[Any]] = deque()
+        try:
+            with shield:
+                to_tell.extend(self._end(ended, asked, me.arrived))
+        except BaseException:  # an interrupt that was put off is raised at the shield's end
+            self._loop.call(lambda: self._tell(to_tell))
+            self._leave_to_loop(me)
+            raise
+        self._tell(to_tell)
+        delivery.hand_over(me)
+
+    def _end(self, ended: Ended, asked: bool, arrived: Arrived) -> list[CallFuture[Any]]:
+        """Return the calls that it has ended, whose callbacks are to run."""
+        with self._lock:
+            if self._ended is not None:
+                return []
+            self._drain(arrived)  # what arrived before the end counts
+            self._ended = ended
+            may_have_left = self._may_have_left()
+            pending, self._pending = self._pending, {}
+            self._unsent.update(self._held)
+            if self._leader is not None:  # it cannot leave, and close its descriptor, meanwhile
+                os.eventfd_write(self._leader, 1)
+            self._disarm()
+            self._socket.disable_monitor()
+            self._loop.call(self._close_monitor)  # whose thread it belongs to
+            self._socket.close(linger=0)
+        for future in pending.values():
+            self._settle(future)
+            if asked:
+                future.on_unseen = None
+            error = ended(may_have_left and future.call_id not in self._unsent)
+            try:
+                future.lose(error)
+            except Exception:  # no thread for its retry, say: the others are to end even so
+                log.exception("%s could not be tried again", future.what)
+                CallFuture.lose(future, error)
+        self._partner = None
+        return [*pending.values()]
 
     def _tell(self, ended: deque[CallFuture[Any]]) -> None:
         """Run the done-callbacks of calls that have ended.  Who is interrupted in one, leaves the
@@ -477,7 +499,7 @@ class Channel:
                 os.sched_yield()  # libzmq's own threads, ours and the actor's, need a core
                 ready = poll.poll(0)
         if not ready:
-            ready = poll.poll(None if left_s is None else left_s * 1000)
+            ready = poll.poll(None if left_s is None else min(left_s * 1000, LONGEST_POLL_MS))
         if any(fd == wake for fd, _ in ready):
             os.eventfd_read(wake)
 
@@ -498,24 +520,29 @@ class Channel:
             self._flush(me.arrived)
             # Who leads looks after the rest when it leaves.
             if self._leader is None and self._ended is None and self._pending:
-                if self._busy:
+                if self._busy and self._looks_put_off < LOOKS_PUT_OFF:
+                    self._looks_put_off += 1
                     self._busy, self._looking = False, True
                     self._loop.after(LOOK_S, self._look)
                 else:
+                    self._looks_put_off = 0
                     self._arm()
                     self._drain(me.arrived)
         delivery.hand_over(me)
 
-    def _leave_to_loop(self, arrived: Arrived) -> None:
+    def _leave_to_loop(self, me: delivery.OfThread) -> None:
         """Have what this thread was interrupted in be done to its end."""
-        rest = [*arrived]
-        arrived.clear()
-        self._loop.call(partial(self._mend, rest))
+        with shield:
+            rest = [*me.arrived], [*me.to_tell]
+            me.arrived.clear()
+            me.to_tell.clear()
+            self._loop.call(partial(self._mend, *rest))
 
-    def _mend(self, rest: list[delivery.Arrival]) -> None:
+    def _mend(self, arrived: list[delivery.Arrival], to_tell: list[CallFuture[Any]]) -> None:
         """On the loop's thread: whatever was to be done, or seen to, is."""
         me = delivery.of_this_thread()
-        me.arrived.extend(rest)
+        me.arrived.extend(arrived)
+        me.to_tell.extend(to_tell)
         with self._lock:
             self._looking = False
             self._send_held()

@@ -1,10 +1,14 @@
 """Replies that a thread has taken from a socket and has yet to hand over to their futures.
 
-They stay in the thread's own deque until that is done.  So an interrupt loses none of them: whoever
-is interrupted leaves what is there to the loop's thread (channel.py).  And a done-callback, or a
-signal handler, that waits for a call whose reply has been taken already finds it here.
+They stay in the thread's own deques until that is done.  So an interrupt loses none of them:
+whoever is interrupted leaves what is there to the loop's thread (channel.py).  And a done-callback,
+or a signal handler, that waits for a call whose reply has been taken already finds it here.
 
-To hand over one may therefore be begun twice, and is written so that this does no harm.
+All outcomes are delivered before any done-callback runs: no thread whose reply is here waits for a
+user's code.  And a callback that itself waits delivers what comes meanwhile, and leaves what is to
+be told to the hand-over that it is called from: they do not nest, a level for each.
+
+To hand over one may be begun twice, and is written so that this does no harm.
 """
 
 import os
@@ -41,6 +45,7 @@ class OfThread:
 
     def __init__(self) -> None:
         self.arrived: Arrived = deque()
+        self.to_tell: deque[CallFuture[Any]] = deque()  # delivered; their callbacks are to run
         self.hands_over = False
         self.waits = False
         self._wake = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
@@ -58,23 +63,40 @@ def of_this_thread() -> OfThread:
         return own
 
 
+def _after_fork() -> None:
+    """The parent's replies, and its descriptors, are the parent's."""
+    global _local
+    _local = threading.local()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def hand_over(own: OfThread) -> None:
     """Hand over all that a thread has taken.  Not with a lock held: it runs a user's code."""
-    arrived = own.arrived
-    within, own.hands_over = own.hands_over, True
+    arrived, to_tell = own.arrived, own.to_tell
+    while arrived:
+        try:
+            arrival = arrived[0]
+        except IndexError:  # a signal handler that waited has delivered them all
+            break
+        receiver, future, message = arrival
+        receiver.deliver(future, message)
+        to_tell.append(future)
+        if arrived and arrived[0] is arrival:  # else a signal handler has been here
+            arrived.popleft()
+    if own.hands_over:
+        return
+    own.hands_over = True
     try:
-        while arrived:
-            try:
-                arrival = arrived[0]
-            except IndexError:  # a signal handler that waited has done all of this
-                break
-            receiver, future, message = arrival
-            receiver.deliver(future, message)
-            future.tell()
-            if arrived and arrived[0] is arrival:  # else a wait within it has done all of this
-                arrived.popleft()
+        while to_tell:
+            told: CallFuture[Any] = to_tell[0]
+            told.tell()
+            if to_tell and to_tell[0] is told:  # else an interrupted wait left them to the loop
+                del to_tell[0]
     finally:
-        own.hands_over = within
+        own.hands_over = False
 
 
 def error_of(message: wire.Message) -> BaseException:

@@ -107,11 +107,13 @@ class CallFuture(Future[R]):
         Small calls are held for a moment while many are in flight; any other has left already.
         """
         receiver = self.receiver
-        with shield:
-            if self.answered or receiver is None or not receiver.recall(self):
-                return self.cancelled()
-            self._settle("CANCELLED_AND_NOTIFIED", None, None)
-        self.tell()
+        try:
+            with shield:
+                if self.answered or receiver is None or not receiver.recall(self):
+                    return self.cancelled()
+                self._settle("CANCELLED_AND_NOTIFIED", None, None)
+        finally:  # an interrupt that was put off is raised at the shield's end
+            self.tell()
         return True
 
     def cancelled(self) -> bool:
@@ -195,9 +197,10 @@ class CallFuture(Future[R]):
     def _run(self, callback: Callable[[Future[R]], object]) -> None:
         try:
             callback(self)
-        except (Exception, SystemExit) as error:
-            # An exit would end whatever thread is telling, maybe the client's loop, in silence.
-            if isinstance(error, SystemExit) and _is_main_thread():
+        except BaseException as error:
+            # Ctrl-C and exits are the main thread's.  Any other, maybe the client's loop, would end
+            # of a KeyboardInterrupt that the method raised, say, and that the callback has met.
+            if isinstance(error, KeyboardInterrupt | SystemExit) and _is_main_thread():
                 raise
             log.exception("a done-callback of %s failed", self.what)
 

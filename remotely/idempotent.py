@@ -16,6 +16,7 @@ from remotely import checks
 from remotely.errors import ActorDied, WorkerLost
 from remotely.future import CallFuture
 from remotely.hints import suggests
+from remotely.shield import shield
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,9 +73,11 @@ class RetriedFuture(CallFuture[Any]):
 
     def send_again(self) -> None:
         """Wait for the actor's next life, and call it."""
-        assert self._again is not None
+        again = self._again
+        if again is None:  # it was settled in the line, as part of a deadlock say
+            return
         try:
-            self._again(self)
+            again(self)
         except Exception as error:
             super().lose(error.with_traceback(None))
             self.tell()
@@ -99,15 +102,19 @@ class Lines:
     def add(self, future: RetriedFuture) -> None:
         """Have a call sent again.  Raises RuntimeError if no thread can be started."""
         actor = id(future.keep)  # which lives while one of its calls waits
-        with self._lock:
+        with shield, self._lock:  # a signal handler may lose calls too
             if (line := self._lines.get(actor)) is not None:
                 line.append(future)
                 return
+            self._lines[actor] = deque((future,))
             thread = threading.Thread(
                 target=self._serve, args=(actor,), name="remotely-retry", daemon=True
             )
-            thread.start()  # it waits for the lock
-            self._lines[actor] = deque((future,))
+            try:
+                thread.start()
+            except RuntimeError:
+                del self._lines[actor]
+                raise
 
     def _serve(self, actor: int) -> None:
         while True:

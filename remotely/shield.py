@@ -54,7 +54,11 @@ class Shield:
                         _signal.signal(number, self._put_off)
             except BaseException:  # of one that we had not come to yet
                 self._depth = 0
-                self._restore()
+                try:
+                    self._restore()
+                finally:
+                    if self._late:
+                        self._catch_up()
                 raise
 
     def __exit__(self, *_: object) -> None:
@@ -67,6 +71,12 @@ class Shield:
             finally:
                 if self._late:
                     self._catch_up()
+
+    def forget(self) -> None:
+        """In a fork: the section that the main thread may have been in is not gone on with here."""
+        self._depth = 0
+        self._late.clear()
+        self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number not in self._late:
@@ -157,6 +167,7 @@ _main = threading.main_thread().ident
 def _after_fork() -> None:
     global _main
     _main = threading.get_ident()
+    shield.forget()
 
 
 if hasattr(os, "register_at_fork"):

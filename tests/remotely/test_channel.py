@@ -1,5 +1,6 @@
 """Who receives, when several threads use the connection to one actor."""
 
+import os
 import select
 import signal
 import threading
@@ -23,6 +24,9 @@ NO_LATER_THAN_S = 10.0
 class Echo:
     def echo(self, value: Any) -> Any:
         return value
+
+    def give_up(self) -> None:
+        raise KeyboardInterrupt
 
     def echo_once_there_is(self, path: Path, value: Any) -> Any:
         while not path.exists():
@@ -84,10 +88,11 @@ def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_o
 
 def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(embedded: None) -> None:
     echo = Echo()
-    echo.echo(0)  # the answer to its construction has been taken
+    echo.echo(0)
     line = echo._remotely_remote.channel
-    future = echo.echo.submit(1)
+    wait_until(lambda: not line._pending, "what opened the line is answered too")
     with line._lock:  # nobody else takes it
+        future = echo.echo.submit(1)
         wait_until(lambda: sockets.readable(line._socket), "the reply is there")
         assert future.result(timeout=0) == 1
 
@@ -138,3 +143,93 @@ def test_a_handler_that_waits_for_another_actor_does_not_keep_the_word_for_its_o
 
 def is_readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
+
+
+def test_callbacks_that_call_and_wait_do_not_nest_however_many_replies_are_there(
+    embedded: None,
+) -> None:
+    echo, other = Echo(), Echo()
+    told: list[int] = []
+    futures = [echo.echo.submit(number) for number in range(400)]
+    for future in futures:
+        future.add_done_callback(lambda future: told.append(other.echo(future.result())))
+    wait_until(lambda: len(told) == 400, "every callback has run")
+    assert sorted(told) == [*range(400)]
+
+
+def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client(
+    embedded: None,
+) -> None:
+    echo = Echo()
+    told: list[int] = []
+    echo.give_up.submit().add_done_callback(lambda future: future.result())
+    wait_until(lambda: not echo._remotely_remote.channel._pending, "it is answered")
+    echo.echo.submit(1).add_done_callback(lambda future: told.append(future.result()))
+    wait_until(lambda: told == [1], "a later callback runs")
+
+
+def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slept_on(
+    embedded: None, tmp_path: Path
+) -> None:
+    echo = Echo()
+    echo.echo(0)
+    line = echo._remotely_remote.channel
+    late = tmp_path / "late"
+
+    class Pending(dict[int, Any]):
+        strikes = False
+
+        def get(self, *given: Any) -> Any:
+            found = super().get(*given)
+            if self.strikes and threading.current_thread() is threading.main_thread():
+                self.strikes = False
+                wait_until(lambda: sockets.readable(line._socket), "the reply is there")
+                signal.raise_signal(signal.SIGUSR1)
+            return found
+
+    def take_in(number: int, frame: object) -> None:
+        second.add_done_callback(lambda _: None)
+
+    before = signal.signal(signal.SIGUSR1, take_in)
+    try:
+        with line._lock:
+            wait_until(lambda: not line._pending, "what opened the line is answered too")
+            pending = line._pending = Pending(line._pending)
+            first = echo.echo.submit(1)
+            second = echo.echo_once_there_is.submit(late, 2)
+            line._busy = True
+            pending.strikes = True
+        assert first.result(NO_LATER_THAN_S) == 1
+        assert not second.done()
+        late.touch()
+        assert second.result(NO_LATER_THAN_S) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_fork_does_not_hear_the_words_that_wake_its_parent(embedded: None) -> None:
+    ours = delivery.of_this_thread().wake
+    if (child := os.fork()) == 0:
+        os.eventfd_write(delivery.of_this_thread().wake, 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert select.select([ours], [], [], 0)[0] == []
+
+
+def test_a_result_in_centuries_is_waited_for_too(embedded: None) -> None:
+    echo = Echo()
+    assert echo.echo.submit(1).result(timeout=threading.TIMEOUT_MAX) == 1
+
+
+def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(embedded: None) -> None:
+    echo = Echo()
+    echo.echo(0)
+    line = echo._remotely_remote.channel
+    future = echo.echo.submit(1)
+
+    def look_while_busy() -> bool:
+        line._busy = True
+        line._loop.call(line._look)
+        return future.done()
+
+    wait_until(look_while_busy, "it is done")
