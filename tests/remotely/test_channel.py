@@ -230,6 +230,6 @@ def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(embedded: Non
     def look_while_busy() -> bool:
         line._busy = True
         line._loop.call(line._look)
-        return future.done()
+        return bool(future.done())
 
     wait_until(look_while_busy, "it is done")
