@@ -50,8 +50,10 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {
         "gamma": 0.9,
         "trace_decay": 0.95,
-        "entropy": 0.0,
-        "entropy_end": 0.0,
+        # Without, the deviation, which is 0.37 at first, shrinks before there is anything to be
+        # sure of: a seed of IMPALA was at -540 after 670,000 steps.
+        "entropy": 0.01,
+        "entropy_end": 0.01,
         "decay_steps": 400_000,
     },
     "LunarLander-v3": {"gamma": 0.999, "trace_decay": 0.98, "entropy": 0.01},
