@@ -7,6 +7,16 @@ by Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811): all actors step in l
 The learning rate holds for 16 environments; with more, gradients are less noisy, and it
 grows with the square root of their number (their section 4).  `random_start` sets the
 environments apart at first, so that a batch does not hold the same moment of every game.
+
+Where it differs from the second paper:
+
+    actors compute with copies of the network, where theirs ask one GPU
+    pieces of 8 steps, where theirs have 5
+    Adam, where theirs is RMSProp, and a rate that falls to a seventh; theirs is constant
+    entropy's weight falls from 0.004 to 0.001; theirs is 0.01
+    an environment whose episode has ended is reset at once; theirs waits for the update
+    an episode that was truncated bootstraps, and the input is normalised
+    values are learnt in units of their own deviation where rewards are not clipped
 """
 
 import dataclasses

@@ -6,10 +6,22 @@ acted.  So one ratio corrects for both, for the actors' being behind and for the
 own passes, and its clip bounds how far the policy goes from where the data came from.
 (Petrenko et al. 2020, https://arxiv.org/abs/2006.11751, section 3; RLlib's APPO.)
 
-Sample Factory's own default is GAE by the values found in acting: `v_trace=False`.
-
 Where IMPALA weighs each advantage by V-trace's rho, the ratio here is not cut off at 1: an
 action that has become likelier since counts for more.
+
+Where it differs from Sample Factory:
+
+    values are V-trace's by default; theirs are GAE's, found in acting, as with `v_trace=False`
+    an actor computes with a copy of the network that stays the same for a trajectory; theirs
+        ask policy workers, whose parameters may change in the middle of one
+    the ratio is held within 1 - 0.2 and 1 + 0.2; theirs within 1 / 1.1 and 1.1
+    an update makes three passes in four minibatches; theirs is one step
+    the rate is steered; theirs is constant
+    values may move as far as they like; theirs are clipped around those found in acting
+
+The APPO of Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811) is another algorithm:
+several learners, each PPO with simulators of its own, that add up their steps of Adam in
+shared parameters and moments.  Nearest to it here is `a3c` with `clip` and `passes`.
 """
 
 import dataclasses

@@ -20,7 +20,16 @@ the lag.  `--passes 1 --minibatches 1 --clip 0 --no-standardise --kl-target 0 --
 --trajectory-steps 8 --train-rows 256 --entropy 0.004` is nearest to the paper's way, by Adam
 and with means in place of sums.
 
-Unlike the authors' code, the reward of an episode's last step counts.
+Where it differs from the paper and the authors' code, besides:
+
+    an agent steps 8 environments together, 32 steps each; theirs has one, and 5
+    a trainer waits for 1,024 steps; theirs takes what one agent brings, unless told otherwise
+    losses are means and Adam's rate is steered; theirs are sums, by RMSProp at 3e-4
+    advantages are standardised, and the gradient's norm is bounded
+    entropy's weight falls from 0.01 to 0.001; theirs is 0.01
+    the reward of an episode's last step counts; in their code it is lost
+    an episode that was truncated bootstraps, and the input is normalised
+    values are learnt in units of their own deviation where rewards are not clipped
 
 A trainer computes on a copy of the parameters and applies its gradients to the shared ones
 under a lock, so several may compute at once; a predictor reads them as they are, in the

@@ -17,8 +17,19 @@ from the one that acted; from there on, over the passes, `clip` bounds the step 
 A bound around the policy that acted, which is an update behind, leaves each update half
 the room: on Pong it took twice the steps.
 
-`passes=1, minibatches=1, kl_target=0, rho_bar_pg=1, standardise=False` is the paper's learner,
-but for means where it has sums.
+Where it differs from the paper, besides:
+
+    losses are means and the gradient's norm is bounded by 0.5; theirs are sums, bounded by 40
+    Adam at a rate that is steered; theirs is RMSProp at one that falls to 0
+    advantages are standardised, and their rho is clipped at 2; theirs are as they are, at 1
+    an update is of 2 trajectories of 16 games by 64 steps; theirs is of 32 games by 20
+    entropy's weight falls from 0.01 to 0.001; for Atari theirs is 0.01
+    a lost life ends an episode only with `life_loss_is_terminal`
+    an episode that was truncated bootstraps, and the input is normalised
+    values are learnt in units of their own deviation where rewards are not clipped
+
+`passes=1, minibatches=1, kl_target=0, rho_bar_pg=1, standardise=False` is nearest to the
+paper's learner.
 """
 
 import dataclasses

@@ -4,10 +4,21 @@ Schulman et al. 2017, https://arxiv.org/abs/1707.06347.  All actors sample with 
 parameters; advantages are GAE's (Schulman et al. 2016); several passes in minibatches move
 the policy, each action's probability by `clip` at most.
 
-Two things differ from the paper.  The learning rate may be steered (`kl_target`): up if an
-update moves the policy little, down if far, so that no horizon has to be guessed.  And the
-network's input is normalised by statistics that travel with its parameters; they change
-between rounds only, so that a round is learnt from by the very function that acted in it.
+The learning rate is steered (`kl_target`): up if an update moves the policy little, down if
+far, so that no horizon has to be guessed.  The network's input is normalised by statistics
+that travel with its parameters; they change between rounds only, so that a round is learnt
+from by the very function that acted in it.
+
+Where it differs from the paper, besides these two:
+
+    the clip is 0.2 throughout, as the paper's for robots; for Atari theirs falls from 0.1 to 0
+    rounds are of 32 games by 64 steps; theirs are of 8 by 128, and of 1 by 2048 for robots
+    advantages are standardised over a round, and the gradient's norm is bounded
+    the value's error is halved and weighs 0.5; theirs is squared as it is and weighs 1
+    values are learnt in units of their own deviation where rewards are not clipped
+    entropy's weight falls from 0.01 to 0.001; theirs is 0.01, and 0 for robots
+    the deviation of a continuous action is the network's; theirs is the same everywhere
+    an episode that was truncated bootstraps
 
 With `overlap` the next round is sampled while this one is learnt from, by parameters one
 update old: faster where actors and learner each have a core.  The ratio pi / pi_old corrects
