@@ -28,6 +28,7 @@ from remotely_rl.actions import Actions
 from remotely_rl.config import Common, device_of
 from remotely_rl.errors import LearnerLost
 from remotely_rl.returns import Targets
+from remotely_rl.scale import Scale
 from remotely_rl.trajectory import Trajectory
 
 # A rate that is steered moves by this factor, within these parts of its bounds.
@@ -464,36 +465,6 @@ class Learner:
         if self.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
-
-
-class Scale:
-    """Running mean and deviation of value targets; old ones fade."""
-
-    def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
-        self.mean = mean
-        self.variance = variance
-        self.count = count
-
-    @property
-    def moments(self) -> tuple[float, float, float]:
-        """What it is made of."""
-        return self.mean, self.variance, self.count
-
-    @property
-    def deviation(self) -> float:
-        return max(math.sqrt(self.variance), 1e-3)  # exactly 1 where nothing is scaled
-
-    def count_in(self, targets: Tensor, horizon: int = 100_000) -> None:
-        """Counts targets in (Chan et al.'s parallel update)."""
-        rows = targets.numel()
-        total = self.count + rows
-        away = float(targets.mean()) - self.mean
-        spread = float(targets.var(correction=0))
-        self.variance = (
-            self.variance * self.count + spread * rows + away**2 * self.count * rows / total
-        ) / total
-        self.mean += away * rows / total
-        self.count = min(total, horizon)
 
 
 def steered(rate: float, moved: float, config: Common) -> float:

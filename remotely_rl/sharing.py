@@ -27,8 +27,9 @@ from remotely_rl import models, sync
 from remotely_rl.acting import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
-from remotely_rl.learner import ComputeLosses, Learner, Lesson, Scale
+from remotely_rl.learner import ComputeLosses, Learner, Lesson
 from remotely_rl.sampler import LOOK_EVERY_S
+from remotely_rl.scale import Scale
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.server import ParameterServer, Pushed, Worker
 

@@ -64,6 +64,7 @@ from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.failures import LOST
 from remotely_rl.learner import Done, Learner, Losses, Rows
 from remotely_rl.sampler import Samplers, Stream
+from remotely_rl.semaphore import ResizableSemaphore
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.trajectory import Trajectory, stack
 from remotely_rl.tuner import Tuner
@@ -173,7 +174,7 @@ class _Brain:
         self._lock = threading.Lock()  # of the shared parameters
         self._queue: queue.Queue[Trajectory] = queue.Queue(QUEUED)
         self._eating = threading.Lock()  # who gathers a batch gathers it alone
-        self._predicting = _Gate(config.predictors)
+        self._predicting = ResizableSemaphore(config.predictors)
         self._trainers: list[threading.Event] = []
         self._report = Report([], {"inference": 0.0, "learning": 0.0}, 0, 0)
         self._failed: Exception | None = None
@@ -295,31 +296,6 @@ class _Brain:
             numbers = learner.finish(done, lesson, config.minibatches)
             self._report.updates.append((numbers, staleness))
             self._report.seconds["learning"] += time.perf_counter() - began
-
-
-class _Gate:
-    """A semaphore whose number can be changed."""
-
-    def __init__(self, count: int):
-        self._free = count
-        self._count = count
-        self._changed = threading.Condition()
-
-    def resize(self, count: int) -> None:
-        with self._changed:
-            self._free += count - self._count
-            self._count = count
-            self._changed.notify_all()
-
-    def __enter__(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._free > 0)
-            self._free -= 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._free += 1
-            self._changed.notify()
 
 
 def brain_of(config: Config) -> type[_Brain]:

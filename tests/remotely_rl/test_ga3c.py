@@ -322,38 +322,6 @@ def test_a_brain_that_is_restored_goes_on_to_the_same_bit(brains: Brains) -> Non
     assert torch.equal(toys.weights(other.learner.model), toys.weights(other.acting))
 
 
-def test_a_gate_lets_so_many_through_at_a_time_and_can_be_widened_and_narrowed() -> None:
-    gate = ga3c._Gate(1)
-    inside, most = [0], [0]
-    counting, leave = threading.Lock(), threading.Semaphore(0)
-
-    def go_through() -> None:
-        with gate:
-            with counting:
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-            leave.acquire()
-            with counting:
-                inside[0] -= 1
-
-    crowd = [threading.Thread(target=go_through, daemon=True) for _ in range(8)]
-    for one in crowd:
-        one.start()
-    for width in (1, 3):
-        gate.resize(width)
-        wait_until(partial(equal, lambda: inside[0], width), f"{width} are inside")
-        assert most[0] == width
-    gate.resize(2)  # one leaves, and nobody comes in its place
-    leave.release()
-    wait_until(lambda: inside[0] == 2, "two are inside")
-    for _ in crowd:
-        leave.release()
-    for one in crowd:
-        one.join(10)
-    assert inside[0] == 0
-    assert most[0] == 3
-
-
 # --- agents ---------------------------------------------------------------------------------------
 
 

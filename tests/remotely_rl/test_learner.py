@@ -15,7 +15,7 @@ from remotely_rl import a2c, algorithms, ga3c, models, ppo, returns
 from remotely_rl.actions import Discrete
 from remotely_rl.config import Common
 from remotely_rl.errors import LearnerLost, TrainingError
-from remotely_rl.learner import Learner, Lesson, Memory, Rows, Scale, join, steered
+from remotely_rl.learner import Learner, Lesson, Memory, Rows, join, steered
 from remotely_rl.trajectory import Trajectory
 from tests.remotely_rl import toys
 
@@ -525,29 +525,6 @@ def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
     lesson = learns.on_policy(played(config))
     assert (lesson.rows.begun - lesson.rows.log_prob).abs().max() > 0.001
     assert learns.losses(lesson, template.compute_losses).kl.item() == pytest.approx(0, abs=1e-6)
-
-
-def test_the_scale_is_the_mean_and_deviation_of_all_targets_together() -> None:
-    torch.manual_seed(0)
-    targets = 30 + 7 * torch.randn(400)
-    scale = Scale()
-    for batch in torch.split(targets, [10, 90, 300]):
-        scale.count_in(batch)
-    assert scale.mean == pytest.approx(np.mean(targets.numpy()), rel=1e-5)
-    assert scale.deviation == pytest.approx(np.std(targets.numpy()), rel=1e-3)
-
-
-def test_old_targets_fade_once_the_horizon_is_reached() -> None:
-    scale = Scale()
-    scale.count_in(torch.zeros(1000), horizon=100)
-    scale.count_in(torch.ones(100), horizon=100)
-    assert scale.mean == pytest.approx(0.5)
-
-
-def test_equal_targets_leave_a_scale_to_divide_by() -> None:
-    scale = Scale()
-    scale.count_in(torch.full((10,), 5.0))
-    assert 0 < scale.deviation < 0.01
 
 
 def test_scaled_values_are_learnt_in_their_own_units_and_used_in_those_of_rewards() -> None:
