@@ -9,19 +9,15 @@ all comes at the end, with `--write` into docs/results.md.
 """
 
 import argparse
-import contextlib
 import importlib
-import io
 import itertools
 import statistics
-import tempfile
-import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tools import runs, tables
 from tools.bench.benchmark import ROOT
 from tools.bench.page import replaced
+from tools.runs import Finish
 
 PAGE = ROOT / "docs" / "results.md"
 FILE = ROOT / "docs" / "classic.jsonl"
@@ -117,29 +113,11 @@ def config_of(algorithm: str, env: str, seed: int) -> Any:
     return module.Config(env=env, seed=seed, target=target, minutes=minutes, **fields)
 
 
-class Finish(NamedTuple):
-    """How a run ended: a line of docs/classic.jsonl."""
-
-    env: str
-    algorithm: str
-    seed: int
-    reached: bool
-    minutes: float
-    steps: int
-    best: float
-
-
 def run(algorithm: str, env: str, seed: int) -> Finish:
-    """Trains once, without a word."""
+    """Trains once."""
     module = importlib.import_module(f"remotely_rl.algorithms.{algorithm}")
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        result = module.train(config_of(algorithm, env, seed), run=Path(folder) / "run")
-    if "stopped by" in result.ended:
-        raise KeyboardInterrupt  # it did not fail, and is to be run again
-    minutes = (time.monotonic() - began) / 60
-    reached = "reached" in result.ended
-    return Finish(env, algorithm, seed, reached, minutes, result.env_steps, result.best_return)
+    config = config_of(algorithm, env, seed)
+    return runs.finish(env, algorithm, seed, lambda folder: module.train(config, run=folder))
 
 
 def table(finishes: list[Finish]) -> str:

@@ -10,48 +10,26 @@ docs/memory.jsonl, and what is there is not run again; a table of all comes at t
 """
 
 import argparse
-import contextlib
-import io
+import functools
 import itertools
 import os
 import statistics
-import tempfile
-import time
-from pathlib import Path
-from typing import NamedTuple
 
 from tests.remotely_rl import memory_toys
 from tools import runs, tables
 from tools.bench.benchmark import ROOT
 from tools.bench.page import replaced
+from tools.runs import Finish
 
 PAGE = ROOT / "docs" / "results.md"
 FILE = ROOT / "docs" / "memory.jsonl"
 PROBLEMS = {env.__name__: env for env in memory_toys.TARGETS}
 
 
-class Finish(NamedTuple):
-    """How a run ended: a line of docs/memory.jsonl."""
-
-    env: str
-    algorithm: str
-    seed: int
-    reached: bool
-    minutes: float
-    steps: int
-    best: float
-
-
 def run(algorithm: str, env: str, seed: int) -> Finish:
-    """Trains once, without a word."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        result = memory_toys.train(algorithm, PROBLEMS[env], seed, Path(folder) / "run")
-    if "stopped by" in result.ended:
-        raise KeyboardInterrupt  # it did not fail, and is to be run again
-    minutes = round((time.monotonic() - began) / 60, 2)
-    reached = "is reached" in result.ended
-    return Finish(env, algorithm, seed, reached, minutes, result.env_steps, result.best_return)
+    """Trains once."""
+    train = functools.partial(memory_toys.train, algorithm, PROBLEMS[env], seed)
+    return runs.finish(env, algorithm, seed, train)
 
 
 def table(finishes: list[Finish]) -> str:

@@ -1,9 +1,15 @@
 """Runs that are added to a file as they end: a measurement of hours goes on where it was."""
 
+import contextlib
+import io
 import json
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from remotely_rl.training import Result
 
 Run = TypeVar("Run")  # a NamedTuple
 
@@ -18,3 +24,30 @@ def add(file: Path, run: Any) -> None:
     """Add one that has ended: a NamedTuple."""
     with file.open("a") as lines:
         lines.write(json.dumps(run._asdict()) + "\n")
+
+
+class Finish(NamedTuple):
+    """How a training with a target ended: a line of the file."""
+
+    env: str
+    algorithm: str
+    seed: int
+    reached: bool
+    minutes: float
+    steps: int
+    best: float
+
+
+def finish(env: str, algorithm: str, seed: int, train: Callable[[Path], Result]) -> Finish:
+    """Train once, without a word, in the folder that `train` is given.
+
+    Raises KeyboardInterrupt if that was stopped: it did not fail, and is to be run again.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        result = train(Path(folder) / "run")
+    if "stopped by" in result.ended:
+        raise KeyboardInterrupt
+    minutes = (time.monotonic() - began) / 60
+    reached = "is reached" in result.ended
+    return Finish(env, algorithm, seed, reached, minutes, result.env_steps, result.best_return)

@@ -101,11 +101,19 @@ def test_one_look_serves_five_hundred_who_die_together(
     assert looked == [os.getpid()]
 
 
+@pytest.fixture
+def child(loop: Loop, tmp_path: Path) -> Child:
+    return child_of(loop, 1, tmp_path)
+
+
+@pytest.fixture
+def undertaker(loop: Loop, child: Child) -> Undertaker:
+    return Undertaker(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
+
+
 def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
-    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    child: Child, undertaker: Undertaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = child_of(loop, 1, tmp_path)
-    undertaker = Undertaker(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
     now = 100.0
     monkeypatch.setattr("remotely.undertaker.time.monotonic", lambda: now)
     ends_at = []
@@ -120,10 +128,8 @@ def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
 
 
 def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
-    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    child: Child, undertaker: Undertaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = child_of(loop, 1, tmp_path)
-    undertaker = Undertaker(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
     now = 100.0
     monkeypatch.setattr("remotely.undertaker.time.monotonic", lambda: now)
     undertaker.end(child, 1)
