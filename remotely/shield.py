@@ -73,7 +73,7 @@ class Shield:
                     self._catch_up()
 
     def forget(self) -> None:
-        """In a fork: the section that the main thread may have been in is not gone on with here."""
+        """In a fork by another thread: the main thread's section does not go on there."""
         self._depth = 0
         self._late.clear()
         self._restore()
@@ -166,8 +166,9 @@ _main = threading.main_thread().ident
 
 def _after_fork() -> None:
     global _main
-    _main = threading.get_ident()
-    shield.forget()
+    before, _main = _main, threading.get_ident()
+    if _main != before:  # else the section goes on here, and ends
+        shield.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,7 @@
-"""Calls on actors, in both settings: what arrives, in what order, on whose thread."""
+"""Calls on actors, in both settings: what arrives, in what order, on whose thread.
+
+Over 500 lines: one list of what a call promises, on one set of classes.
+"""
 
 import asyncio
 import concurrent.futures

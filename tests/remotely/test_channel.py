@@ -86,15 +86,22 @@ def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_o
     assert second.result(NO_LATER_THAN_S) == 2
 
 
-def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(embedded: None) -> None:
-    echo = Echo()
-    echo.echo(0)
-    line = echo._remotely_remote.channel
-    wait_until(lambda: not line._pending, "what opened the line is answered too")
+@pytest.mark.parametrize("another_leads", [False, True])
+def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(
+    embedded: None, another_leads: bool
+) -> None:
+    echo, line = an_echo()
     with line._lock:  # nobody else takes it
         future = echo.echo.submit(1)
         wait_until(lambda: sockets.readable(line._socket), "the reply is there")
-        assert future.result(timeout=0) == 1
+        if another_leads:
+            line._leader = leader = os.eventfd(0, os.EFD_CLOEXEC)
+        try:
+            assert future.result(timeout=0) == 1
+        finally:
+            if another_leads:
+                line._leader = None
+                os.close(leader)
 
 
 def test_a_handler_that_waits_for_another_actor_does_not_keep_the_word_for_its_own_thread(
@@ -171,9 +178,7 @@ def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client
 def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slept_on(
     embedded: None, tmp_path: Path
 ) -> None:
-    echo = Echo()
-    echo.echo(0)
-    line = echo._remotely_remote.channel
+    echo, line = an_echo()
     late = tmp_path / "late"
 
     class Pending(dict[int, Any]):
@@ -193,7 +198,6 @@ def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slep
     before = signal.signal(signal.SIGUSR1, take_in)
     try:
         with line._lock:
-            wait_until(lambda: not line._pending, "what opened the line is answered too")
             pending = line._pending = Pending(line._pending)
             first = echo.echo.submit(1)
             second = echo.echo_once_there_is.submit(late, 2)
@@ -222,9 +226,7 @@ def test_a_result_in_centuries_is_waited_for_too(embedded: None) -> None:
 
 
 def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(embedded: None) -> None:
-    echo = Echo()
-    echo.echo(0)
-    line = echo._remotely_remote.channel
+    echo, line = an_echo()
     future = echo.echo.submit(1)
 
     def look_while_busy() -> bool:
@@ -233,3 +235,52 @@ def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(embedded: Non
         return bool(future.done())
 
     wait_until(look_while_busy, "it is done")
+
+
+def test_callbacks_run_though_an_interrupt_strikes_while_their_actor_ends(here: None) -> None:
+    echo, line = an_echo()
+    told: list[object] = []
+    future = echo.echo_once_there_is.submit(Path("/never"), 1)
+    future.add_done_callback(told.append)
+
+    def interrupted(may_have_run: bool) -> Exception:
+        signal.raise_signal(signal.SIGINT)
+        return remotely.ActorDied("on purpose", may_have_run=may_have_run)
+
+    with pytest.raises(KeyboardInterrupt):
+        line.end(interrupted)
+    wait_until(lambda: told == [future], "the callback has run")
+    remotely.kill(echo)
+
+
+def test_callbacks_run_though_an_interrupt_strikes_while_their_call_is_cancelled(
+    here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(channel, "HOLD_ABOVE", 0)
+    monkeypatch.setattr(channel, "LOOK_S", 60.0)
+    echo, line = an_echo()
+    echo.echo_once_there_is.submit(tmp_path / "go", 1)
+    future = echo.echo.submit(2)
+    told: list[object] = []
+    future._done_callbacks.append(told.append)
+    recall = line.recall
+
+    def recall_interrupted(one: CallFuture[Any]) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return bool(recall(one))
+
+    line.recall = recall_interrupted
+    with pytest.raises(KeyboardInterrupt):
+        future.cancel()
+    (tmp_path / "go").touch()
+    assert future.cancelled()
+    assert told == [future]
+
+
+def an_echo() -> tuple[Any, Any]:
+    """An actor of which nothing is on its way, and its channel."""
+    echo: Any = Echo()
+    line = echo._remotely_remote.channel
+    echo.echo(0)
+    wait_until(lambda: not line._pending, "what opened the line is answered too")
+    return echo, line

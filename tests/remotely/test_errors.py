@@ -1,4 +1,7 @@
-"""What a user does wrong, and what the world does: a clear error, at once, and nothing is lost."""
+"""What a user does wrong, and what the world does: a clear error, at once, and nothing is lost.
+
+Over 500 lines: one list of all that a user may be told, on one set of classes that go wrong.
+"""
 
 import asyncio
 import builtins

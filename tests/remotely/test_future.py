@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import itertools
 import signal
-import sys
 import threading
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -172,10 +171,16 @@ def test_losing_a_call_that_has_its_answer_changes_nothing() -> None:
     assert told == [future]
 
 
-def test_a_done_callback_that_exits_ends_neither_its_thread_nor_the_other_callbacks() -> None:
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_done_callback_that_exits_ends_neither_its_thread_nor_the_other_callbacks(
+    error: type[BaseException],
+) -> None:
+    def raise_it(_: object) -> None:
+        raise error
+
     future: CallFuture[int] = CallFuture("a call")
     told: list[object] = []
-    future.add_done_callback(lambda _: sys.exit("in a callback"))
+    future.add_done_callback(raise_it)
     future.add_done_callback(told.append)
 
     def complete() -> None:

@@ -185,3 +185,19 @@ def test_one_actor_that_is_long_in_coming_does_not_hold_up_another() -> None:
     assert quick.result(10) == 2
     alive.set()
     assert slow.result(10) == 1
+
+
+def test_a_lost_call_that_is_settled_while_it_stands_in_line_holds_up_none_behind_it() -> None:
+    actor = object()
+    may_go = threading.Event()
+
+    def again(future: CallFuture[Any]) -> None:
+        may_go.wait(10)
+        future.set_result(future.what)
+
+    first, second, third = (RetriedFuture(what, actor, again, 1) for what in "abc")
+    for future in (first, second, third):
+        future.lose(ActorDied("died", may_have_run=True))
+    second.settle("settled", None)
+    may_go.set()
+    assert [future.result(10) for future in (first, second, third)] == ["a", "settled", "c"]

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import itertools
+import os
 import signal
+import threading
 from types import FrameType
 
 import pytest
@@ -88,3 +90,27 @@ def test_a_handler_that_raises_wherever_it_may_leaves_all_handlers_in_place() ->
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+def test_a_child_that_another_thread_forks_is_in_no_section() -> None:
+    left: list[int] = []
+
+    def fork() -> None:
+        if not (child := os.fork()):
+            os._exit(shield._depth + len(shield._replaced))
+        left.append(os.waitpid(child, 0)[1])
+
+    with shield:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+    assert left == [0]
+
+
+def test_a_child_that_a_section_forks_ends_the_section_itself() -> None:
+    with shield:
+        child = os.fork()
+        depth = shield._depth
+    if not child:
+        os._exit(abs(depth - 1) + abs(shield._depth))
+    assert os.waitpid(child, 0)[1] == 0
