@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from remotely_rl.errors import TrainingError
 
 # Raised whenever what a checkpoint holds changes, or what its numbers mean to a network.
-FORMAT = 2
+FORMAT = 3
 
 
 def save(path: Path, content: dict[str, Any]) -> None:

@@ -101,8 +101,8 @@ class Common:
         precision.check(self.precision)
         if self.kl_target and self.steps_an_update == 1:
             raise TrainingError(
-                "kl_target steers by how far the later steps of an update are from its first, and"
-                " here an update is one step: kl_target must be 0"
+                "kl_target steers one learner's rate by how far the later steps of an update are"
+                " from its first; here there are none: kl_target must be 0"
             )
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:

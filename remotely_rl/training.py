@@ -56,9 +56,6 @@ from remotely_rl.sampler import LOOK_EVERY_S, Rounds, Samplers, Stream
 from remotely_rl.sync.server import ParameterServer
 from remotely_rl.trajectory import Trajectory, stack
 
-PROBE_STEPS = 512
-PROBES = 12  # attempts at that
-
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
 

@@ -11,12 +11,12 @@ from by the very function that acted in it.
 
 Where it differs from the paper, besides these two:
 
-    the clip is 0.2 throughout, as the paper's for robots; for Atari theirs falls from 0.1 to 0
-    rounds are of 32 games by 64 steps; theirs are of 8 by 128, and of 1 by 2048 for robots
+    the clip is 0.2 throughout, as the paper's in MuJoCo; for Atari theirs falls from 0.1 to 0
+    rounds are of 32 games by 64 steps; theirs are of 8 by 128, and of 1 by 2048 in MuJoCo
     advantages are standardised over a round, and the gradient's norm is bounded
     the value's error is halved and weighs 0.5; theirs is squared as it is and weighs 1
     values are learnt in units of their own deviation where rewards are not clipped
-    entropy's weight falls from 0.01 to 0.001; theirs is 0.01, and 0 for robots
+    entropy's weight falls from 0.01 to 0.001; theirs is 0.01, and 0 in MuJoCo
     the deviation of a continuous action is the network's; theirs is the same everywhere
     an episode that was truncated bootstraps
 

@@ -303,7 +303,7 @@ def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
     # If this fails, raise checkpoint.FORMAT and change what is here: older runs are refused then.
     a2c.train(TRAINED, run=tmp_path / "run")
     content = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
-    assert checkpoint.FORMAT == 2
+    assert checkpoint.FORMAT == 3
     assert content.keys() == {
         "format", "algorithm", "env", "learner", "counters", "recent", "random", "actors",
         "times_resumed",
