@@ -176,10 +176,18 @@ def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client
 
 
 def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slept_on(
-    embedded: None, tmp_path: Path
+    embedded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     echo, line = an_echo()
     late = tmp_path / "late"
+    slept: list[float | None] = []
+    sleep = Channel._sleep
+
+    def sleep_and_note(self: Channel, *given: Any) -> None:
+        slept.append(given[-1])
+        sleep(self, *given)
+
+    monkeypatch.setattr(Channel, "_sleep", sleep_and_note)
 
     class Pending(dict[int, Any]):
         strikes = False
@@ -204,6 +212,7 @@ def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slep
             line._busy = True
             pending.strikes = True
         assert first.result(NO_LATER_THAN_S) == 1
+        assert not slept
         assert not second.done()
         late.touch()
         assert second.result(NO_LATER_THAN_S) == 2
@@ -225,16 +234,24 @@ def test_a_result_in_centuries_is_waited_for_too(embedded: None) -> None:
     assert echo.echo.submit(1).result(timeout=threading.TIMEOUT_MAX) == 1
 
 
-def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(embedded: None) -> None:
+def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "LOOK_S", 60.0)
     echo, line = an_echo()
     future = echo.echo.submit(1)
+    wait_until(lambda: sockets.readable(line._socket), "the reply is there")
+    looks: list[int] = []
 
-    def look_while_busy() -> bool:
-        line._busy = True
-        line._loop.call(line._look)
-        return bool(future.done())
+    def look() -> None:
+        line._busy = True  # a further call has been submitted
+        line._look()
+        looks.append(1)
 
-    wait_until(look_while_busy, "it is done")
+    for _ in range(channel.LOOKS_PUT_OFF + 1):
+        line._loop.call(look)
+    wait_until(lambda: len(looks) > channel.LOOKS_PUT_OFF, "the loop has looked")
+    assert future.done()
 
 
 def test_callbacks_run_though_an_interrupt_strikes_while_their_actor_ends(here: None) -> None:
