@@ -10,7 +10,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remotely import codec, control, host, records, sources
+from remotely import codec, condition, control, host, records, sources
 from remotely.channel import Channel
 from remotely.channels import Ask, Channels
 from remotely.cluster_actor import ClusterActor
@@ -121,7 +121,8 @@ class Births:
                 self._endings.ask_for([actor.actor], 0.0)
             with actor.life_lock:
                 if actor.request.life == life:
-                    actor.settled.set()
+                    actor.settled = True
+            condition.wake()
 
     def _ask_for_place(self, actor: ClusterActor) -> Question:
         return self._ask(

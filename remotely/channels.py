@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import zmq
 
-from remotely import control
+from remotely import condition, control
 from remotely.channel import Channel
 from remotely.cluster_actor import ClusterActor
 from remotely.control import Obituary
@@ -50,7 +50,7 @@ class Channels:
         if self._loop.is_own_thread():  # whose answers all of the below would wait for
             raise _cannot_wait(actor)
         if actor.ended is None:
-            actor.settled.wait()
+            condition.sleep_until(lambda: actor.settled)
         with actor.lock:
             if actor.ended is not None:
                 raise actor.ended(False)
@@ -108,6 +108,11 @@ class Channels:
     def end_all(self, how: Ended) -> None:
         for channel in list(self._open):
             channel.end(how)
+
+    def tend(self) -> None:
+        """On the loop's thread, each second."""
+        for channel in list(self._open):
+            channel.tend()
 
     def _broken(self, channel: Channel) -> None:
         """A connection ended without a word; the master or its worker may know why."""

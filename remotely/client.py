@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from remotely import arena, codec, control, errors, host, keys, sockets, sources, unseen
+from remotely import arena, codec, condition, control, errors, host, keys, sockets, sources, unseen
 from remotely.address import FORKED, nobody, parse_address, unknown_host
 from remotely.admission import bound_id
 from remotely.births import Births, heavy_modules, send_sources
@@ -69,6 +69,7 @@ from remotely.shipping import Shipment
 from remotely.wire import Kind
 
 SAY_WAITING_AFTER_S = 2.5  # a cluster that is just starting needs no word
+TEND_EVERY_S = 1.0  # to all channels
 FAREWELL_S = DRAIN_S + TERM_S + 2.0  # for our actors to end, when we do
 MASTER_SILENT_S = 3.0  # then it need not be waited for any more
 SHUT_DOWN = "remotely was shut down here"
@@ -139,6 +140,7 @@ class Client:
         )
         self._loop.every(TICK_EVERY_S, self._check_master)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
+        self._loop.every(TEND_EVERY_S, self._channels.tend)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
         self._thread.start()
         try:
@@ -466,13 +468,14 @@ class Client:
         channel = actor.channel
         if not obituary.restarting:
             actor.ended = how
-            actor.gone.set()
+            actor.gone = True
+            condition.wake()
         elif actor.remade_from is not None and (actor.owned or obituary.lost):
             with actor.life_lock:
                 # Then the master was told to end it.
                 is_given_up = actor.ended is not None or actor.is_released
                 if not is_given_up:
-                    actor.settled.clear()
+                    actor.settled = False
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
                 remake = functools.partial(self._births.remake, actor, *actor.remade_from)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from remotely import codec, control
+from remotely import codec, condition, control
 from remotely.channel import Channel
 from remotely.control import Location
 from remotely.ending import Ended
@@ -26,10 +26,9 @@ class ClusterActor(Remote):
         self.location: Location | None = None
         self.channel: Channel | None = None
         self.ended: Ended | None = None
-        self.gone = threading.Event()  # its death was told
+        self.gone = False  # its death was told
         self.remade_from: tuple[codec.Encoded, Options] | None = None
-        self.settled = threading.Event()  # not while it is made anew
-        self.settled.set()
+        self.settled = True  # not while it is made anew
         self.life_lock = threading.Lock()
         self.is_released = False  # its last handle is gone
 
@@ -40,9 +39,14 @@ class ClusterActor(Remote):
 
     def wait_for_end(self, deadline: float) -> bool:
         """Return whether it was seen to end; the master may be gone, who would tell of it."""
-        while not self.gone.wait(max(0.0, min(LOOK_FOR_END_S, deadline - time.monotonic()))):
+        while not self.is_gone(max(0.0, min(LOOK_FOR_END_S, deadline - time.monotonic()))):
             if self.channel is not None and self.channel.ended:
                 return True
             if time.monotonic() >= deadline:
                 return False
         return True
+
+    def is_gone(self, timeout_s: float) -> bool:
+        """Wait so long for the word that it has ended."""
+        condition.sleep_until(lambda: self.gone, timeout_s)
+        return self.gone

@@ -59,7 +59,7 @@ class Endings:
                 self._channels.locate(actor)
             self.ask_for([actor.actor], 0.0, kill=True)
         for actor in actors:
-            actor.gone.wait(KILLED_WAIT_S)
+            actor.is_gone(KILLED_WAIT_S)
             self.mark_closed(actor)
 
     def mark_closed(self, actor: ClusterActor) -> None:

@@ -2,7 +2,7 @@
 
 A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
 here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
-reply.  So all futures of calls share one, and what is below does what the base would.
+reply.  So all of them share one (condition.py), and what is below does what the base would.
 
 The standard library's `wait` and `as_completed` hold the conditions of all their futures at once,
 taken in the order of the futures' ids.  A shared one would be taken too early by some thread, and
@@ -21,15 +21,16 @@ error that was caught before it is given to a future comes without its traceback
 """
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from remotely import condition
+from remotely.condition import Condition
 from remotely.errors import CallTimeout
-from remotely.shield import Condition, shield
+from remotely.shield import shield
 from remotely.unseen import Tell, Unseen
 
 log = logging.getLogger("remotely")
@@ -154,12 +155,12 @@ class CallFuture(Future[R]):
             self._settle("FINISHED", result, error)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
-        with _shared:
+        with condition.shared:
             own = self._own
             if own is None:
                 self._note(state, result, error)
         if own is not None:
-            with own, _shared:
+            with own, condition.shared:
                 self._note(state, result, error)
         self.answered = True
         self._finish()
@@ -175,7 +176,7 @@ class CallFuture(Future[R]):
                     watcher.add_cancelled(self)
                 else:
                     (watcher.add_result if error is None else watcher.add_exception)(self)
-        _shared.notify_all()
+        condition.shared.notify_all()
 
     def tell(self) -> None:
         """Run the done-callbacks, if it is done.  Who is interrupted may call it again."""
@@ -205,7 +206,7 @@ class CallFuture(Future[R]):
             log.exception("a done-callback of %s failed", self.what)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        with _shared:
+        with condition.shared:
             is_done = self.done()
             if not is_done:
                 self._done_callbacks.append(fn)
@@ -233,8 +234,7 @@ class CallFuture(Future[R]):
 
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""
-        with _shared:
-            _shared.wait_for(self.done, timeout)
+        condition.sleep_until(self.done, timeout)
 
     def __reduce__(self) -> NoReturn:
         """Like the standard library's, which holds a lock; culprit.py says what to do."""
@@ -242,7 +242,7 @@ class CallFuture(Future[R]):
 
     def _own_condition(self) -> Condition:
         """What the standard library locks, while it looks at the states of several futures."""
-        with _shared:
+        with condition.shared:
             if self._own is None:
                 self._own = Condition()
             return self._own
@@ -276,21 +276,8 @@ class CallFuture(Future[R]):
         self.keep = None
 
 
-_shared = Condition()
-
-
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have held it, and is not here to let it go."""
-    global _shared
-    _shared = Condition()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def completed(value: R) -> CallFuture[R]:

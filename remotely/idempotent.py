@@ -6,6 +6,7 @@ actor's next life (`max_restarts`) or along a new connection.  What the method i
 answer, and is never tried again.
 """
 
+import logging
 import os
 import threading
 from collections import deque
@@ -17,6 +18,8 @@ from remotely.errors import ActorDied, WorkerLost
 from remotely.future import CallFuture
 from remotely.hints import suggests
 from remotely.shield import shield
+
+log = logging.getLogger("remotely")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +70,11 @@ class RetriedFuture(CallFuture[Any]):
             self._left -= 1
             self.call_id = 0
             self.receiver = None
-            _lines.add(self)
+            try:
+                _lines.add(self)
+            except RuntimeError:  # no further thread can be started
+                log.exception("%s could not be tried again", self.what)
+                super().lose(error)
         else:
             super().lose(error)
 

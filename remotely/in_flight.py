@@ -12,8 +12,13 @@ never, if the program collects in another order than it submitted).
 """
 
 import logging
+import threading
+from functools import partial
+from typing import Any
 
-from remotely.shield import Condition
+from remotely import condition
+from remotely.future import CallFuture
+from remotely.shield import shield
 
 log = logging.getLogger("remotely")
 
@@ -28,16 +33,14 @@ class Budget:
     def __init__(self, nbytes: int = BYTES_A_PROCESS) -> None:
         self._limit = nbytes
         self._taken = 0
-        self._changed = Condition()
+        self._lock = threading.Lock()
 
     def wait_for_room(self, nbytes: int) -> None:
-        with self._changed:
-            while not self._has_room(nbytes):
-                self._changed.wait()
+        condition.sleep_until(partial(self._has_room, nbytes))
 
     def take(self, nbytes: int, *, force: bool = False) -> bool:
         """Count what is about to be sent, if there is room for it; with `force` in any case."""
-        with self._changed:
+        with shield, self._lock:
             taken = force or self._has_room(nbytes)
             if taken:
                 self._taken += nbytes
@@ -47,9 +50,36 @@ class Budget:
         return not self._taken or self._taken + nbytes <= self._limit
 
     def give(self, nbytes: int) -> None:
-        with self._changed:
+        with shield, self._lock:
             self._taken -= nbytes
-            self._changed.notify_all()
+        condition.wake()
+
+
+class Account:
+    """The bytes of one handle's calls, which count towards the budget of the process too."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.nbytes = 0
+        self._budget = budget
+        self._lock = threading.Lock()
+
+    def count(self, nbytes: int, future: CallFuture[Any], may_wait: bool) -> None:
+        """Count a large value that is about to be sent, when there is room for it."""
+        while not future.nbytes:
+            if may_wait:
+                self._budget.wait_for_room(nbytes)
+            with shield, self._lock:
+                if self._budget.take(nbytes, force=not may_wait):
+                    future.nbytes = nbytes
+                    self.nbytes += nbytes
+
+    def settle(self, future: CallFuture[Any]) -> None:
+        """Its value, if that was large, is no longer on its way.  Twice does no harm."""
+        if future.nbytes:
+            with shield, self._lock:
+                nbytes, future.nbytes = future.nbytes, 0
+                self.nbytes -= nbytes
+                self._budget.give(nbytes)
 
 
 def tell(actor: str, calls: int, nbytes: int) -> None:

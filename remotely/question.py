@@ -5,34 +5,38 @@ answer no more cancels it, so that it is not.
 """
 
 import itertools
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from remotely import condition
 from remotely.errors import RemotelyError
+from remotely.future import CallFuture
 
 
-class Question(Future[Any]):
+class Question(CallFuture[Any]):
     """What the master was asked."""
 
     def __init__(self, message: msgspec.Struct) -> None:
-        super().__init__()
+        super().__init__("the master")
         self.message = message
-        # Not the future's own condition: `result()` that is woken takes it for the time's end.
-        self._has_news = news = threading.Event()
-        self.add_done_callback(lambda _: news.set())
+        self._will_be_long = False
+
+    def cancel(self) -> bool:
+        """Nobody wants the answer any more."""
+        self._settle("CANCELLED_AND_NOTIFIED", None, None)
+        self.tell()
+        return self.cancelled()
 
     def wait_for_room(self) -> None:
         """There is none yet, the master says."""
-        self._has_news.set()
+        self._will_be_long = True
+        condition.wake()
 
     def has_room(self) -> bool:
         """Wait for the answer, or for the word that it will be long in coming."""
-        self._has_news.wait()
+        condition.sleep_until(lambda: self._will_be_long or self.done())
         return self.done()
 
 
@@ -65,18 +69,19 @@ class Questions:
 
     def answer(self, ticket: int, value: object) -> None:
         question = self._tickets.pop(ticket, None)
-        if question and question.set_running_or_notify_cancel():
-            question.set_result(value)
+        if question:
+            question.settle(value, None)
+            question.tell()
 
     def fail(self, ticket: int, error: RemotelyError) -> None:
         question = self._tickets.pop(ticket, None)
-        if question and question.set_running_or_notify_cancel():
-            question.set_exception(error)
+        if question:
+            question.settle(None, error)
+            question.tell()
 
     def fail_all(self, kind: type[RemotelyError], why: str) -> None:
         for ticket in list(self._tickets):
-            with suppress(Exception):  # another thread was first
-                self.fail(ticket, kind(why))
+            self.fail(ticket, kind(why))
 
     def refuse(self, kind: type[RemotelyError], why: str) -> None:
         """Answer all of them, and those to come, with this error."""

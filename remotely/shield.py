@@ -20,8 +20,6 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -113,51 +111,6 @@ class Shield:
         finally:
             if self._late:
                 self._catch_up()
-
-
-class Condition(threading.Condition):
-    """A condition that an interrupt leaves as it was, wherever it strikes.
-
-    That of the library enters and leaves by methods in Python, and whoever is interrupted there
-    keeps the lock for good.  Here `with` finds, through the slots, the lock's own methods in C.
-    And whoever is interrupted while it goes to sleep has the lock again before `with` lets it go.
-    """
-
-    __slots__ = ("__enter__", "__exit__")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock: Any
-        self._waiters: deque[Any]
-        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
-        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign]
-
-    def wait(self, timeout: float | None = None) -> bool:
-        waiter = threading.Lock()
-        waiter.acquire()
-        self._waiters.append(waiter)
-        released: Any = None
-        woken = False
-        try:
-            with shield:
-                released = self._lock._release_save()
-            woken = waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
-            return woken
-        finally:
-            if released is not None:
-                self._lock._acquire_restore(released)
-            if not woken:
-                with suppress(ValueError):
-                    self._waiters.remove(waiter)
-
-    def notify_all(self) -> None:
-        """Wake all who wait.  Whoever is interrupted in it may do it again."""
-        if self._waiters:
-            for waiter in tuple(self._waiters):
-                with suppress(RuntimeError):  # it was woken before the interrupt
-                    waiter.release()
-                with suppress(ValueError):
-                    self._waiters.remove(waiter)
 
 
 shield = Shield()

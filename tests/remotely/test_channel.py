@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely import channel, delivery, sockets
+from remotely import channel, control, delivery, sockets
 from remotely.channel import Channel
 from remotely.future import CallFuture
 from tests.clusters import wait_until
@@ -102,6 +102,65 @@ def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(
             if another_leads:
                 line._leader = None
                 os.close(leader)
+
+
+def test_a_handler_that_interrupts_a_call_with_its_lock_held_may_ask_the_master(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo, line = an_echo()
+    client = echo._remotely_remote.engine
+    flush = Channel._flush
+    answers: list[object] = []
+
+    def ask(*_: object) -> None:
+        question = client._ask(lambda ticket: control.AskStatus(ticket=ticket))
+        answers.append(question.result(NO_LATER_THAN_S))
+
+    def flush_interrupted(self: Channel, arrived: Any) -> None:
+        flush(self, arrived)
+        if threading.current_thread() is threading.main_thread() and not answers:
+            for act in (line._look, line._hear, line._attend, line.tend):
+                line._loop.call(act)
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(Channel, "_flush", flush_interrupted)
+    before = signal.signal(signal.SIGUSR1, ask)
+    try:
+        assert echo.echo(1) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(answers) == 1
+    assert echo.echo(2) == 2
+
+
+def test_an_actor_ends_although_its_lock_is_held(embedded: None) -> None:
+    """By a main thread that a handler has interrupted; the loop tells of the end later."""
+    echo, line = an_echo()
+    future = echo.echo_once_there_is.submit(Path("/never"), 1)
+    turns: list[int] = []
+    with line._lock:
+        line._loop.call(lambda: line.end(lambda may: remotely.ActorDied("on purpose", may)))
+        line._loop.call(lambda: turns.append(1))
+        wait_until(lambda: bool(turns), "the loop goes on")
+        assert not line.ended
+    with pytest.raises(remotely.ActorDied):
+        future.result(NO_LATER_THAN_S)
+    remotely.kill(echo)
+
+
+def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo, line = an_echo()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CallFuture, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            echo.echo(1)
+    wait_until(lambda: not line._pending, "the client has looked after it")
 
 
 def test_a_handler_that_waits_for_another_actor_does_not_keep_the_word_for_its_own_thread(

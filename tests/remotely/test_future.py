@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import remotely.condition
 import remotely.future
-import remotely.shield
 from remotely.errors import CallTimeout
 from remotely.future import CallFuture, completed, failed
 from tests.clusters import wait_until
@@ -97,21 +97,20 @@ def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
 
 
 def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
-    for module in (remotely.future, remotely.shield):
-        for n in itertools.count(1):
-            future = CallFuture[int]("a call")
-            with (
-                suppress(KeyboardInterrupt, CallTimeout),
-                struck_after(n, signal.SIGINT, module) as has_struck,
-            ):
-                future.result(timeout=0.001)
-            thread = threading.Thread(target=future.set_result, args=(n,))
-            thread.start()
-            assert future.result(timeout=5) == n
-            thread.join()
-            if not has_struck:
-                break
-        assert n > 1
+    for n in itertools.count(1):
+        future = CallFuture[int]("a call")
+        with (
+            suppress(KeyboardInterrupt, CallTimeout),
+            struck_after(n, signal.SIGINT, remotely.condition) as has_struck,
+        ):
+            future.result(timeout=0.001)
+        thread = threading.Thread(target=future.set_result, args=(n,))
+        thread.start()
+        assert future.result(timeout=5) == n
+        thread.join()
+        if not has_struck:
+            break
+    assert n > 1
 
 
 def test_who_waits_is_not_woken_by_another_calls_end() -> None:

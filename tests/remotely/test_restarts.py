@@ -141,7 +141,7 @@ def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are
 
         remotely.kill(keeper)
         remote = cast(ClusterActor, _remote(keeper))
-        assert remote.gone.is_set()  # who killed it was told, and did not give up waiting
+        assert remote.gone  # who killed it was told, and did not give up waiting
 
         with pytest.raises(remotely.ActorDied):
             call.result()
