@@ -11,10 +11,14 @@ from remotely_rl import threads
 
 def asked_of_openmp(script: str, policy: str | None = None) -> list[str]:
     """What a fresh interpreter has asked of OpenMP after a script, and whether it was too late."""
-    environment = {name: value for name, value in os.environ.items() if name != threads.POLICY}
+    ours = (threads.POLICY, threads.SPINS)
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     if policy is not None:
         environment[threads.POLICY] = policy
-    show = "import os, remotely_rl.threads as t; print(os.environ[t.POLICY], t.spins)"
+    show = (
+        "import os, remotely_rl.threads as t;"
+        " print(os.environ[t.POLICY], os.environ.get(t.SPINS), t.spins)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"{script}; {show}"],
         env=environment, capture_output=True, text=True, check=True,
@@ -22,15 +26,19 @@ def asked_of_openmp(script: str, policy: str | None = None) -> list[str]:
     return done.stdout.split()
 
 
-def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise() -> None:
-    assert asked_of_openmp("import remotely_rl") == ["passive", "False"]
-    assert asked_of_openmp("import remotely_rl", "active") == ["active", "False"]
+def test_threads_look_for_a_moment_and_then_sleep_unless_the_user_says_otherwise() -> None:
+    assert asked_of_openmp("import remotely_rl") == ["passive", "10000", "False"]
+    assert asked_of_openmp("import remotely_rl", "active") == ["active", "None", "False"]
 
 
 def test_it_is_known_when_torch_was_loaded_before_and_its_threads_spin() -> None:
     torch = "import sys; sys.modules['torch'] = sys"  # as good as the real one, and faster
-    assert asked_of_openmp(f"{torch}; import remotely_rl") == ["passive", "True"]
-    assert asked_of_openmp(f"{torch}; import remotely_rl", "passive") == ["passive", "False"]
+    assert asked_of_openmp(f"{torch}; import remotely_rl") == ["passive", "10000", "True"]
+    assert asked_of_openmp(f"{torch}; import remotely_rl", "passive") == [
+        "passive",
+        "None",
+        "False",
+    ]
 
 
 @pytest.mark.parametrize(("parameters", "want"), [(5_000, 1), (1_700_000, 8)])

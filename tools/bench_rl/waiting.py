@@ -23,6 +23,7 @@ WAYS: dict[str, dict[str, str]] = {
     "passive": {"OMP_WAIT_POLICY": "passive"},
     "GOMP_SPINCOUNT=1000": {"GOMP_SPINCOUNT": "1000"},
     "GOMP_SPINCOUNT=10000": {"GOMP_SPINCOUNT": "10000"},
+    "GOMP_SPINCOUNT=30000": {"GOMP_SPINCOUNT": "30000"},
     "GOMP_SPINCOUNT=100000": {"GOMP_SPINCOUNT": "100000"},
     "one thread": {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"},
 }
