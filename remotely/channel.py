@@ -78,7 +78,7 @@ BROKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 LOOK_S = 0.002
-LOOKS_PUT_OFF = 5  # in a row, for a program that submits on and on
+LOOKS_PUT_OFF = 25  # in a row, for a program that submits on and on
 TURN_S = 0.005  # for the loop to have the lock: nobody holds it as long, but under a handler
 LONGEST_POLL_MS = 2**31 - 1  # that poll takes: 24 days
 log = logging.getLogger("remotely")

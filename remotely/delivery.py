@@ -83,7 +83,8 @@ def hand_over(own: OfThread) -> None:
             break
         receiver, future, message = arrival
         receiver.deliver(future, message)
-        to_tell.append(future)
+        if future.has_callbacks:
+            to_tell.append(future)
         if arrived and arrived[0] is arrival:  # else a signal handler has been here
             arrived.popleft()
     if own.hands_over:

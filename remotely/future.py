@@ -178,6 +178,11 @@ class CallFuture(Future[R]):
                     (watcher.add_result if error is None else watcher.add_exception)(self)
         condition.shared.notify_all()
 
+    @property
+    def has_callbacks(self) -> bool:
+        """Tell whether any have yet to run."""
+        return bool(self._done_callbacks)
+
     def tell(self) -> None:
         """Run the done-callbacks, if it is done.  Who is interrupted may call it again."""
         while self.answered and self._done_callbacks:
