@@ -34,6 +34,9 @@ from remotely_rl.trajectory import Trajectory
 # A rate that is steered moves by this factor, within these parts of its bounds.
 STEER, ABOVE, BELOW = 1.5, 4.0, 0.1
 
+# The most that an advantage is weighed by, whose action an older policy took.
+RHO_BAR = 2.0
+
 
 class Batch(NamedTuple):
     """A trajectory as the learner sees it: [T, B] tensors on its device."""
@@ -257,9 +260,14 @@ class Learner:
             return Lesson(batch.obs[:-1], rows, Memory(batch.state, batch.begins[:-1], valid))
         return Lesson(batch.obs[:-1][valid], Rows(*(part[valid] for part in rows)))
 
-    def on_policy(self, trajectory: Trajectory) -> Lesson:
+    def on_policy(self, trajectory: Trajectory, decoupled: bool = False) -> Lesson:
         """What a trajectory teaches that the policy itself has sampled, or one hardly older: GAE
-        by the values that were found in acting."""
+        by the values that were found in acting.
+
+        With `decoupled`, if one older has sampled it, a loss's ratio is to the policy that the
+        update begins with, and each advantage is weighed by that one's ratio to the one that acted,
+        up to RHO_BAR (Hilton et al. 2021, https://arxiv.org/abs/2110.00641, without the bound).
+        """
         batch = self.take(trajectory)
         target = returns.gae(
             batch.reward,
@@ -268,11 +276,15 @@ class Learner:
             valid=batch.valid,
             trace_decay=self.config.trace_decay,
         )
-        begun = None
-        if self.config.kl_target and (trajectory.version != self.version).any():
-            with torch.no_grad():
-                begun = self.actions.log_prob(self.look(batch)[0][:-1], batch.action)
-        return self.lesson(batch, batch.log_prob, target, begun=begun)
+        is_older = bool((trajectory.version != self.version).any())
+        if not is_older or not (decoupled or self.config.kl_target):
+            return self.lesson(batch, batch.log_prob, target)
+        with torch.no_grad():
+            begun = self.actions.log_prob(self.look(batch)[0][:-1], batch.action)
+        if not decoupled:
+            return self.lesson(batch, batch.log_prob, target, begun=begun)
+        rho = (begun - batch.log_prob).exp().clamp(max=RHO_BAR)
+        return self.lesson(batch, begun, target, weight=rho)
 
     def learn(
         self, lesson: Lesson, compute_losses: ComputeLosses, passes: int = 1, minibatches: int = 1

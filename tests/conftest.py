@@ -21,8 +21,11 @@ from remotely import control
 from tests.clusters import Here, Started, Traces, wait_until
 
 # On a busy machine an example takes as long as it takes: no test claims a time.
-settings.register_profile("remotely", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("remotely")
+settings.register_profile(
+    "quick", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=1_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 # Before any test imports torch: where two tests run at a time, its threads must not spin.

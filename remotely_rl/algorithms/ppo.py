@@ -21,9 +21,10 @@ Where it differs from the paper, besides these two:
     an episode that was truncated bootstraps
 
 With `overlap` the next round is sampled while this one is learnt from, by parameters one
-update old: faster where actors and learner each have a core.  The ratio pi / pi_old corrects
-for it, but the clip, around a policy that is an update behind, leaves each update half the
-room, and the policy moves half as fast.  IMPALA has its bound around the newest policy.
+update old: faster where actors and learner each have a core.  The clip is around the policy
+that the update begins with, and each advantage is weighed by that one's ratio to the policy
+that acted: a clip around the latter, which is an update behind, would leave each update half
+the room.
 """
 
 import dataclasses
@@ -68,7 +69,7 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
     config = learner.config
     assert isinstance(config, Config)
     learner.follow(env_steps)
-    lesson = learner.on_policy(trajectory)
+    lesson = learner.on_policy(trajectory, decoupled=True)
     return learner.learn(lesson, compute_losses, config.passes, config.minibatches)
 
 

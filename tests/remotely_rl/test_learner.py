@@ -527,6 +527,22 @@ def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
     assert learns.losses(lesson, template.compute_losses).kl.item() == pytest.approx(0, abs=1e-6)
 
 
+def test_decoupled_the_bound_is_around_the_policy_before_the_update_and_rho_weighs_advantages() -> (
+    None
+):
+    config = ppo.Config(env=toys.Guess, envs_per_actor=4, standardise=False)
+    learns = learner(config, toys.network(seed=9))
+    trajectory = played(config)
+    fresh = learns.on_policy(trajectory, decoupled=True)
+    learns.version = 1  # what acted is of version 0, and another network
+    behind, coupled = learns.on_policy(trajectory, decoupled=True), learns.on_policy(trajectory)
+    assert torch.equal(fresh.rows.log_prob, coupled.rows.log_prob)  # of who acted
+    assert torch.equal(behind.rows.log_prob, coupled.rows.begun)  # of who learns
+    rho = (coupled.rows.begun - coupled.rows.log_prob).exp().clamp(max=2)
+    assert (rho - 1).abs().max() > 0.001
+    torch.testing.assert_close(behind.rows.advantage, coupled.rows.advantage * rho)
+
+
 def test_scaled_values_are_learnt_in_their_own_units_and_used_in_those_of_rewards() -> None:
     config = dataclasses.replace(CONFIG, scale_values=True, reward_clip=0.0)
     learns = learner(config, toys.network(1))

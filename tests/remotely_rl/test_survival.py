@@ -19,7 +19,8 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve", "short_probe")
 
 # One of each way to keep actors at work: rounds, a stream, a parameter server, agents of a Brain.
-KINDS = ["ppo", "impala", "a3c", "ga3c"]
+# In rounds, and each worker for itself; then the two whose actors run free.
+KINDS = ["ppo", "a3c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "ga3c"))]
 SURVIVES = 40  # steps
 
 

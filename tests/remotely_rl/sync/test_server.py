@@ -108,7 +108,8 @@ def heard(server: ParameterServer) -> set[int]:
     "word",
     [
         "asynchronous", "synchronous", "semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1",
-        "elastic_averaging:period=2", "diloco:steps=3", "delay_compensated",
+        pytest.param("elastic_averaging:period=2", marks=pytest.mark.slow), "diloco:steps=3",
+        "delay_compensated",
     ],
 )  # fmt: skip
 def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None:
