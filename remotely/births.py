@@ -10,7 +10,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remotely import codec, condition, control, host, records, sources
+from remotely import bells, codec, control, host, records, sources
 from remotely.channel import Channel
 from remotely.channels import Ask, Channels
 from remotely.cluster_actor import ClusterActor
@@ -122,7 +122,7 @@ class Births:
             with actor.life_lock:
                 if actor.request.life == life:
                     actor.settled = True
-            condition.wake()
+            bells.ring(actor)
 
     def _ask_for_place(self, actor: ClusterActor) -> Question:
         return self._ask(

@@ -44,6 +44,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -79,7 +80,7 @@ BROKEN = (
 )
 LOOK_S = 0.002
 LOOKS_PUT_OFF = 25  # in a row, for a program that submits on and on
-TURN_S = 0.005  # for the loop to have the lock: nobody holds it as long, but under a handler
+TURN_S = 0.005  # for the loop to have the lock: hardly anybody holds it as long
 LONGEST_POLL_MS = 2**31 - 1  # that poll takes: 24 days
 log = logging.getLogger("remotely")
 
@@ -120,6 +121,8 @@ class Channel:
         self._looking = False  # the loop is going to look
         self._looks_put_off = 0
         self._attending = False  # the loop is going to attend
+        self._due: deque[Callable[[Arrived], object]] = deque()  # for the loop to do in its turn
+        self._is_late = False  # it waits for its turn
         self._busy = False  # somebody used the socket since
         self._soon = True  # the last answer came soon
         self._account = Account(budget)
@@ -332,15 +335,16 @@ class Channel:
                 self._disarm()
             return True
 
-    def end(self, ended: Ended, asked: bool = False) -> None:
+    def end(self, ended: Ended, asked: bool = False, now: bool = False) -> None:
         """End every call in flight and close.  Once is enough, twice is harmless.
 
-        If the end was `asked` for, futures that nobody looks at are not told of.
+        If the end was `asked` for, futures that nobody looks at are not told of.  The loop ends it
+        when it has its turn, if not `now`.
         """
         if self._ended is not None:
             return
         end = partial(self._end, ended, asked)
-        if self._loop.is_own_thread():
+        if self._loop.is_own_thread() and not now:
             self._in_turn(end)
             return
         me = delivery.of_this_thread()
@@ -372,9 +376,8 @@ class Channel:
         for future in pending.values():
             if asked:
                 future.on_unseen = None
-            self._account.settle(future)
-            future.lose(ended(may_have_left and future.call_id not in self._unsent))
-        delivery.of_this_thread().to_tell.extend(pending.values())
+            error = ended(may_have_left and future.call_id not in self._unsent)
+            arrived.append((self, future, error))
 
     def _begin_to_attend(self, arrived: Arrived) -> None:
         self._flush(arrived)
@@ -541,14 +544,22 @@ class Channel:
 
     def _in_turn(self, act: Callable[[Arrived], object]) -> None:
         """On the loop's thread: act with the lock held, if need be a little later."""
+        self._due.append(act)
+        if not self._is_late:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
         me = delivery.of_this_thread()
-        if self._lock.acquire(timeout=TURN_S):
+        has_turn = self._lock.acquire(timeout=TURN_S)
+        self._is_late = not has_turn
+        if has_turn:
             try:
-                act(me.arrived)
+                while self._due:
+                    self._due.popleft()(me.arrived)
             finally:
                 self._lock.release()
         else:
-            self._loop.after(LOOK_S, partial(self._in_turn, act))
+            self._loop.after(LOOK_S, self._take_turn)
         delivery.hand_over(me)
 
     def _leave_to_loop(self, me: delivery.OfThread) -> None:
@@ -574,13 +585,15 @@ class Channel:
         if loan is not None:
             self._take_back(loan)
 
-    def deliver(self, future: CallFuture[Any], message: wire.Message | Exception) -> None:
+    def deliver(self, future: CallFuture[Any], message: wire.Message | BaseException) -> None:
         """Give a call its outcome.  Outside of the lock: it may run a user's code."""
         self._account.settle(future)
         if future.answered:  # by a Deadlock, or before an interrupt
             return
-        if isinstance(message, Exception):
-            future.settle(None, message)
+        if isinstance(message, BaseException):
+            with shield:  # once: to be lost twice is to be tried twice again
+                if future.receiver is self:
+                    future.lose(message)
             return
         if self._may_share and message.buffers and _is_large(message):
             self._offer_memory()

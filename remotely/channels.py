@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import zmq
 
-from remotely import condition, control
+from remotely import bells, control
 from remotely.channel import Channel
 from remotely.cluster_actor import ClusterActor
 from remotely.control import Obituary
@@ -50,7 +50,7 @@ class Channels:
         if self._loop.is_own_thread():  # whose answers all of the below would wait for
             raise _cannot_wait(actor)
         if actor.ended is None:
-            condition.sleep_until(lambda: actor.settled)
+            bells.sleep_until(lambda: actor.settled, about=actor)
         with actor.lock:
             if actor.ended is not None:
                 raise actor.ended(False)
@@ -103,16 +103,18 @@ class Channels:
 
     def end(self, channel: Channel, how: Ended, asked: bool = False) -> None:
         channel.end(how, asked)
-        self._open.discard(channel)
 
     def end_all(self, how: Ended) -> None:
         for channel in list(self._open):
-            channel.end(how)
+            channel.end(how, now=True)
 
     def tend(self) -> None:
         """On the loop's thread, each second."""
         for channel in list(self._open):
-            channel.tend()
+            if channel.ended:
+                self._open.discard(channel)
+            else:
+                channel.tend()
 
     def _broken(self, channel: Channel) -> None:
         """A connection ended without a word; the master or its worker may know why."""
@@ -122,7 +124,6 @@ class Channels:
         if not channel.ended:
             same_host = channel.location.host == self._host
             channel.end(how_it_broke(channel.location, same_host, channel.connected))
-        self._open.discard(channel)
 
 
 def _cannot_wait(actor: ClusterActor) -> RemotelyError:

@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from remotely import arena, codec, condition, control, errors, host, keys, sockets, sources, unseen
+from remotely import arena, bells, codec, control, errors, host, keys, sockets, sources, unseen
 from remotely.address import FORKED, nobody, parse_address, unknown_host
 from remotely.admission import bound_id
 from remotely.births import Births, heavy_modules, send_sources
@@ -469,7 +469,7 @@ class Client:
         if not obituary.restarting:
             actor.ended = how
             actor.gone = True
-            condition.wake()
+            bells.ring(actor)
         elif actor.remade_from is not None and (actor.owned or obituary.lost):
             with actor.life_lock:
                 # Then the master was told to end it.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from remotely import codec, condition, control
+from remotely import bells, codec, control
 from remotely.channel import Channel
 from remotely.control import Location
 from remotely.ending import Ended
@@ -48,5 +48,5 @@ class ClusterActor(Remote):
 
     def is_gone(self, timeout_s: float) -> bool:
         """Wait so long for the word that it has ended."""
-        condition.sleep_until(lambda: self.gone, timeout_s)
+        bells.sleep_until(lambda: self.gone, timeout_s, self)
         return self.gone

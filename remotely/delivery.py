@@ -28,11 +28,11 @@ from remotely.source_lines import with_source_lines
 class Receiver(Protocol):
     """Who took a reply."""
 
-    def deliver(self, future: CallFuture[Any], message: wire.Message | Exception) -> None:
+    def deliver(self, future: CallFuture[Any], message: wire.Message | BaseException) -> None:
         """Give a call its outcome."""
 
 
-Arrival = tuple[Receiver, CallFuture[Any], wire.Message | Exception]
+Arrival = tuple[Receiver, CallFuture[Any], wire.Message | BaseException]
 Arrived = deque[Arrival]
 
 

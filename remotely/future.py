@@ -2,12 +2,13 @@
 
 A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
 here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
-reply.  So all of them share one (condition.py), and what is below does what the base would.
+reply.  So there is none, and what is below does what the base would.  Who does sleep has a bell
+(bells.py), and an outcome is noted without a lock: the first that is appended to `_outcomes` holds.
 
-The standard library's `wait` and `as_completed` hold the conditions of all their futures at once,
-taken in the order of the futures' ids.  A shared one would be taken too early by some thread, and
-two that wait for futures of both kinds could each hold what the other wants.  So `_condition`, by
-which they ask, is each future's own, made when they ask; whoever settles it takes that one first.
+The standard library's `wait` and `as_completed` hold the conditions of all their futures, by which
+they ask whether something is done.  So `_condition` is each future's own, made when they ask.
+Whoever settles the future notes the outcome first and then looks for the condition; whoever makes
+it looks for an outcome then: one of the two sees the other.
 
 Who waits for one receives its reply on its own thread (see channel.py), so a plain call has no
 hand-over from another thread on its way.  Who wants to be told (a callback, an await, `wait` and
@@ -27,8 +28,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from remotely import condition
-from remotely.condition import Condition
+from remotely import bells
 from remotely.errors import CallTimeout
 from remotely.shield import shield
 from remotely.unseen import Tell, Unseen
@@ -36,6 +36,8 @@ from remotely.unseen import Tell, Unseen
 log = logging.getLogger("remotely")
 
 R = TypeVar("R")
+
+_Outcome = tuple[str, Any, BaseException | None]  # state, result, error
 
 
 class Receiver(Protocol):
@@ -57,14 +59,31 @@ class Receiver(Protocol):
         """Forget a call that has not left; false if it has."""
 
 
+class Condition(threading.Condition):
+    """A condition that an interrupt leaves as it was, wherever it strikes.  Nobody sleeps on it.
+
+    That of the library enters and leaves by methods in Python, and whoever is interrupted there
+    keeps the lock for good.  Here `with` finds, through the slots, the lock's own methods in C.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock: Any
+        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign]
+
+
 class CallFuture(Future[R]):
     """The one outcome of one call.  It can be cancelled until the call leaves this process."""
 
     on_unseen: Tell | None = None  # who is told of an error that nobody looked at
     _unseen: Unseen | None = None
+    _own: Condition | None = None
 
     def __init__(self, what: str, keep: object = None) -> None:
-        self._own: Condition | None = None
+        self._outcomes: list[_Outcome] = []
         self._state = "PENDING"
         self._result = None
         self._exception = None
@@ -155,28 +174,34 @@ class CallFuture(Future[R]):
             self._settle("FINISHED", result, error)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
-        with condition.shared:
-            own = self._own
-            if own is None:
-                self._note(state, result, error)
-        if own is not None:
-            with own, condition.shared:
-                self._note(state, result, error)
+        self._outcomes.append((state, result, error))
+        outcome = self._outcomes[0]
+        if (own := self._own) is None:
+            self._note(outcome)
+        else:
+            self._note_and_notify(own, outcome)
+        bells.ring(self)
         self.answered = True
         self._finish()
 
-    def _note(self, state: str, result: R | None, error: BaseException | None) -> None:
-        if self._state == "PENDING":
-            self._result, self._exception = result, error
-            self._state = state
-            if error is not None and self.on_unseen is not None:
+    def _note(self, outcome: _Outcome) -> None:
+        state, self._result, error = outcome
+        if error is not None:
+            self._exception = error
+            if self.on_unseen is not None and self._unseen is None and self._state == "PENDING":
                 self._unseen = Unseen(self.what, error, self.on_unseen)
-            for watcher in self._watchers or ():
-                if state != "FINISHED":
-                    watcher.add_cancelled(self)
-                else:
-                    (watcher.add_result if error is None else watcher.add_exception)(self)
-        condition.shared.notify_all()
+        self._state = state
+
+    def _note_and_notify(self, own: Condition, outcome: _Outcome) -> None:
+        with own:
+            if self._state == "PENDING":
+                self._note(outcome)
+                state, _, error = outcome
+                for watcher in self._watchers or ():
+                    if state != "FINISHED":
+                        watcher.add_cancelled(self)
+                    else:
+                        (watcher.add_result if error is None else watcher.add_exception)(self)
 
     @property
     def has_callbacks(self) -> bool:
@@ -211,15 +236,10 @@ class CallFuture(Future[R]):
             log.exception("a done-callback of %s failed", self.what)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        with condition.shared:
-            is_done = self.done()
-            if not is_done:
-                self._done_callbacks.append(fn)
-        if is_done:
-            self._run(fn)
-            return
-        receiver = self.receiver
-        if not self.answered and receiver is not None:
+        self._done_callbacks.append(fn)
+        if self.answered:
+            self.tell()
+        elif (receiver := self.receiver) is not None:
             receiver.attend()
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -239,7 +259,7 @@ class CallFuture(Future[R]):
 
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""
-        condition.sleep_until(self.done, timeout)
+        bells.sleep_until(self.done, timeout, self)
 
     def __reduce__(self) -> NoReturn:
         """Like the standard library's, which holds a lock; culprit.py says what to do."""
@@ -247,10 +267,12 @@ class CallFuture(Future[R]):
 
     def _own_condition(self) -> Condition:
         """What the standard library locks, while it looks at the states of several futures."""
-        with condition.shared:
-            if self._own is None:
-                self._own = Condition()
-            return self._own
+        own = self._own
+        if own is None:  # in one step, as threads may ask together
+            own = vars(self).setdefault("_own", Condition())
+        if self._outcomes:
+            self._note_and_notify(own, self._outcomes[0])
+        return own
 
     _condition: threading.Condition = property(_own_condition)  # type: ignore[assignment]
 

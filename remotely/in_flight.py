@@ -16,7 +16,7 @@ import threading
 from functools import partial
 from typing import Any
 
-from remotely import condition
+from remotely import bells
 from remotely.future import CallFuture
 from remotely.shield import shield
 
@@ -33,10 +33,10 @@ class Budget:
     def __init__(self, nbytes: int = BYTES_A_PROCESS) -> None:
         self._limit = nbytes
         self._taken = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # of a signal that the shield does not know
 
     def wait_for_room(self, nbytes: int) -> None:
-        condition.sleep_until(partial(self._has_room, nbytes))
+        bells.sleep_until(partial(self._has_room, nbytes), about=self)
 
     def take(self, nbytes: int, *, force: bool = False) -> bool:
         """Count what is about to be sent, if there is room for it; with `force` in any case."""
@@ -52,7 +52,7 @@ class Budget:
     def give(self, nbytes: int) -> None:
         with shield, self._lock:
             self._taken -= nbytes
-        condition.wake()
+        bells.ring(self)
 
 
 class Account:
@@ -61,7 +61,7 @@ class Account:
     def __init__(self, budget: Budget) -> None:
         self.nbytes = 0
         self._budget = budget
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # of a signal that the shield does not know
 
     def count(self, nbytes: int, future: CallFuture[Any], may_wait: bool) -> None:
         """Count a large value that is about to be sent, when there is room for it."""
@@ -76,9 +76,10 @@ class Account:
     def settle(self, future: CallFuture[Any]) -> None:
         """Its value, if that was large, is no longer on its way.  Twice does no harm."""
         if future.nbytes:
-            with shield, self._lock:
-                nbytes, future.nbytes = future.nbytes, 0
-                self.nbytes -= nbytes
+            with shield:
+                with self._lock:
+                    nbytes, future.nbytes = future.nbytes, 0
+                    self.nbytes -= nbytes
                 self._budget.give(nbytes)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from remotely import condition
+from remotely import bells
 from remotely.errors import RemotelyError
 from remotely.future import CallFuture
 
@@ -32,11 +32,11 @@ class Question(CallFuture[Any]):
     def wait_for_room(self) -> None:
         """There is none yet, the master says."""
         self._will_be_long = True
-        condition.wake()
+        bells.ring(self)
 
     def has_room(self) -> bool:
         """Wait for the answer, or for the word that it will be long in coming."""
-        condition.sleep_until(lambda: self._will_be_long or self.done())
+        bells.sleep_until(lambda: self._will_be_long or self.done(), about=self)
         return self.done()
 
 

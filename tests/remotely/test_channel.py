@@ -145,7 +145,27 @@ def test_an_actor_ends_although_its_lock_is_held(embedded: None) -> None:
         assert not line.ended
     with pytest.raises(remotely.ActorDied):
         future.result(NO_LATER_THAN_S)
+    channels = echo._remotely_remote.engine._channels
+    wait_until(lambda: line not in channels._open, "the client has forgotten it")
     remotely.kill(echo)
+
+
+def test_what_the_loop_cannot_do_at_once_it_does_in_order_and_waits_for_all_of_it_together(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, line = an_echo()
+    done: list[int] = []
+    turns: list[bool] = []
+    take_turn = line._take_turn
+    line._take_turn = lambda: (turns.append(line._is_late), take_turn())
+    with line._lock:
+        for n in range(50):
+            line._loop.call(lambda n=n: line._in_turn(lambda _: done.append(n)))
+        wait_until(lambda: len(line._due) == 50, "all are put off")
+        assert turns.count(False) == 1  # the others do not wait for the lock, each for itself
+        assert not done
+    wait_until(lambda: len(done) == 50, "the loop has its turn")
+    assert done == list(range(50))
 
 
 def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import remotely.condition
+import remotely.bells
 import remotely.future
 from remotely.errors import CallTimeout
 from remotely.future import CallFuture, completed, failed
@@ -101,7 +101,7 @@ def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
         future = CallFuture[int]("a call")
         with (
             suppress(KeyboardInterrupt, CallTimeout),
-            struck_after(n, signal.SIGINT, remotely.condition) as has_struck,
+            struck_after(n, signal.SIGINT, remotely.bells) as has_struck,
         ):
             future.result(timeout=0.001)
         thread = threading.Thread(target=future.set_result, args=(n,))

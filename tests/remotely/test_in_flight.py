@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import condition, in_flight
+from remotely import bells, in_flight
 from remotely.client import DESCRIPTORS
 from remotely.in_flight import Budget
 from tests.clusters import wait_until
@@ -120,7 +120,7 @@ def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    wait_until(lambda: bool(condition.shared._waiters), "it waits")
+    wait_until(lambda: bool(bells.sleepers()), "it waits")
     assert not went_on.is_set()
     budget.give(60)
     thread.join(10)

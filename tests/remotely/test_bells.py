@@ -4,17 +4,20 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import ModuleType
 
 import pytest
 
-from remotely import condition, control, future, in_flight, question
+from remotely import bells, control, future, in_flight, question
 from remotely.errors import CallTimeout
 from remotely.future import CallFuture
 from remotely.in_flight import Budget
 from remotely.question import Question
+from tests.clusters import wait_until
 from tests.striking import struck_at
 
 
@@ -53,7 +56,7 @@ def do_what_takes_all_locks(asked: Question) -> None:
 
 
 @pytest.mark.parametrize("use", [use_future, use_question, use_budget])
-@pytest.mark.parametrize("module", [future, question, in_flight, condition])
+@pytest.mark.parametrize("module", [future, question, in_flight, bells])
 def test_a_handler_may_ask_the_master_wherever_it_strikes(
     use: Callable[[], None], module: ModuleType
 ) -> None:
@@ -77,21 +80,48 @@ def test_a_handler_may_ask_the_master_wherever_it_strikes(
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_fork_while_another_thread_holds_it_waits_for_nobody() -> None:
-    holds, may_go = threading.Event(), threading.Event()
+def strike(n: int, waits_s: float) -> tuple[bool, bool]:
+    """Strike who waits for a question by a handler that asks another: the former is answered first,
+    when the handler alone sleeps.  Return whether it was struck before its time was over, and
+    whether it went on before."""
+    outer, asked = Question(control.AskStatus(ticket=1)), Question(control.AskStatus(ticket=2))
+    in_time: list[bool] = []
+    deadline = time.monotonic() + waits_s
 
-    def hold() -> None:
-        with condition.shared:
-            holds.set()
-            may_go.wait(10)
+    def answer_both() -> None:
+        outer.set_result(1)
+        asked.set_result(2)
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert holds.wait(10)
-    child = os.fork()
-    if not child:
-        condition.wake()
-        os._exit(0)
-    may_go.set()
+    def ask(*_: object) -> None:
+        in_time.append(time.monotonic() < deadline)
+        threading.Thread(target=answer_both, daemon=True).start()
+        assert asked.result(timeout=5) == 2
+
+    before = signal.signal(signal.SIGUSR1, ask)
+    try:
+        with struck_at(n, signal.SIGUSR1, bells), suppress(CallTimeout):
+            outer.result(timeout=waits_s)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    return in_time == [True], time.monotonic() < deadline
+
+
+def test_who_is_struck_on_its_way_to_sleep_hears_what_came_while_its_handler_slept() -> None:
+    for n in itertools.count(1):
+        is_struck, goes_on = strike(n, waits_s=2)
+        assert is_struck == goes_on
+        if not is_struck:  # all places on the way have been tried
+            break
+    assert n > 20
+
+
+def test_in_a_fork_no_bell_of_the_parent_hangs() -> None:
+    with ThreadPoolExecutor() as pool:
+        asked = Question(control.AskStatus(ticket=1))
+        pool.submit(asked.result)
+        wait_until(lambda: bells.sleepers() == 1, "a thread that sleeps")
+        child = os.fork()
+        if not child:
+            os._exit(bells.sleepers())
+        asked.set_result(1)
     assert os.waitpid(child, 0)[1] == 0
-    thread.join()
