@@ -151,7 +151,7 @@ def test_an_actor_ends_although_its_lock_is_held(embedded: None) -> None:
 
 
 def test_what_the_loop_cannot_do_at_once_it_does_in_order_and_waits_for_all_of_it_together(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+    embedded: None,
 ) -> None:
     _, line = an_echo()
     done: list[int] = []
@@ -246,10 +246,12 @@ def test_callbacks_that_call_and_wait_do_not_nest_however_many_replies_are_there
 def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client(
     embedded: None,
 ) -> None:
-    echo = Echo()
+    echo, line = an_echo()
     told: list[int] = []
-    echo.give_up.submit().add_done_callback(lambda future: future.result())
-    wait_until(lambda: not echo._remotely_remote.channel._pending, "it is answered")
+    future = echo.give_up.submit()
+    future._done_callbacks.append(lambda future: future.result())  # not to be run by this thread
+    line.attend_soon()
+    wait_until(lambda: not line._pending, "it is answered")
     echo.echo.submit(1).add_done_callback(lambda future: told.append(future.result()))
     wait_until(lambda: told == [1], "a later callback runs")
 
