@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-_hung: list[tuple[threading.Lock, object]] = []
+hung: list[tuple[threading.Lock, object]] = []  # the bells of all who sleep, and for what
 
 
 def sleep_until(
@@ -27,27 +27,21 @@ def sleep_until(
         bell.acquire()
         mine = bell, about
         try:
-            _hung.append(mine)
+            hung.append(mine)
             if not is_over():
                 bell.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
         finally:
-            with suppress(ValueError):
-                _hung.remove(mine)
+            if mine in hung:
+                hung.remove(mine)
 
 
 def ring(about: object = None) -> None:
     """Have those who sleep for this look again.  Whoever is interrupted in it may do it again."""
-    if _hung:
-        for bell, subject in tuple(_hung):
-            if subject is about:
-                with suppress(RuntimeError):  # it has been rung already
-                    bell.release()
-
-
-def sleepers() -> int:
-    """How many threads sleep."""
-    return len(_hung)
+    for bell, subject in tuple(hung):
+        if subject is about:
+            with suppress(RuntimeError):  # it has been rung already
+                bell.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hung.clear)  # the parent's threads do not sleep there
+    os.register_at_fork(after_in_child=hung.clear)  # the parent's threads do not sleep there

@@ -238,7 +238,7 @@ class Channel:
                 blocks = self._blocked if self._blocked.begin(self.location, future) else None
             if arrived:  # we are within a hand-over of our own, and this may be the next
                 delivery.hand_over(me)
-            while not future.answered:
+            while not future.done():
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     if has_looked:
@@ -262,7 +262,7 @@ class Channel:
                 held = self._lock._release_save() if self._lock._is_owned() else None  # type: ignore[attr-defined]
                 try:
                     # A handler may also have had our reply taken in, just before we led.
-                    if not arrived and not future.answered:
+                    if not arrived and not future.done():
                         if leads:
                             self._sleep(poll, wake, begin, left_s)
                         else:  # somebody else receives it, or is completing it at this moment
@@ -349,8 +349,11 @@ class Channel:
             return
         me = delivery.of_this_thread()
         try:
-            with shield, self._lock:
-                end(me.arrived)
+            with shield:
+                with self._lock:
+                    end(me.arrived)
+                if now:  # there may be no loop to leave it to
+                    delivery.deliver(me)
             delivery.hand_over(me)
         except BaseException:  # an interrupt that was put off is raised at the shield's end
             self._leave_to_loop(me)
@@ -545,7 +548,9 @@ class Channel:
     def _in_turn(self, act: Callable[[Arrived], object]) -> None:
         """On the loop's thread: act with the lock held, if need be a little later."""
         self._due.append(act)
-        if not self._is_late:
+        if self._is_late:
+            delivery.hand_over(delivery.of_this_thread())
+        else:
             self._take_turn()
 
     def _take_turn(self) -> None:
@@ -558,6 +563,8 @@ class Channel:
                     self._due.popleft()(me.arrived)
             finally:
                 self._lock.release()
+                if self._due:  # one has raised, and the others are to come
+                    self._loop.call(self._take_turn)
         else:
             self._loop.after(LOOK_S, self._take_turn)
         delivery.hand_over(me)

@@ -75,6 +75,23 @@ if hasattr(os, "register_at_fork"):
 
 def hand_over(own: OfThread) -> None:
     """Hand over all that a thread has taken.  Not with a lock held: it runs a user's code."""
+    deliver(own)
+    if own.hands_over:
+        return
+    own.hands_over = True
+    to_tell = own.to_tell
+    try:
+        while to_tell:
+            told: CallFuture[Any] = to_tell[0]
+            told.tell()
+            if to_tell and to_tell[0] is told:  # else an interrupted wait left them to the loop
+                del to_tell[0]
+    finally:
+        own.hands_over = False
+
+
+def deliver(own: OfThread) -> None:
+    """The first half of it: all calls have their outcomes, and no callback has run."""
     arrived, to_tell = own.arrived, own.to_tell
     while arrived:
         try:
@@ -87,17 +104,6 @@ def hand_over(own: OfThread) -> None:
             to_tell.append(future)
         if arrived and arrived[0] is arrival:  # else a signal handler has been here
             arrived.popleft()
-    if own.hands_over:
-        return
-    own.hands_over = True
-    try:
-        while to_tell:
-            told: CallFuture[Any] = to_tell[0]
-            told.tell()
-            if to_tell and to_tell[0] is told:  # else an interrupted wait left them to the loop
-                del to_tell[0]
-    finally:
-        own.hands_over = False
 
 
 def error_of(message: wire.Message) -> BaseException:

@@ -37,7 +37,7 @@ log = logging.getLogger("remotely")
 
 R = TypeVar("R")
 
-_Outcome = tuple[str, Any, BaseException | None]  # state, result, error
+_Outcome = tuple[str, Any, BaseException | None, Unseen | None]  # state, result, error
 
 
 class Receiver(Protocol):
@@ -167,36 +167,37 @@ class CallFuture(Future[R]):
 
     def settle(self, result: R | None, error: BaseException | None) -> None:
         """Note the outcome.  Whoever is interrupted in it may do it again."""
-        if self._watchers:  # they are to hear of it once
-            with shield:
-                self._settle("FINISHED", result, error)
-        else:
-            self._settle("FINISHED", result, error)
+        self._settle("FINISHED", result, error)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
-        self._outcomes.append((state, result, error))
-        outcome = self._outcomes[0]
+        tell = None if error is None else self.on_unseen
+        unseen = None if error is None or tell is None else Unseen(self.what, error)
+        mine = state, result, error, unseen
+        outcomes = self._outcomes
+        outcomes.append(mine)
+        outcome = outcomes[0]
+        if outcome is not mine:
+            del outcomes[1:]
+        elif unseen is not None and tell is not None:
+            unseen.arm(tell)
         if (own := self._own) is None:
             self._note(outcome)
         else:
             self._note_and_notify(own, outcome)
-        bells.ring(self)
-        self.answered = True
+        if bells.hung:
+            bells.ring(self)
         self._finish()
+        self.answered = True
 
     def _note(self, outcome: _Outcome) -> None:
-        state, self._result, error = outcome
-        if error is not None:
-            self._exception = error
-            if self.on_unseen is not None and self._unseen is None and self._state == "PENDING":
-                self._unseen = Unseen(self.what, error, self.on_unseen)
-        self._state = state
+        state, self._result, self._exception, self._unseen = outcome
+        self._state = state  # last: then the others are there
 
     def _note_and_notify(self, own: Condition, outcome: _Outcome) -> None:
-        with own:
+        with own, shield:  # watchers are to hear of it once
             if self._state == "PENDING":
                 self._note(outcome)
-                state, _, error = outcome
+                state, _, error, _ = outcome
                 for watcher in self._watchers or ():
                     if state != "FINISHED":
                         watcher.add_cancelled(self)

@@ -14,20 +14,27 @@ Tell = Callable[[str, BaseException], None]  # which call, and what came of it
 
 
 class Unseen:
-    """Goes with a future, until somebody has looked at its error: then it is told `seen`."""
+    """Goes with a future, until somebody has looked at its error: then it is told `seen`.
 
-    __slots__ = ("_error", "_tell", "_what")
+    It tells nobody before it is armed, so that one too many does no harm.
+    """
 
-    def __init__(self, what: str, error: BaseException, tell: Tell) -> None:
+    __slots__ = ("_error", "_is_seen", "_tell", "_what")
+
+    def __init__(self, what: str, error: BaseException) -> None:
         self._what = what
         self._error = error
-        self._tell: Tell | None = tell
+        self._tell: Tell | None = None
+        self._is_seen = False
+
+    def arm(self, tell: Tell) -> None:
+        self._tell = tell
 
     def seen(self) -> None:
-        self._tell = None
+        self._is_seen = True
 
     def __del__(self) -> None:
-        if self._tell is not None:
+        if self._tell is not None and not self._is_seen:
             self._tell(self._what, self._error)
 
 

@@ -119,9 +119,9 @@ def test_in_a_fork_no_bell_of_the_parent_hangs() -> None:
     with ThreadPoolExecutor() as pool:
         asked = Question(control.AskStatus(ticket=1))
         pool.submit(asked.result)
-        wait_until(lambda: bells.sleepers() == 1, "a thread that sleeps")
+        wait_until(lambda: len(bells.hung) == 1, "a thread that sleeps")
         child = os.fork()
         if not child:
-            os._exit(bells.sleepers())
+            os._exit(len(bells.hung))
         asked.set_result(1)
     assert os.waitpid(child, 0)[1] == 0

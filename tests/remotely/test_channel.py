@@ -161,11 +161,41 @@ def test_what_the_loop_cannot_do_at_once_it_does_in_order_and_waits_for_all_of_i
     with line._lock:
         for n in range(50):
             line._loop.call(lambda n=n: line._in_turn(lambda _: done.append(n)))
-        wait_until(lambda: len(line._due) == 50, "all are put off")
+        wait_until(lambda: len(line._due) >= 50, "all are put off")
         assert turns.count(False) == 1  # the others do not wait for the lock, each for itself
         assert not done
     wait_until(lambda: len(done) == 50, "the loop has its turn")
     assert done == list(range(50))
+
+
+def test_what_the_loop_fails_at_keeps_nothing_else_from_its_turn(embedded: None) -> None:
+    _, line = an_echo()
+    done: list[int] = []
+
+    def fail(_: object) -> None:
+        raise OSError("on purpose")
+
+    with line._lock:
+        line._loop.call(lambda: line._in_turn(fail))
+        line._loop.call(lambda: line._in_turn(lambda _: done.append(1)))
+        wait_until(lambda: len(line._due) >= 2, "both are put off")
+    wait_until(lambda: done == [1], "the loop has its turn")
+
+
+def test_calls_end_though_an_interrupt_strikes_where_there_is_no_loop_to_leave_them_to(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo, line = an_echo()
+    futures = [echo.echo_once_there_is.submit(Path("/never"), n) for n in range(3)]
+
+    def interrupted(may_have_run: bool) -> Exception:
+        signal.raise_signal(signal.SIGINT)
+        return remotely.NotConnected("shut down on purpose")
+
+    monkeypatch.setattr(Channel, "_leave_to_loop", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        line.end(interrupted, now=True)
+    assert all("on purpose" in str(future.exception(timeout=0)) for future in futures)
 
 
 def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(

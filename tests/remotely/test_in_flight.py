@@ -120,7 +120,7 @@ def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    wait_until(lambda: bool(bells.sleepers()), "it waits")
+    wait_until(lambda: bool(len(bells.hung)), "it waits")
     assert not went_on.is_set()
     budget.give(60)
     thread.join(10)

@@ -20,7 +20,7 @@ def test_who_waits_for_the_answer_is_not_woken_by_the_word_that_it_will_be_long(
     question = Question(control.AskStatus(ticket=1))
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(question.result)
-        wait_until(bells.sleepers, "a thread that waits")
+        wait_until(lambda: bells.hung, "a thread that waits")
         for _ in range(2):
             question.wait_for_room()
         assert not question.has_room()

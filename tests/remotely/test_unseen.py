@@ -42,6 +42,41 @@ def raised(told: list[tuple[str, BaseException]]) -> CallFuture[Any]:
     return future
 
 
+class SeenEarly(CallFuture[Any]):
+    """Another thread asks whether it is done, and sees, while it is being noted."""
+
+    another_asks = True
+
+    def _note(self, outcome: Any) -> None:
+        if self.another_asks:
+            self.another_asks = False
+            with self._condition:
+                assert self.done()
+            assert self.exception(timeout=0) is outcome[2]
+        super()._note(outcome)
+
+
+def test_an_error_that_is_seen_before_whoever_notes_it_is_through_is_not_told() -> None:
+    told: list[object] = []
+    future = SeenEarly("Actor-1.set_param")
+    future.on_unseen = lambda what, error: told.append(error)
+    future.set_exception(KeyError("x"))
+    del future
+    assert told == []
+
+
+def test_of_two_outcomes_one_is_told_if_nobody_looks() -> None:
+    told: list[object] = []
+    future: CallFuture[Any] = CallFuture("Actor-1.set_param")
+    future.on_unseen = lambda what, error: told.append(error)
+    first, second = KeyError("first"), KeyError("second")
+    future.settle(None, first)
+    future.settle(None, second)
+    assert told == []
+    del future
+    assert told == [first]
+
+
 async def _awaited(future: Any) -> None:
     with pytest.raises(KeyError):
         await future
