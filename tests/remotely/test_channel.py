@@ -157,7 +157,12 @@ def test_what_the_loop_cannot_do_at_once_it_does_in_order_and_waits_for_all_of_i
     done: list[int] = []
     turns: list[bool] = []
     take_turn = line._take_turn
-    line._take_turn = lambda: (turns.append(line._is_late), take_turn())
+
+    def count_and_take() -> None:
+        turns.append(line._is_late)
+        take_turn()
+
+    line._take_turn = count_and_take
     with line._lock:
         for n in range(50):
             line._loop.call(lambda n=n: line._in_turn(lambda _: done.append(n)))
