@@ -91,7 +91,7 @@ def hand_over(own: OfThread) -> None:
 
 
 def deliver(own: OfThread) -> None:
-    """The first half of it: all calls have their outcomes, and no callback has run."""
+    """Give all calls whose replies a thread has taken their outcomes; run no callback yet."""
     arrived, to_tell = own.arrived, own.to_tell
     while arrived:
         try:

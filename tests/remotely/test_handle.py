@@ -1,4 +1,7 @@
-"""What a handle does is what the object would do, on a cluster as with REMOTELY_LOCAL=1."""
+"""What a handle does is what the object would do, on a cluster as with REMOTELY_LOCAL=1.
+
+Over 500 lines: one list of what Python may do with an object, on one set of classes.
+"""
 
 import asyncio
 import copy

@@ -1,4 +1,7 @@
-"""What actors log reaches the handlers of the script that made them, once, and their file."""
+"""What actors log reaches the handlers of the script that made them, once, and their file.
+
+Over 500 lines: a record's whole way, from the actor's logger to the script's and to the file.
+"""
 
 import logging
 import os

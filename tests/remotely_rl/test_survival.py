@@ -18,8 +18,8 @@ from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "short_probe")
 
-# One of each way to keep actors at work: rounds, a stream, a parameter server, agents of a Brain.
-# In rounds, and each worker for itself; then the two whose actors run free.
+# One of each way to keep actors at work: rounds and a parameter server; and, in the slow tests, a
+# stream and the agents of a Brain.
 KINDS = ["ppo", "a3c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "ga3c"))]
 SURVIVES = 40  # steps
 
