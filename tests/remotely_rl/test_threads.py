@@ -29,6 +29,8 @@ def asked_of_openmp(script: str, policy: str | None = None) -> list[str]:
 def test_threads_look_for_a_moment_and_then_sleep_unless_the_user_says_otherwise() -> None:
     assert asked_of_openmp("import remotely_rl") == ["passive", "10000", "False"]
     assert asked_of_openmp("import remotely_rl", "active") == ["active", "None", "False"]
+    looks = "import os; os.environ['GOMP_SPINCOUNT'] = '0'; import remotely_rl"
+    assert asked_of_openmp(looks) == ["passive", "0", "False"]
 
 
 def test_it_is_known_when_torch_was_loaded_before_and_its_threads_spin() -> None:
