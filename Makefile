@@ -33,10 +33,10 @@ install: $(INSTALLED) ## make .venv with everything in it; does nothing when tha
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
-		echo "There is no '$(PYTHON)' here. Install Python 3.10 or newer, or name yours:" >&2; \
+		echo "There is no '$(PYTHON)' here. Install Python 3.11 or newer, or name yours:" >&2; \
 		echo "  make install PYTHON=python3.12" >&2; exit 1; }
-	@[ -x $(BIN)/python ] || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-		echo "remotely needs Python 3.10 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one:" >&2; \
+	@[ -x $(BIN)/python ] || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "remotely needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one:" >&2; \
 		echo "  make install PYTHON=python3.12" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
 		echo "'$(PYTHON) -m venv' failed (above). On Debian and Ubuntu it is a package of its own:" >&2; \

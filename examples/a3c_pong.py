@@ -19,9 +19,11 @@ import numpy as np
 import torch
 
 import remotely
-from remotely_rl import a3c, models, sharing
-from remotely_rl.making import make_learner
-from remotely_rl.sync.server import ParameterServer, Worker
+from remotely_rl import a3c
+from remotely_rl.learning import sharing
+from remotely_rl.learning.parameter_server import ParameterServer, Worker
+from remotely_rl.networks import models
+from remotely_rl.runs.making import make_learner
 
 CONFIG = a3c.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16, optimizer="adam")
 MINUTES = 20

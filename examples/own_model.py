@@ -13,8 +13,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import evaluation, ppo
-from remotely_rl.models import Normaliser
+from remotely_rl import ppo
+from remotely_rl.agents import evaluation
+from remotely_rl.networks.models import Normaliser
 
 
 class Model(nn.Module):

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 import remotely
+from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.sync import Rule, sgd
-from remotely_rl.sync.asynchronous import Asynchronous
-from remotely_rl.sync.dispatch import Drawn
 from remotely_rl.sync.flat import Flat
-from remotely_rl.sync.server import ParameterServer, Worker
-from remotely_rl.sync.simulator import Simulation
+from remotely_rl.sync.rules.asynchronous import Asynchronous
+from remotely_rl.sync.simulation.dispatch import Drawn
+from remotely_rl.sync.simulation.simulator import Simulation
 
 
 @dataclass(eq=False)

@@ -17,8 +17,10 @@ future = counter.add.submit(3)    # does not block
 print(future.result())
 """
 
-from remotely.batching import batched
-from remotely.connection import connect, is_connected, shipped, shutdown
+from remotely.api.connection import connect, is_connected, shipped, shutdown
+from remotely.api.current_actor import current_actor
+from remotely.api.handle import Group, close, get_actor, kill, put, status, submit
+from remotely.api.remote_class import group, local, options, remote_class
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -36,12 +38,10 @@ from remotely.errors import (
     WireError,
     WorkerLost,
 )
-from remotely.future import as_completed
-from remotely.handle import Group, close, get_actor, kill, put, status, submit
-from remotely.idempotent import idempotent
-from remotely.identity import current_actor
-from remotely.remote_class import group, local, options, remote_class
-from remotely.stream import Stream, merge
+from remotely.futures.future import as_completed
+from remotely.futures.stream import Stream, merge
+from remotely.objects.batching import batched
+from remotely.objects.idempotent import idempotent
 
 __version__ = "0.1.0"
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import remotely
-from remotely import control
-from remotely.address import DEFAULT_PORT, parse_address
-from remotely.client import client_of
+from remotely.client.client import client_of
 from remotely.errors import MasterLost, RemotelyError
-from remotely.report import status_facts, tables
-from remotely.terminal import shown
+from remotely.protocol import control
+from remotely.protocol.address import DEFAULT_PORT, parse_address
+from remotely.reporting.cluster_status import status_facts, tables
+from remotely.reporting.terminal import shown
 
 if TYPE_CHECKING:
-    from remotely.client import Client
+    from remotely.client.client import Client
 
 FOLLOW_EVERY_S = 0.25
 
@@ -74,7 +74,7 @@ class _Gpus(click.ParamType):  # type: ignore[type-arg]
     name = "N|ID,..."
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | list[str]:
-        from remotely import gpus  # noqa: PLC0415 - as said at the top
+        from remotely.machine import gpus
 
         try:
             return gpus.parse(value)
@@ -123,7 +123,8 @@ def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) 
     remotely start --host 192.168.0.10    for other machines too
     remotely start --port 8011            a second one, beside the first
     """
-    from remotely import interfaces, launch  # noqa: PLC0415 - as said at the top
+    from remotely.machine import interfaces
+    from remotely.ops import launch
 
     daemons = launch.start(host, port, cpus, gpus)
     name = interfaces.own_address() if host == interfaces.EVERYWHERE else host
@@ -133,9 +134,9 @@ def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) 
 
 
 def _how_to_go_on(name: str, port: int) -> str:
-    from remotely import keys  # noqa: PLC0415 - as said at the top
+    from remotely.machine import folders
 
-    folder = keys.default_folder()
+    folder = folders.key_folder()
     at_port = "" if port == DEFAULT_PORT else f" --port {port}"
     alone = name.startswith("127.") or name == "localhost"
     note = (
@@ -178,10 +179,12 @@ def join(
     remotely join 192.168.0.10:8010 --key worker.key
     remotely join 192.168.0.10:8010 --key worker.key --cpus 4 --gpus 0
     """
-    from remotely import keys, launch  # noqa: PLC0415 - as said at the top
+    from remotely.machine import folders
+    from remotely.ops import launch
+    from remotely.transport import keys
 
     master, port = parse_address(address)
-    member = keys.load_member(key or keys.default_folder() / "worker.key", "worker")
+    member = keys.load_member(key or folders.key_folder() / "worker.key", "worker")
     worker = launch.join(master, port, member, host, cpus, gpus)
     click.echo(
         f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
@@ -206,9 +209,10 @@ def key_commands() -> None:
 @key_commands.command("list", short_help="Show which keys the master admits.")
 def list_keys() -> None:
     """Show which keys the master admits: their public halves."""
-    from remotely import keys  # noqa: PLC0415 - as said at the top
+    from remotely.machine import folders
+    from remotely.transport import keys
 
-    master = keys.load_master(keys.default_folder() / "master.key")
+    master = keys.load_master(folders.key_folder() / "master.key")
     for role, admitted in (("client", master.client_keys), ("worker", master.worker_keys)):
         for key in admitted:
             click.echo(f"{role}  {key.decode()}")
@@ -219,9 +223,11 @@ def list_keys() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def add_key(role: Literal["client", "worker"], file: Path) -> None:
     """Make one more key, which the master admits from now on, and write it to FILE."""
-    from remotely import keys, launch  # noqa: PLC0415 - as said at the top
+    from remotely.machine import folders
+    from remotely.ops import launch
+    from remotely.transport import keys
 
-    member = keys.add_key(keys.default_folder(), role, file)
+    member = keys.add_key(folders.key_folder(), role, file)
     launch.read_keys_again()
     click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
 
@@ -233,10 +239,12 @@ def revoke_key(key: str) -> None:
 
     The key is named by its file, or by its public half as `remotely keys list` shows it.
     """
-    from remotely import keys, launch  # noqa: PLC0415 - as said at the top
+    from remotely.machine import folders
+    from remotely.ops import launch
+    from remotely.transport import keys
 
     public = keys.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
-    role = keys.revoke_key(keys.default_folder(), public)
+    role = keys.revoke_key(folders.key_folder(), public)
     running = launch.read_keys_again()
     told = "" if running else " No master runs on this machine now."
     click.echo(f"The {role} with the key {public.decode()} is admitted no more.{told}")
@@ -406,7 +414,8 @@ def stop(port: int | None) -> None:
 
     On a machine that has only joined, its worker leaves, and the cluster goes on.
     """
-    from remotely import launch, pid_file  # noqa: PLC0415 - as said at the top
+    from remotely.machine import pid_file
+    from remotely.ops import launch
 
     port = port or _port_of_shell()
     ended = launch.stop(port)
@@ -428,7 +437,7 @@ def stop(port: int | None) -> None:
 
 def _port_of_shell() -> int:
     """Return the port of REMOTELY_ADDRESS, if that cluster is of this machine."""
-    from remotely import interfaces, pid_file  # noqa: PLC0415 - as said at the top
+    from remotely.machine import interfaces, pid_file
 
     if not (address := os.environ.get("REMOTELY_ADDRESS")):
         return DEFAULT_PORT
@@ -443,7 +452,7 @@ def _port_of_shell() -> int:
 
 
 def _others(port: int) -> str:
-    from remotely import pid_file  # noqa: PLC0415 - as said at the top
+    from remotely.machine import pid_file
 
     ports = [str(other) for other in pid_file.ports() if other != port]
     return f"; there is one at --port {', '.join(ports)}" if ports else ""
@@ -459,7 +468,7 @@ def _where(address: str | None, port: int | None) -> str:
     if address is not None:
         name, number = parse_address(address)
         return f"{name}:{number}"
-    from remotely import pid_file  # noqa: PLC0415 - as said at the top
+    from remotely.machine import pid_file
 
     daemons = pid_file.running(port or DEFAULT_PORT)
     if not daemons:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remotely.future import CallFuture
-from remotely.report import ClusterStatus
+from remotely.futures.future import CallFuture
+from remotely.reporting.cluster_status import ClusterStatus
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import remotely_rl.threads  # noqa: F401 - before torch, for what it asks of OpenMP
+import remotely_rl.learning.threads  # noqa: F401 - before torch, for what it asks of OpenMP
 from remotely_rl.algorithms import ALGORITHMS
 from remotely_rl.errors import TrainingError
 

@@ -26,9 +26,9 @@ from remotely_rl import algorithms, settings
 from remotely_rl.errors import TrainingError
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
-    from remotely_rl import models
-    from remotely_rl.environments import Source
-    from remotely_rl.sync.simulator import Row as SimulatedRow
+    from remotely_rl.environments.environments import Source
+    from remotely_rl.networks import models
+    from remotely_rl.sync.simulation.simulator import Row as SimulatedRow
 
 Command = Callable[..., None]
 
@@ -75,7 +75,7 @@ def _train_command(name: str) -> click.Command:
     def train_one(
         model: str | None, run: str | None, resume: str | None, address: str | None, **given: Any
     ) -> None:
-        from remotely_rl import training  # noqa: PLC0415 - imports much, and --help needs none
+        from remotely_rl.runs import training  # noqa: PLC0415 - imports much, and --help needs none
 
         given = {name: value for name, value in given.items() if value is not None}
         with told():
@@ -228,10 +228,10 @@ def evaluate(
     With it comes the 95 % confidence interval of the mean (Student's t).  The same options
     give the same games.
     """
-    from remotely_rl import evaluation, trained  # noqa: PLC0415 - as in train_one
+    from remotely_rl.agents import evaluation, load  # noqa: PLC0415 - as in train_one
 
     with told():
-        agent = trained.load(run, checkpoint, model_of(model), env_of(env))
+        agent = load.load(run, checkpoint, model_of(model), env_of(env))
         done = []
         for mode in (False, True) if greedy is None else (greedy,):
             done.append(evaluation.measure(agent, episodes, mode, seed, envs))
@@ -251,7 +251,7 @@ def play(
     video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
-    from remotely_rl import video as videos  # noqa: PLC0415 - as in train_one
+    from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with told():
         played = videos.play(
@@ -276,7 +276,7 @@ def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
     mean, and a band from the lowest to the highest, as far as all go; each is a thin line to its
     own end.
     """
-    from remotely_rl import curve  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
     with told():
         empty = curve.compare(runs, out, over)
@@ -286,7 +286,7 @@ def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
 
 
 def _study() -> type:
-    from remotely_rl.sync.study import Study  # noqa: PLC0415 - as in train_one
+    from remotely_rl.sync.simulation.study import Study  # noqa: PLC0415 - as in train_one
 
     return Study
 
@@ -304,7 +304,7 @@ def simulate(
     A RULE is NAME or NAME:SETTING=VALUE,..., such as fasgd:rate=0.005 or semi_async:n=32.
     Each is a run of its own, from the same start, with the same pictures in the same order.
     """
-    from remotely_rl.sync import problems, study  # noqa: PLC0415 - as in train_one
+    from remotely_rl.sync.simulation import problems, study  # noqa: PLC0415 - as in train_one
 
     with told():
         asked = study.Study(**{name: value for name, value in given.items() if value is not None})

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import remotely
-from remotely import control
+from remotely.protocol import control
 from tests.clusters import Here, Started, Traces, wait_until
 
 # On a busy machine an example takes as long as it takes: no test claims a time.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from remotely_rl.training import Result
+from remotely_rl.runs.training import Result
 
 Run = TypeVar("Run")  # a NamedTuple
 

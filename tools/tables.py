@@ -11,9 +11,10 @@ import sys
 import typing
 from pathlib import Path
 
-from remotely import control, faults, wire
 from remotely.engine import Options
-from remotely.lease import TIMES
+from remotely.protocol import control, wire
+from remotely.protocol.lease import TIMES
+from remotely.testing import faults
 
 DOCS = Path(__file__).parent.parent / "docs"
 

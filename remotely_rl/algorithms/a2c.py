@@ -26,12 +26,14 @@ from typing import Annotated
 
 from torch import Tensor
 
-from remotely_rl import losses, models, training
-from remotely_rl.actions import Actions
 from remotely_rl.config import OnePass
-from remotely_rl.learner import Learner, Losses, Rows
+from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.functions import losses
+from remotely_rl.learning.learner import Learner, Losses, Rows
+from remotely_rl.networks import models
+from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
-from remotely_rl.trajectory import Trajectory
 
 RATE_IS_FOR = 16  # environments
 

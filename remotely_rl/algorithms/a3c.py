@@ -27,11 +27,15 @@ from typing import Annotated
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import losses, models, sharing, training
-from remotely_rl.acting import Actor
-from remotely_rl.actions import Actions
+from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Shared
-from remotely_rl.learner import Losses, Rows
+from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.functions import losses
+from remotely_rl.learning import sharing
+from remotely_rl.learning.learner import Losses, Rows
+from remotely_rl.networks import models
+from remotely_rl.runs import training
+from remotely_rl.runs.shared_training import share
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
 
 
@@ -82,5 +86,5 @@ def train(
     first is up to the machine.  (With a synchronous rule it does.)
     """
     with training.begin("a3c", Config, config, model, run, resume) as session:
-        sharing.share(session, make_work)
+        share(session, make_work)
     return session.result

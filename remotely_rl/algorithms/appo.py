@@ -30,12 +30,14 @@ from typing import Annotated
 
 from torch import Tensor
 
-from remotely_rl import models, returns, training
 from remotely_rl.algorithms import ppo
 from remotely_rl.config import Streaming
-from remotely_rl.learner import Batch, Learner, Lesson
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.functions import returns
+from remotely_rl.learning.learner import Batch, Learner, Lesson
+from remotely_rl.networks import models
+from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
-from remotely_rl.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,19 +55,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import failures, losses, models, training
-from remotely_rl.acting import Look, Player
-from remotely_rl.actions import Actions
+from remotely_rl.acting import failures
+from remotely_rl.acting.actor import Look, Player
+from remotely_rl.acting.failures import LOST
+from remotely_rl.acting.sampler import Samplers, Stream
 from remotely_rl.config import SeveralPasses
-from remotely_rl.environments import Episode
+from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.environments.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
-from remotely_rl.failures import LOST
-from remotely_rl.learner import Done, Learner, Losses, Rows
-from remotely_rl.sampler import Samplers, Stream
-from remotely_rl.semaphore import ResizableSemaphore
+from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.functions import losses
+from remotely_rl.learning.learner import Done, Learner, Losses, Rows
+from remotely_rl.learning.semaphore import ResizableSemaphore
+from remotely_rl.learning.tuner import Tuner
+from remotely_rl.networks import models
+from remotely_rl.runs import training
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
-from remotely_rl.trajectory import Trajectory, stack
-from remotely_rl.tuner import Tuner
 
 QUEUED = 1  # trajectories that wait for a trainer; then agents wait, for what waits grows old
 THREADS = 64  # of the Brain, for requests and for agents that wait

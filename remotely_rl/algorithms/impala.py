@@ -41,13 +41,15 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from remotely_rl import losses, models, returns, training
-from remotely_rl.actions import Actions
 from remotely_rl.config import Streaming
+from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
-from remotely_rl.learner import Batch, Learner, Lesson, Losses, Rows
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.functions import losses, returns
+from remotely_rl.learning.learner import Batch, Learner, Lesson, Losses, Rows
+from remotely_rl.networks import models
+from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
-from remotely_rl.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)

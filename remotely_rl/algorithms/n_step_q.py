@@ -30,13 +30,17 @@ import torch
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import losses, models, sharing, training
-from remotely_rl.acting import Actor, Look, Rollout
-from remotely_rl.actions import Actions, Discrete
+from remotely_rl.acting.actor import Actor, Look, Rollout
 from remotely_rl.config import Shared
-from remotely_rl.environments import Episode
+from remotely_rl.environments.action_spaces import Actions, Discrete
+from remotely_rl.environments.environments import Episode
 from remotely_rl.errors import TrainingError
-from remotely_rl.learner import Losses, Rows
+from remotely_rl.functions import losses
+from remotely_rl.learning import sharing
+from remotely_rl.learning.learner import Losses, Rows
+from remotely_rl.networks import models
+from remotely_rl.runs import training
+from remotely_rl.runs.shared_training import share
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 
 # What environments' epsilons fall to, and the share of them: section 8 of the paper.
@@ -183,5 +187,5 @@ def train(
     first is up to the machine.  (With a synchronous rule it does.)
     """
     with training.begin("n_step_q", Config, config, model, run, resume) as session:
-        sharing.share(session, make_work)
+        share(session, make_work)
     return session.result

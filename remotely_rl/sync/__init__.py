@@ -18,21 +18,21 @@ from torch import Tensor
 
 from remotely_rl.errors import SyncError, nearest
 from remotely_rl.settings import Setting, settings
-from remotely_rl.sync.asynchronous import Asynchronous
-from remotely_rl.sync.backup_workers import BackupWorkers
 from remotely_rl.sync.client import Client, MakeOptimizer
-from remotely_rl.sync.delay_compensated import DelayCompensated
-from remotely_rl.sync.elastic_averaging import ElasticAveraging
-from remotely_rl.sync.exponential_penalty import ExponentialPenalty
-from remotely_rl.sync.fasgd import Fasgd
 from remotely_rl.sync.gates import Gates
-from remotely_rl.sync.local_steps import DiLoCo, LocalSteps
 from remotely_rl.sync.rule import Accepted, Counters, Release, Reply, Rule, sgd
-from remotely_rl.sync.semi_async import SemiAsync
-from remotely_rl.sync.soft_sync import SoftSync
-from remotely_rl.sync.stale_synchronous import StaleSynchronous
-from remotely_rl.sync.staleness_scaled import StalenessScaled
-from remotely_rl.sync.synchronous import Synchronous
+from remotely_rl.sync.rules.asynchronous import Asynchronous
+from remotely_rl.sync.rules.backup_workers import BackupWorkers
+from remotely_rl.sync.rules.delay_compensated import DelayCompensated
+from remotely_rl.sync.rules.elastic_averaging import ElasticAveraging
+from remotely_rl.sync.rules.exponential_penalty import ExponentialPenalty
+from remotely_rl.sync.rules.fasgd import Fasgd
+from remotely_rl.sync.rules.local_steps import DiLoCo, LocalSteps
+from remotely_rl.sync.rules.semi_async import SemiAsync
+from remotely_rl.sync.rules.soft_sync import SoftSync
+from remotely_rl.sync.rules.stale_synchronous import StaleSynchronous
+from remotely_rl.sync.rules.staleness_scaled import StalenessScaled
+from remotely_rl.sync.rules.synchronous import Synchronous
 
 __all__ = [
     "RULES", "Accepted", "Client", "Counters", "Gates", "Release", "Reply",

@@ -24,11 +24,13 @@ import psutil
 import zmq
 
 import remotely
-from remotely import codec, control, keys, sockets, wire
-from remotely.client import client_of
+from remotely.client.client import client_of
 from remotely.errors import VersionMismatch, WireError
-from remotely.sockets import Reconnect
-from remotely.wire import Kind
+from remotely.protocol import control, wire
+from remotely.protocol.wire import Kind
+from remotely.transport import keys, sockets
+from remotely.transport.sockets import Reconnect
+from remotely.values import codec
 from tests.chaos.finding import Finding, Trial
 from tests.clusters import Started, processes
 

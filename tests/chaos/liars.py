@@ -25,10 +25,13 @@ import msgspec
 import zmq
 
 import remotely
-from remotely import connection, control, display, keys, sockets
-from remotely.admission import bound_id
+from remotely.api import connection
+from remotely.client import display
 from remotely.errors import RemotelyError
-from remotely.sockets import Reconnect
+from remotely.protocol import control
+from remotely.protocol.ids import bound_id
+from remotely.transport import keys, sockets
+from remotely.transport.sockets import Reconnect
 from tests.chaos.finding import Finding, Trial
 from tests.chaos.fuzz import Ground, growth, leak
 from tests.clusters import wait_until

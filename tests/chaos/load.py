@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import remotely
-from remotely import sockets
 from remotely.errors import ActorDied, CallTimeout, MasterLost, NoResources, WorkerLost
+from remotely.transport import sockets
 from tests.chaos.oracle import Outcome
 from tests.chaos.relay import Relay
 

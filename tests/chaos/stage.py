@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from remotely import launch, pid_file
-from remotely.host import birth, is_alive
-from remotely.keys import load_member
-from remotely.pid_file import Running
+from remotely.machine import pid_file
+from remotely.machine.pid_file import Running
+from remotely.machine.processes import birth, is_alive
+from remotely.ops import launch
+from remotely.transport.keys import load_member
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.relay import Relay
 from tests.clusters import Traces, free_port, processes

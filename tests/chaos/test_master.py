@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remotely.lease import LEASE_S
+from remotely.protocol.lease import LEASE_S
 from tests.chaos.load import ACTORS_A_THREAD, THREADS
 from tests.chaos.stage import CLIENTS, Stage
 from tests.clusters import wait_until

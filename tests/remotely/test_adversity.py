@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 import remotely
+from remotely.api.remote_class import Placeable
 from remotely.engine import Options
-from remotely.remote_class import Placeable
 from tests.clusters import processes, wait_until
 
 

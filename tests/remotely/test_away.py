@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import remotely
-from remotely.client import client_of
-from remotely.control import Status
+from remotely.client.client import client_of
+from remotely.protocol.control import Status
 from tests.clusters import Started, processes, wait_until
 from tests.remotely.counter import Counter
 

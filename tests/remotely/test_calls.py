@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import arena, channel, codec, wire
-from remotely.channel import HOLD_ABOVE
-from remotely.future import CallFuture
-from remotely.partner import Parcel
-from remotely.wire import Kind
+from remotely.client import channel
+from remotely.client.channel import HOLD_ABOVE
+from remotely.futures.future import CallFuture
+from remotely.protocol import wire
+from remotely.protocol.wire import Kind
+from remotely.values import arena, codec
+from remotely.values.memory_peer import Parcel
 from tests.clusters import wait_until
 
 

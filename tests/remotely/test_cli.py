@@ -27,9 +27,10 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from remotely import cli, control
-from remotely.client import client_of
-from remotely.report import status_facts
+from remotely import cli
+from remotely.client.client import client_of
+from remotely.protocol import control
+from remotely.reporting.cluster_status import status_facts
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
 
 SCRIPT = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely.identity import CurrentActor, title
+from remotely.api.current_actor import CurrentActor, title
 
 
 @remotely.remote_class

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely import delivery, sockets
-from remotely.channel import Channel
+from remotely.client import delivery
+from remotely.client.channel import Channel
+from remotely.transport import sockets
 from tests.clusters import free_port, wait_until
 
 ExceptionGroup_: Any = getattr(builtins, "ExceptionGroup", None)  # from Python 3.11 on
@@ -186,7 +187,7 @@ def test_what_a_method_raises_arrives_as_itself_with_its_remote_traceback(cluste
         worker.fail("value")
 
     assert "in fail" in str(raised.value.__cause__)
-    assert "remotely/servant.py" not in str(raised.value.__cause__)
+    assert "remotely/actor/servant.py" not in str(raised.value.__cause__)
     assert worker.work() == 1
 
 
@@ -505,7 +506,7 @@ def test_a_missing_or_wrong_key_is_refused_in_words(
     with pytest.raises(remotely.NotAllowed, match="worker"):
         remotely.connect(started.address, key=started.homes[0] / "worker.key")
 
-    from remotely import keys
+    from remotely.transport import keys
 
     keys.make_keys(tmp_path / "keys")
     with pytest.raises(remotely.NotAllowed, match="refused this key"):

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import delivery
-from remotely.shield import shield
+from remotely.client import delivery
+from remotely.futures.shield import shield
 from tests.clusters import wait_until
 
 SMALL, LARGE = 7, np.arange(30_000)  # in one frame; in several, or through memory

@@ -266,7 +266,7 @@ def test_nothing_is_left_when_a_daemon_is_killed(
     wait_until(lambda: gone(victim.pid), "the kill")
     if role == "worker":
         wait_until(
-            lambda: not processes(str(tmp_path), "remotely.zygote"),
+            lambda: not processes(str(tmp_path), "remotely.actor.zygote"),
             "the zygote's end after its worker's",
         )
     out, errors = script.communicate("go\n", timeout=30)

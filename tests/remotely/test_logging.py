@@ -20,11 +20,14 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import control, log_listener, output, records
-from remotely.log_listener import LogListener
-from remotely.log_relay import LogRelay
-from remotely.log_sender import Sender
-from remotely.output import Output
+from remotely.actor.log_sender import Sender
+from remotely.client import log_listener
+from remotely.client.log_listener import LogListener
+from remotely.protocol import control
+from remotely.reporting import log_records
+from remotely.worker import output
+from remotely.worker.log_relay import LogRelay
+from remotely.worker.output import Output
 from tests.clusters import DEADLINE_S, Started, wait_until
 
 log = logging.getLogger(__name__)
@@ -389,7 +392,7 @@ def test_a_flood_is_cut_short_and_what_was_left_out_is_told(here: None, kept: Ke
 def logged(message: str) -> control.Logged:
     record = logging.makeLogRecord({"name": "x", "levelno": 30, "pathname": "/x.py", "lineno": 1})
     record.msg = message
-    return records.pack(record)
+    return log_records.pack(record)
 
 
 def test_all_of_a_flood_is_in_the_file_and_the_number_left_out_is_right(
@@ -439,7 +442,7 @@ def test_a_long_record_fits_into_one_message() -> None:
             "half": "\ud800",
         }
     )
-    packed = control.write(records.pack(record))
+    packed = control.write(log_records.pack(record))
     assert len(packed) < control.MAX_MESSAGE
     found = control.Reader(control.FromActor).read(packed)
     assert isinstance(found, control.Logged)
@@ -450,9 +453,9 @@ def test_a_long_record_fits_into_one_message() -> None:
 
 def as_the_worker_reads_it(**attributes: object) -> logging.LogRecord:
     record = logging.makeLogRecord({"name": "x", "levelno": 30, "msg": "hi", **attributes})
-    found = control.Reader(control.FromActor).read(control.write(records.pack(record)))
+    found = control.Reader(control.FromActor).read(control.write(log_records.pack(record)))
     assert isinstance(found, control.Logged)
-    return records.unpack(found)
+    return log_records.unpack(found)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +505,7 @@ def test_no_record_is_refused_for_a_field_that_its_maker_filled_oddly(
 
 
 def test_what_would_move_a_terminals_cursor_is_made_visible() -> None:
-    record = records.unpack(logged("\x1b[2J gone"))
+    record = log_records.unpack(logged("\x1b[2J gone"))
     assert record.getMessage() == "\\x1b[2J gone"
 
 

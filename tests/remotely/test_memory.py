@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import remotely
-from remotely import arena, codec
+from remotely.values import arena, codec
 from tests.clusters import Started, wait_until
 
 Array = np.ndarray[Any, Any]

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remotely import codec
-from remotely.codec import encode
 from remotely.errors import NotPicklable
-from remotely.future import CallFuture, completed
+from remotely.futures.future import CallFuture, completed
+from remotely.values import codec
+from remotely.values.codec import encode
 
 
 @dataclasses.dataclass

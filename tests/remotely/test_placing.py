@@ -20,19 +20,21 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from remotely import control, host, link, sockets
-from remotely import master as master_module
-from remotely.admission import bound_id
-from remotely.client import Client as RealClient
-from remotely.codec import NOTHING
+from remotely.client.client import Client as RealClient
 from remotely.engine import Options
 from remotely.errors import ActorDied, MasterLost, NotAllowed, RemotelyError
-from remotely.keys import MemberKey, fresh_keys, fresh_pair
-from remotely.link import Link
-from remotely.loop import Loop
-from remotely.master import Config, Master
-from remotely.shipping import Shipment
-from remotely.sockets import Reconnect
+from remotely.machine import host
+from remotely.master import master as master_module
+from remotely.master.master import Config, Master
+from remotely.protocol import control
+from remotely.protocol.ids import bound_id
+from remotely.transport import master_link, sockets
+from remotely.transport.keys import MemberKey, fresh_keys, fresh_pair
+from remotely.transport.loop import Loop
+from remotely.transport.master_link import Link
+from remotely.transport.sockets import Reconnect
+from remotely.values.codec import NOTHING
+from remotely.values.shipping import Shipment
 from tests.clusters import wait_until
 
 DEADLINE_S = 20.0
@@ -252,7 +254,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(master_module, "LEASE_S", LEASE_S)
     monkeypatch.setattr(master_module, "TICK_EVERY_S", TICK_S)
-    monkeypatch.setattr(link, "BEAT_EVERY_S", TICK_S)
+    monkeypatch.setattr(master_link, "BEAT_EVERY_S", TICK_S)
     made = World(f"ipc://{tmp_path}/m")
     yield made
     made.close()
@@ -844,7 +846,7 @@ def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
         client = done(RealClient, world.address, world.client_key, Shipment())
         heard: list[int] = []
         with monkeypatch.context() as patched:
-            patched.setattr("remotely.standing.status", lambda ticket, _: heard.append(ticket))
+            patched.setattr("remotely.master.status.status", lambda ticket, _: heard.append(ticket))
             answer = script.submit(client.status)
             world.until(lambda: bool(heard))
             world.end_master()
@@ -877,7 +879,9 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
         assert born.request.life == life
         with monkeypatch.context() as broken:
             broken.setattr(client._link, "send", lambda message: None)
-            broken.setattr("remotely.client.LEASE_S", -1.0)  # by which the master was to be heard
+            broken.setattr(
+                "remotely.client.client.LEASE_S", -1.0
+            )  # by which the master was to be heard
             client._loop.call(client._check_master)
             world.until(made.done)
             settled = threading.Event()
@@ -1018,7 +1022,7 @@ def test_whose_key_was_revoked_does_not_come_again(
 ) -> None:
     assert world.master is not None
     made: list[object] = []
-    monkeypatch.setattr(Link, "_come_again", lambda link: made.append(link))
+    monkeypatch.setattr(Link, "_come_again", lambda link: made.append(master_link))
     home = client.has(worker)
     inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
     inside.hears(control.Welcome)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import remotely
-from remotely import keys
 from remotely.errors import NotAllowed
+from remotely.transport import keys
 from tests.clusters import Started, wait_until
 from tests.remotely.counter import Counter
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 import remotely
-from remotely import control
-from remotely.activity import OneByOne, Several, look, new
-from remotely.report import ActorStatus
-from remotely.status_asks import PATIENCE_S, StatusAsks
+from remotely.master.status_asks import PATIENCE_S, StatusAsks
+from remotely.protocol import control
+from remotely.reporting.cluster_status import ActorStatus
+from remotely.transport.activity import OneByOne, Several, look, new
 from tests.clusters import wait_until
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import remotely
-from remotely_rl import curve
+from remotely_rl.runs import curve
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from remotely_rl import algorithms
-from remotely_rl.training import Result
+from remotely_rl.runs.training import Result
 
 # About twice what the slowest seed of the slowest template took.
 STEPS = 300_000

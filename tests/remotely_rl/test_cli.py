@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import remotely
-from remotely_rl import algorithms, impala, metrics
+from remotely_rl import algorithms, impala
 from remotely_rl.cli import main
+from remotely_rl.runs import metrics
 
 TINY = [
     "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--trajectory-steps", "5",

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from remotely_rl import algorithms, metrics
+from remotely_rl import algorithms
+from remotely_rl.runs import metrics
 from tests.remotely_rl import memory_toys
 
 

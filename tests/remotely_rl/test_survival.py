@@ -12,8 +12,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from remotely_rl import algorithms, making
+from remotely_rl import algorithms
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs import making
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "short_probe")
@@ -87,7 +88,7 @@ def test_environments_that_raise_now_and_then_do_not_end_a_run(
     assert told.count("an actor raised and is replaced: ValueError: the simulator gave") == 1
     assert told.count("in raise_one") == 1  # the user's part of the traceback
     assert "more actors were replaced" in told
-    assert "remotely_rl/acting.py" not in told
+    assert "remotely_rl/acting/actor.py" not in told
 
 
 @pytest.mark.usefixtures("here")

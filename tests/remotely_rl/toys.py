@@ -12,9 +12,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
 import remotely
-from remotely_rl import checkpoint, models
-from remotely_rl.acting import Actor
+from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Common
+from remotely_rl.networks import models
+from remotely_rl.runs import checkpoint
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):

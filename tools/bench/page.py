@@ -5,7 +5,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tools.bench import table, turns
@@ -28,7 +28,7 @@ def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
         f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}",
         "versions": ", ".join(named),
         "commit": commit(bench.code),
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": datetime.now(UTC).date().isoformat(),
         "command": command,
         "n": f"{rounds} rounds" if rounds > 1 else "1 round",
     }

@@ -28,13 +28,17 @@ import msgspec
 import psutil
 import zmq
 
-from remotely import control, host, sockets
-from remotely.admission import Admission, bound_id
-from remotely.keys import MasterKey, MemberKey, fresh_keys
-from remotely.lease import BEAT_EVERY_S, LEASE_S, TICK_EVERY_S
-from remotely.master import GC_THRESHOLD, Config
-from remotely.registry import Registry
-from remotely.sockets import Reconnect
+from remotely.machine import daemons, host
+from remotely.master.admission import Admission
+from remotely.master.master import GC_THRESHOLD
+from remotely.master.registry import Registry
+from remotely.protocol import control
+from remotely.protocol.configs import MasterConfig
+from remotely.protocol.ids import bound_id
+from remotely.protocol.lease import BEAT_EVERY_S, LEASE_S, TICK_EVERY_S
+from remotely.transport import sockets
+from remotely.transport.keys import MasterKey, MemberKey, fresh_keys
+from remotely.transport.sockets import Reconnect
 
 SIZES = (0.01, 0.1, 1.0)  # of what is asked for
 CPUS = 32.0  # of a worker
@@ -341,7 +345,7 @@ def at_rest_percent(found: dict[str, float], workers: int) -> float:
 
 def with_sockets(workers: int, actors: int) -> dict[str, float]:
     """Return what a master process takes of a core at rest, and how fast a client gets an actor."""
-    host.raise_descriptor_limit()
+    daemons.raise_descriptor_limit()
     master_key, client_key, worker_key = fresh_keys()
     address = f"tcp://127.0.0.1:{_free_port()}"
     master = _start_master(address, master_key)
@@ -380,11 +384,11 @@ def _free_port() -> int:
 
 def _start_master(address: str, key: MasterKey) -> "subprocess.Popen[bytes]":
     master = subprocess.Popen(
-        host.module_command("remotely.master"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        daemons.module_command("remotely.master"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert master.stdin is not None
     assert master.stdout is not None
-    config = Config(address=address, key=key.to_dict(), lifeline=True)
+    config = MasterConfig(address=address, key=key.to_dict(), lifeline=True)
     master.stdin.write(msgspec.json.encode(config) + b"\n")
     master.stdin.flush()
     if (word := master.stdout.readline()) != b"READY\n":
@@ -411,7 +415,7 @@ def _crowd(
     ready: Any,
 ) -> None:
     """Be all the workers: each beats and reports in its turn, and hears what it is told."""
-    host.raise_descriptor_limit()
+    daemons.raise_descriptor_limit()
     context = sockets.new_context()
     lines = [
         sockets.client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from remotely_rl import impala, models, ppo
+from remotely_rl import impala, ppo
+from remotely_rl.networks import models
 from tools.bench import page
 from tools.bench_rl import pace
 from tools.bench_rl.window import Window, cores

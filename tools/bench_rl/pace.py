@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from remotely_rl import metrics
-from remotely_rl.metrics import Row
+from remotely_rl.runs import metrics
+from remotely_rl.runs.metrics import Row
 from tools.bench_rl.window import Window
 
 ROWS_EVERY_S = 1.0

@@ -3,7 +3,7 @@
     python -m tools.bench_rl.waiting --rounds 5      # on a machine that does nothing else
 
 Each way to wait is a process of its own, for OpenMP reads it once.  They take turns, so that what
-else the machine does falls on all alike; ratios are those of one round.  `remotely_rl/threads.py`
+else the machine does falls on all alike; ratios are those of one round.  `remotely_rl/learning/threads.py`
 says which way is taken, and why.
 """
 
@@ -37,7 +37,7 @@ def serve() -> None:
     """Takes steps of what is asked for on stdin; tells the milliseconds of one."""
     import torch  # noqa: PLC0415 - where it is measured alone: remotely_rl would set the way
 
-    from remotely_rl import models  # noqa: PLC0415
+    from remotely_rl.networks import models  # noqa: PLC0415
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
     networks = {side: models.fitting((4, side, side))((4, side, side), 6) for side, _ in WORK}

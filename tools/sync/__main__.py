@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from remotely_rl.sync.simulator import Row
+from remotely_rl.sync.simulation.simulator import Row
 from tools import runs, sync
 from tools.sync import overhead, page, paper, race, scale
 from tools.sync.paper import Run

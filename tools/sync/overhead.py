@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import sync
+from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Reply
-from remotely_rl.sync.server import ParameterServer, Worker
 from tools import tables
 
 WORKERS = 8

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from remotely_rl.sync.simulator import Row
-from remotely_rl.sync.study import record
+from remotely_rl.sync.simulation.simulator import Row
+from remotely_rl.sync.simulation.study import record
 from tools import tables
 from tools.bench.benchmark import ROOT
 from tools.bench.page import commit, replaced

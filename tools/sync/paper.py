@@ -9,9 +9,9 @@ its code has it.
 import dataclasses
 from typing import NamedTuple
 
-from remotely_rl.sync import problems, study
-from remotely_rl.sync.simulator import Row
-from remotely_rl.sync.study import Study
+from remotely_rl.sync.simulation import problems, study
+from remotely_rl.sync.simulation.simulator import Row
+from remotely_rl.sync.simulation.study import Study
 
 FASGD = "fasgd:mode=fred,deviation_start=0,at_zero=plus1,rate=0.005"
 SASGD = "sasgd:at_zero=plus1,rate=0.04"

@@ -21,10 +21,14 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import a3c, metrics, models, sampler, sharing
-from remotely_rl.acting import Actor
-from remotely_rl.making import make_learner
-from remotely_rl.sync.server import ParameterServer, Worker
+from remotely_rl import a3c
+from remotely_rl.acting import sampler
+from remotely_rl.acting.actor import Actor
+from remotely_rl.learning import sharing
+from remotely_rl.learning.parameter_server import ParameterServer, Worker
+from remotely_rl.networks import models
+from remotely_rl.runs import metrics
+from remotely_rl.runs.making import make_learner
 from tools import tables
 from tools.bench.benchmark import ROOT
 

@@ -11,8 +11,8 @@ import dataclasses
 import math
 import statistics
 
-from remotely_rl.sync.simulator import Row
-from remotely_rl.sync.study import Study
+from remotely_rl.sync.simulation.simulator import Row
+from remotely_rl.sync.simulation.study import Study
 from tools.sync import paper
 from tools.sync.paper import LAST, Run
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from remotely_rl import sync
-from remotely_rl.sync.dispatch import Scripted
-from remotely_rl.sync.simulator import Simulation
+from remotely_rl.sync.simulation.dispatch import Scripted
+from remotely_rl.sync.simulation.simulator import Simulation
 
 RATE = 0.1
 

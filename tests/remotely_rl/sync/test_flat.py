@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import models
+from remotely_rl.networks import models
 from remotely_rl.sync.flat import Flat
 
 

@@ -5,9 +5,9 @@ import torch
 
 from remotely_rl import sync
 from remotely_rl.errors import TrainingError
-from remotely_rl.sync.dispatch import Drawn
 from remotely_rl.sync.gates import probability, weight_for
-from remotely_rl.sync.simulator import Simulation
+from remotely_rl.sync.simulation.dispatch import Drawn
+from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import play, round_robin, start
 
 # Worked by hand, with epsilon 1e-4: (weight, deviation, probability).

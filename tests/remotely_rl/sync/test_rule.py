@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from remotely_rl import sync
 from remotely_rl.errors import SyncError
-from remotely_rl.sync.asynchronous import Asynchronous
-from remotely_rl.sync.dispatch import Drawn
 from remotely_rl.sync.rule import Release
-from remotely_rl.sync.simulator import Simulation
+from remotely_rl.sync.rules.asynchronous import Asynchronous
+from remotely_rl.sync.simulation.dispatch import Drawn
+from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
 ALL = [

@@ -19,11 +19,11 @@ from multiprocessing.synchronize import Barrier
 import numpy as np
 import torch
 
-from remotely_rl import environments
 from remotely_rl.algorithms import a2c
-from remotely_rl.environments import Atari
-from remotely_rl.learner import Lesson, Rows
-from remotely_rl.making import make_learner
+from remotely_rl.environments import environments
+from remotely_rl.environments.environments import Atari
+from remotely_rl.learning.learner import Lesson, Rows
+from remotely_rl.runs.making import make_learner
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 

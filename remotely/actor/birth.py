@@ -1,0 +1,102 @@
+"""How a process becomes an actor: what must be set before any of the user's modules is imported.
+
+It is forked from the zygote, or started as `python -m remotely.birth`; either way the worker hands
+it a socket, on which it is told who it is to be.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import importlib
+import os
+import random
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from remotely.actor.actor import Actor
+from remotely.api import current_actor
+from remotely.machine import gpus, processes
+from remotely.protocol import control
+from remotely.testing import faults
+from remotely.transport import activity
+from remotely.transport.activity import OneByOne
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+MAX_CONTROL_BYTES = 1 << 18
+
+
+def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
+    """Be the actor that the worker describes; return the exit code of this process."""
+    if stdout_fd != 1:
+        os.setsid()  # a process group of its own: the worker ends it with all that it started
+        for fd, standard in ((stdout_fd, 1), (stderr_fd, 2)):
+            os.dup2(fd, standard)
+            os.close(fd)
+    if faults.ON:
+        faults.at("actor.birth")
+    worker = socket.socket(fileno=control_fd)
+    data, (page,), _, _ = socket.recv_fds(worker, MAX_CONTROL_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+    birth = control.Reader(control.Birth).read(data)
+    assert isinstance(birth, control.Birth)
+    _prepare_process(birth)
+    return Actor(birth, worker, OneByOne(activity.received(page))).run()
+
+
+def _prepare_process(birth: control.Birth) -> None:
+    """Set what must be set before any of the user's modules is imported."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    atexit._clear()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()  # a native crash leaves its stack in what ActorDied shows
+    request = birth.request
+    processes.mark(request.env.get(processes.TAG, ""))
+    os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
+    os.environ.update(request.env)
+    current_actor.become(birth)
+    if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
+        _set_threads(max(1, int(request.cpus)))
+    with contextlib.suppress(OSError):  # should memory run out, an actor goes before its worker
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()  # a fork copies its state too
+
+
+def _set_threads(count: int) -> None:
+    """Let BLAS and OpenMP use so many threads: libraries to come, and those that the zygote has."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(count)
+    if _pools is not None and count != 1:
+        _pools.limit(limits=count)
+    if (torch := sys.modules.get("torch")) and count != 1:
+        torch.set_num_threads(count)
+
+
+def warm() -> None:
+    """In the zygote, after its imports: do once what every actor would have to do for itself.
+
+    Time and memory both: what is touched here is shared, what a fork touches is its own.
+    """
+    global _pools
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")  # numpy loads it late, at its first use
+        import threadpoolctl  # noqa: PLC0415 - it looks at the libraries that are loaded by now
+
+        _pools = threadpoolctl.ThreadpoolController()
+        _pools.limit(limits=1)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+        with torch.no_grad():  # the first operation sets up kernels and tables
+            torch.nn.Linear(8, 8)(torch.ones(1, 8)).sum().item()
+
+
+_pools: Any = None  # of BLAS and OpenMP threads, as the zygote has them
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,37 @@
+"""The key with which an actor makes calls: its own, made when it first does."""
+
+import threading
+from collections.abc import Callable
+
+from remotely.errors import MasterLost
+from remotely.protocol import control
+from remotely.protocol.lease import CONNECT_S
+from remotely.transport.keys import KeyPair, fresh_pair
+
+
+class Delegation:
+    """One actor's pair.  Its secret is in the memory of this process, and nowhere else."""
+
+    def __init__(self, tell: Callable[[control.Delegate], None]) -> None:
+        self._tell = tell
+        self._pair: KeyPair | None = None
+        self._lock = threading.Lock()
+        self._is_known = threading.Event()
+
+    def pair(self) -> KeyPair:
+        """Return the pair, once the master admits it.  Raises MasterLost if it does not answer."""
+        with self._lock:
+            if self._pair is None:
+                self._pair = fresh_pair()
+            if not self._is_known.is_set():
+                self._tell(control.Delegate(key=self._pair.public))
+        if not self._is_known.wait(CONNECT_S):
+            raise MasterLost(
+                f"the master has not admitted this actor as a caller within {CONNECT_S:g} s; its "
+                "machine may have lost the connection, and the next call tries again"
+            )
+        return self._pair
+
+    def confirm(self) -> None:
+        """The master admits it."""
+        self._is_known.set()

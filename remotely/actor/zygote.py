@@ -1,0 +1,192 @@
+"""Makes actor processes in milliseconds: a process that has imported the heavy modules, and forks.
+
+Forking is safe here because this process stays what a fork needs: one thread, no ZeroMQ context,
+no CUDA.  It speaks to its worker alone, over one socket (`ToZygote`, `FromZygote` in control.py);
+descriptors travel along.  Who owns what:
+
+    worker dies    we read its end of file, kill every actor we made, remove the worker's folder
+    zygote dies    the worker, our subreaper, inherits the actors, and starts another zygote
+    actor dies     we reap it and report its status; the worker already saw it on the pidfd
+
+An actor that needs environment variables of its own before anything is imported is not forked but
+started as a new interpreter (`python -m remotely.birth`), at the price of its imports.
+"""
+
+import contextlib
+import errno
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from remotely.actor import exiting
+from remotely.machine import processes
+from remotely.protocol.control import (
+    HEAVY,
+    MAX_MESSAGE,
+    Exited,
+    Fork,
+    Forked,
+    NotForked,
+    Preload,
+    Reader,
+    ToZygote,
+    write,
+)
+from remotely.testing import faults
+
+DESCRIPTORS_OF_AN_ACTOR = 3  # its control socket, stdout, stderr
+
+
+def main() -> None:
+    """Serve a worker.  Arguments: the number of the socket to it, its folder, its id."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An OpenBLAS that starts threads at import would make this process unfit to fork.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import remotely.actor.birth  # noqa: F401, PLC0415 - what every actor needs, once
+
+    fd, folder, worker = sys.argv[1:]
+    Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
+
+
+class Zygote:
+    def __init__(self, worker: socket.socket, folder: str, worker_id: str) -> None:
+        self._worker = worker
+        self._worker_id = worker_id
+        self._folder = folder
+        self._reader = Reader(ToZygote)
+        self._children: set[int] = set()
+
+    def serve(self) -> None:
+        """Fork and report until the worker is gone, and then leave nothing behind.
+
+        An error of another kind ends this process alone: its actors live on as the worker's.
+        """
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._serve()
+        self._end()
+
+    def _serve(self) -> None:
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._worker, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if wake_read in ready:
+                os.read(wake_read, 4096)
+                self._reap()
+            if self._worker.fileno() in ready and not self._read():
+                return
+
+    def _read(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(
+            self._worker, MAX_MESSAGE, DESCRIPTORS_OF_AN_ACTOR
+        )
+        if not data:
+            return False
+        match self._reader.read(data):
+            case Preload(modules=modules):
+                preload(modules)
+            case Fork(actor=actor):
+                self._fork(actor, descriptors)
+        return True
+
+    def _fork(self, actor: str, descriptors: list[int]) -> None:
+        if faults.ON:
+            faults.at("zygote.fork")
+        if len(descriptors) < DESCRIPTORS_OF_AN_ACTOR:  # we have no room for them
+            for fd in descriptors:
+                os.close(fd)
+            self._worker.send(write(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))
+            return
+        gc.freeze()  # what is here now stays shared: a collection in the child would copy it
+        try:
+            pid, pidfd = self._child(descriptors)
+        except OSError as error:
+            self._worker.send(write(NotForked(actor=actor, why=str(error.strerror))))
+            return
+        try:
+            socket.send_fds(self._worker, [write(Forked(actor=actor, pid=pid))], [pidfd])
+        finally:
+            os.close(pidfd)
+
+    def _child(self, descriptors: list[int]) -> tuple[int, int]:
+        """Fork; return the child's pid and pidfd."""
+        try:
+            if (pid := os.fork()) == 0:
+                self._become_actor(descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+        self._children.add(pid)
+        try:
+            return pid, os.pidfd_open(pid)  # before we can reap: nobody else can have this pid yet
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+
+    def _become_actor(self, descriptors: list[int]) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._worker.close()
+            from remotely.actor import birth  # noqa: PLC0415 - main() has it loaded
+
+            code = birth.main(*descriptors)
+        except SystemExit as error:
+            code = exiting.exit_code(error)
+        except BaseException:  # the last place where it can still be told
+            sys.excepthook(*sys.exc_info())
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while self._children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._children.discard(pid)
+            self._worker.send(write(Exited(pid=pid, status=status)))
+
+    def _end(self) -> None:
+        for pid in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        processes.kill_tagged(self._worker_id)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def preload(modules: list[str]) -> None:
+    """Import those of the heavy modules that this machine has; say what fails, go on without."""
+    for name in modules:
+        if name in HEAVY and name not in sys.modules:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                print(f"remotely: {name} cannot be imported here: {error}", file=sys.stderr)
+    from remotely.actor import birth  # noqa: PLC0415 - main() has it loaded
+
+    try:
+        birth.warm()
+    except Exception as error:
+        print(f"remotely: an actor will set up its libraries by itself: {error}", file=sys.stderr)
+    gc.collect()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Which cluster this process uses: the one it connected to, else one of its own.
+
+REMOTELY_LOCAL=1   no cluster: every object lives in this process
+REMOTELY_ADDRESS   what connect() without an address means
+REMOTELY_KEY       the key file, where it is not ~/.remotely/keys/client.key
+"""
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remotely import arguments
+from remotely.arguments import suggests
+from remotely.engine import Engine
+from remotely.errors import NotConnected, RemotelyError
+from remotely.machine.gpus import Gpus, choose
+from remotely.protocol import control
+from remotely.protocol.address import FORKED, SHARED
+from remotely.protocol.lease import PLACE_S
+from remotely.values.sources import importing, library
+
+if TYPE_CHECKING:  # an engine in process needs no keys
+    from remotely.transport.keys import KeyPair
+
+_lock = threading.RLock()
+_engine: Engine | None = None
+_forked = False
+_adopted: tuple[control.Prepare, control.Birth, Callable[[], "KeyPair"]] | None = None
+_shipped_root: Path | None = None
+
+
+@suggests
+def connect(
+    address: str | None = None,
+    *,
+    key: str | Path | None = None,
+    cpus: float | None = None,
+    gpus: Gpus | None = None,
+    ship: str | Path | Iterable[str | Path] = (),
+    patience_s: float = PLACE_S,
+    show_output: bool = True,
+) -> None:
+    """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
+
+    cpus, gpus   what an own cluster gives away; by default what this machine has.  `gpus` is how
+                 many, or which: [2, 3], or names that CUDA_VISIBLE_DEVICES may have.  Where
+                 REMOTELY_ADDRESS names a started one, that one's own numbers hold
+    key          the client's key file; see keys.py
+    ship         files, folders and patterns ("*.csv") that the actors are to have: see `shipped`
+    patience_s   how long making an actor waits for room before NoResources
+    show_output  whether what actors print appears on this terminal; `remotely logs` has it anyway
+
+    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch,
+    TypeError and ValueError for what could not be meant.
+    """
+    global _engine, _forked
+    arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
+    arguments.of_type("key", key, (str, Path, type(None)), "a path")
+    arguments.of_type("show_output", show_output, bool, "True or False")
+    arguments.number("patience_s", patience_s)
+    if cpus is not None:
+        arguments.number("cpus", cpus)
+    if _adopted is not None and importing():  # the script's top level: here, it is connected
+        return
+    with _lock:
+        if _engine is not None and not _forked:
+            raise RemotelyError("this process is connected already; call remotely.shutdown() first")
+        if address and (cpus is not None or gpus is not None):
+            raise RemotelyError(
+                "cpus and gpus are for a cluster of your own; the one at "
+                f"{address} was given its own by 'remotely start'"
+            )
+        address = address or os.environ.get("REMOTELY_ADDRESS")
+        if os.environ.get("REMOTELY_LOCAL") == "1":
+            from remotely.engines.in_process import InProcess  # noqa: PLC0415 - it imports asyncio
+
+            engine: Engine = InProcess()
+        elif address:
+            engine = _connect_to(address, key, ship, patience_s, show_output)
+        else:
+            engine = _embed(cpus, gpus, ship, patience_s, show_output)
+        _engine, _forked = engine, False
+
+
+def current() -> Engine:
+    """Return the engine of this process, and make one at first use."""
+    global _engine
+    if _engine is None or _forked:
+        with _lock:
+            if _forked:
+                raise NotConnected(FORKED)
+            if _engine is None:
+                if _adopted is not None:
+                    _engine = _connect_from_actor(*_adopted)
+                else:
+                    connect()
+    assert _engine is not None
+    return _engine
+
+
+def of(cluster: str) -> Engine:
+    """Return the engine for a handle that has arrived here; `cluster` is that of its sender.
+
+    A process that is not connected yet connects to a started cluster, by its own key.  It cannot
+    connect to a cluster that another process started for itself: then NotConnected says so.
+    """
+    address, _, identity = cluster.partition(" ")
+    is_free = not is_connected() and not _forked and _adopted is None
+    if is_free and not os.environ.keys() & {"REMOTELY_ADDRESS", "REMOTELY_LOCAL"}:
+        if address.startswith("ipc://"):
+            raise NotConnected(
+                "this handle is of a cluster that another process started for itself alone, and "
+                f"cannot be used in this one. {SHARED}"
+            )
+        if address:
+            connect(address)
+    engine = current()
+    if engine.cluster.partition(" ")[2] != identity:
+        mine = engine.cluster.partition(" ")[0] or "none: its objects live in it (REMOTELY_LOCAL)"
+        raise NotConnected(
+            f"this handle is of the cluster at {address or 'no address'}, and this process uses "
+            f"another: {mine}. {SHARED}"
+        )
+    return engine
+
+
+def shutdown() -> None:
+    """End the actors that this process owns, and its own cluster if it has one.
+
+    Called by itself when the interpreter exits.  Shutting down twice does nothing.
+    """
+    global _engine
+    with _lock:
+        engine, _engine = _engine, None
+    if engine is not None and not _forked:
+        engine.shutdown()
+
+
+def shipped(name: str | Path) -> Path:
+    """Return where a shipped file or folder lies in this process: on a client, or in an actor."""
+    return (_shipped_root or Path.cwd()) / name
+
+
+def adopt(
+    prepare: control.Prepare, birth: control.Birth, delegate: Callable[[], "KeyPair"]
+) -> None:
+    """Let an actor be a client of its cluster, with the key that `delegate` returns."""
+    global _adopted
+    _adopted = prepare, birth, delegate
+
+
+def set_shipped_root(root: Path) -> None:
+    global _shipped_root
+    _shipped_root = root
+
+
+def _connect_to(
+    address: str,
+    key: str | Path | None,
+    ship: str | Path | Iterable[str | Path],
+    patience_s: float,
+    show_output: bool,
+) -> Engine:
+    from remotely.client.client import client_of  # noqa: PLC0415 - what an engine in process does not need
+
+    client = client_of(address, key, ship, patience_s, show_output)
+    client.check_python()
+    return client
+
+
+def _embed(
+    cpus: float | None,
+    gpus: Gpus | None,
+    ship: str | Path | Iterable[str | Path],
+    patience_s: float,
+    show_output: bool,
+) -> Engine:
+    from remotely.client.client import Client  # noqa: PLC0415 - what Local does not need
+    from remotely.ops.launch import Embedded  # noqa: PLC0415
+    from remotely.values.shipping import Shipment  # noqa: PLC0415
+
+    shipment = Shipment(ship)
+    choose(gpus)  # or its worker would be the one to refuse them
+    cluster = Embedded()
+    try:
+        cluster.start(cpus, gpus)
+        return Client(
+            cluster.address,
+            cluster.key,
+            shipment,
+            patience_s,
+            show_output,
+            on_shutdown=cluster.close,
+            on_forget=cluster.forget,
+        )
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _connect_from_actor(
+    prepare: control.Prepare, birth: control.Birth, delegate: Callable[[], "KeyPair"]
+) -> Engine:
+    from remotely.client.client import Client  # noqa: PLC0415 - an actor that calls nobody needs none
+    from remotely.transport.keys import MemberKey  # noqa: PLC0415
+    from remotely.values.shipping import Shipment  # noqa: PLC0415
+
+    key = MemberKey("client", delegate(), birth.master_public)
+    shipment = Shipment.from_tree(_shipped_root, prepare.files)
+    actor = birth.request.actor
+    return Client(birth.master, key, shipment, job=prepare.job, inside=actor)
+
+
+def _after_fork() -> None:
+    """The child shares no connection: ZeroMQ's threads are not here, its sockets not ours."""
+    global _forked, _lock
+    _lock = threading.RLock()
+    library.after_fork()
+    _forked = _engine is not None or _adopted is not None
+    if (forget := getattr(_engine, "forget", None)) is not None:
+        forget()
+
+
+def _at_exit() -> None:
+    _hush_daemons()
+    with contextlib.suppress(KeyboardInterrupt):
+        shutdown()
+
+
+def _hush_daemons() -> None:
+    """Print nothing of daemon threads whose calls end with us: they were left to run until then."""
+    told = threading.excepthook
+
+    def tell(args: threading.ExceptHookArgs) -> None:
+        is_daemon = args.thread is not None and args.thread.daemon
+        if not (is_daemon and isinstance(args.exc_value, RemotelyError)):
+            told(args)
+
+    threading.excepthook = tell
+
+
+def is_connected() -> bool:
+    """Tell whether this process has a cluster; if not, its first actor starts one."""
+    return _engine is not None and not _forked
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

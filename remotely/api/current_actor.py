@@ -1,0 +1,108 @@
+"""Which actor this process is: for its own code, for `ps`, and for whoever reads its errors.
+
+`top` shows the name of a process, of which the kernel keeps 15 bytes; `ps` its arguments, which lie
+where the kernel put them, and can be written over.  The package setproctitle writes over the
+environment as well: then nobody could see any more whose process it is (host.py, TAG).
+"""
+
+import contextlib
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remotely.errors import RemotelyError
+from remotely.protocol import control
+
+TITLE_BYTES = 15  # the kernel keeps no more: prctl(2), PR_SET_NAME
+
+
+@dataclass(frozen=True)
+class CurrentActor:
+    """What an actor may know of itself.  `life` counts its restarts."""
+
+    name: str
+    class_name: str
+    life: int
+    pid: int
+    machine: str
+    actor: str = ""  # its id
+
+    @property
+    def handle(self) -> Any:
+        """A borrowed handle of this actor, to be passed to others.  In the actor itself alone.
+
+        Its own calls through it would wait for themselves: use `self`.
+        """
+        from remotely.api.handle import handle_of  # noqa: PLC0415 - it imports much, and few need it
+
+        if self != current_actor() or _class is None:
+            raise RemotelyError("the handle of an actor is had within it, from current_actor()")
+        return handle_of(_class, self.actor, self.name)
+
+
+_current: CurrentActor | None = None
+_class: type | None = None  # of its object, once that is about to be made
+
+
+def serve(cls: type) -> None:
+    """This process, an actor, makes an object of this class."""
+    global _class
+    _class = cls
+
+
+def current_actor() -> CurrentActor | None:
+    """Return which actor runs this code: its name, class_name, life, pid, machine and `handle`.
+
+    None in a script, in a process that an actor started, and with REMOTELY_LOCAL=1.
+    """
+    return _current if _current is not None and _current.pid == os.getpid() else None
+
+
+def become(birth: control.Birth) -> None:
+    """This process is an actor from now on."""
+    global _current
+    request = birth.request
+    name, class_name, life = request.name, request.class_name, request.life
+    _current = CurrentActor(name, class_name, life, os.getpid(), birth.machine, request.actor)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_bytes(title(request.name))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        _write_arguments(f"remotely actor {name} ({class_name})")
+    if not os.environ.get("PYTHONBREAKPOINT"):  # else it is a debugger that needs no terminal
+        sys.breakpointhook = _no_terminal
+
+
+def title(name: str) -> bytes:
+    """Return what `top` shows: the beginning of a long name, and its end."""
+    whole = name.encode(errors="replace")
+    if len(whole) <= TITLE_BYTES:
+        return whole
+    side = TITLE_BYTES // 2
+    return whole[:side] + b"~" + whole[-side:]
+
+
+def _write_arguments(text: str) -> None:
+    """Have `ps` show this for our arguments, as much of it as they leave room for."""
+    _, _, fields = Path("/proc/self/stat").read_text().rpartition(") ")
+    start, end = (int(field) for field in fields.split()[45:47])  # arg_start, arg_end: man 5 proc
+    size = end - start - 1
+    if start and size > 0:  # the last byte stays: without it, ps would show the environment as well
+        ctypes.memmove(start, text.encode(errors="replace")[:size].ljust(size), size)
+
+
+def heading() -> str:
+    """Return the first line of a traceback that leaves this process."""
+    if (me := current_actor()) is None:
+        return ""
+    return f"In {me.name} (pid {me.pid} on {me.machine}):\n"
+
+
+def _no_terminal(*args: Any, **kwargs: Any) -> None:
+    print(
+        "remotely: breakpoint() was passed over, for an actor has no terminal; to stop there, run "
+        "the script with REMOTELY_LOCAL=1",
+        file=sys.stderr,
+    )

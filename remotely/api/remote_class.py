@@ -1,0 +1,200 @@
+"""The decorator: the class stays the class it is, but calling it makes the object elsewhere.
+
+`Actor(...)` runs `Actor.__new__`, and there we step in: on a client it returns a handle, and since
+a handle is no instance of the class, Python then leaves `__init__` alone.  construct.py is the way
+around, for the process where the object is to live.  Two more places make instances by `__new__`,
+without being calls of the class: copying and unpickling.  So the class also gets a `__reduce_ex__`
+of ours for that.  And a `__signature__`, or tools would show ours.
+
+A metaclass was refused: it would have to be mixed with the user's own, and `__class__` of an
+existing class cannot be changed.  Rebuilding the class was refused: `super()` would break.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from remotely import arguments
+from remotely.api.handle import Group, make
+from remotely.arguments import did_you_mean
+from remotely.engine import Options
+from remotely.objects import construct
+from remotely.objects.ray_names import add_habits
+from remotely.protocol.resources import parse_memory
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+
+
+@overload
+def remote_class(cls: C, /) -> C: ...
+@overload
+def remote_class(
+    *,
+    cpus: float = 1,
+    gpus: int = 0,
+    memory: int | str = 0,
+    max_restarts: int = 0,
+    concurrency: int = 1,
+    wait: bool = True,
+    env: dict[str, str] | None = None,
+) -> Callable[[C], C]: ...
+def remote_class(cls: Any = None, /, **options: Any) -> Any:
+    """Make a class remote: calling it places the object on the cluster and returns a handle.
+
+    The options are those of `engine.Options`, but for `name` and `detached`, which belong to one
+    instance: see `options`.  Raises TypeError for an unknown option, ValueError for a bad value.
+    """
+    for of_an_instance in {"name", "detached"} & options.keys():
+        raise TypeError(
+            f"{of_an_instance!r} is an option of one instance, not of a class: "
+            f"remotely.options(Actor, {of_an_instance}=...)(...)"
+        )
+    checked = check_options(Options(), options)
+    if cls is None:
+        return lambda cls: _decorate(cls, checked)
+    return _decorate(cls, checked)
+
+
+class Placeable(Generic[P, T]):
+    """A remote class with options of its own; call it as the class."""
+
+    def __init__(self, cls: Callable[P, T], options: Options) -> None:
+        self.cls = cls
+        self.options = options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return make(self.cls, args, kwargs, self.options, 1)[0]  # type: ignore[arg-type, no-any-return]
+
+
+def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
+    """Return the class with other options, for one instance: `options(Actor, cpus=2)(...)`."""
+    placeable = as_placeable(cls)
+    return Placeable(placeable.cls, check_options(placeable.options, changes))
+
+
+def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the plain object, in this process."""
+    return construct.construct(as_placeable(cls).cls, args, kwargs)  # type: ignore[arg-type, no-any-return]
+
+
+def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]:
+    """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
+    placeable = as_placeable(cls)
+    arguments.whole_number("count", count, 1)
+    return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
+
+
+def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
+    if isinstance(cls, Placeable):
+        return cls
+    cls = typing.get_origin(cls) or cls  # Actor[int] is Actor
+    found = getattr(cls, "__remotely__", None)
+    if not isinstance(cls, type) or not isinstance(found, Options):
+        name = getattr(cls, "__name__", repr(cls))
+        raise TypeError(f"{name} is not a remote class: decorate it with @remotely.remote_class")
+    return Placeable(cls, found)
+
+
+def check_options(base: Options, changes: dict[str, Any]) -> Options:
+    """Return `base` with `changes`, or say which is wrong and what would be right."""
+    known = Options.__struct_fields__
+    for name in changes.keys() - set(known):
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        raise TypeError(f"remotely knows no option {name!r}; {hint}")
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if "memory" in changes:
+        changes["memory"] = parse_memory(changes["memory"])
+    for name, (least, check) in _LEAST.items():
+        check(name, changes.get(name, least), least)
+    for name, what in {"wait": bool, "detached": bool, "name": str}.items():
+        if not isinstance(changes.get(name, what()), what):
+            kind = "a string" if what is str else "True or False"
+            raise ValueError(f"{name}={changes[name]!r}: it is to be {kind}")
+    if not re.fullmatch(r"[\w.:@+-]{0,100}", changes.get("name", "")):
+        wanted = "letters, digits and . : @ + - _, at most 100"
+        raise ValueError(f"name={changes['name']!r}: it is to be of {wanted}")
+    env = changes.get("env", {})
+    texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"env={env!r}: it is to map names to strings")
+    _check_environment(env)
+    return msgspec.structs.replace(base, **changes)
+
+
+def _check_environment(env: dict[str, str]) -> None:
+    """Refuse what no process could be started with."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(f"env has the name {name!r}: a name is not empty, without '=' and NUL")
+        if "\0" in value:
+            raise ValueError(f"env[{name!r}]={value!r}: a value is without NUL")
+    try:
+        size = sum(len(text.encode()) for pair in env.items() for text in pair)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"env has {error.object!r}, which is no Unicode text") from None
+    if size > MAX_ENVIRONMENT_BYTES:
+        raise ValueError(
+            f"env has {size:,} bytes, and may have {MAX_ENVIRONMENT_BYTES:,}: pass large values to "
+            "the constructor"
+        )
+
+
+MAX_ENVIRONMENT_BYTES = 128 << 10  # a kernel takes no longer a string, and all goes in one message
+
+_LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
+    "cpus": (0, arguments.number),
+    "gpus": (0, arguments.whole_number),
+    "max_restarts": (0, arguments.whole_number),
+    "concurrency": (1, arguments.whole_number),
+}
+
+
+def _decorate(cls: C, options: Options) -> C:
+    if not isinstance(cls, type):
+        raise TypeError(f"@remote_class is for classes; {cls!r} is none")
+    own = cls.__dict__.get("__new__")
+    cls.__remotely__ = options  # type: ignore[attr-defined]
+    if not isinstance(own, staticmethod) or own.__func__ is not _new:  # else decorated once more
+        cls.__remotely_new__ = own  # type: ignore[attr-defined]
+    cls.__new__ = staticmethod(_new)  # type: ignore[assignment]
+    if "__signature__" not in vars(cls):
+        cls.__signature__ = _Signature()  # type: ignore[attr-defined]
+    if vars(object)["__reduce_ex__"] is inspect.getattr_static(cls, "__reduce_ex__"):
+        cls.__reduce_ex__ = construct.reduce_ex  # type: ignore[assignment]
+    add_habits(cls)
+    return cls
+
+
+def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
+    if construct.is_under_way(cls):
+        return construct.own_new(cls, args, kwargs)
+    if cls.__new__ is not _new:
+        raise TypeError(
+            f"{cls.__name__} has a __new__ of its own, which would run here: decorate it too, "
+            "with @remotely.remote_class"
+        )
+    return make(cls, args, kwargs, cls.__remotely__, 1)[0]  # type: ignore[attr-defined]
+
+
+class _Signature:
+    """The signature of a class's constructor, as it would be without our `__new__`."""
+
+    def __get__(self, instance: object, cls: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        for base in cls.__mro__[:-1]:
+            own = vars(base)
+            new = own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__")
+            for member in filter(None, (new, own.get("__init__"))):
+                try:
+                    found = inspect.signature(getattr(member, "__func__", member))
+                except ValueError:  # of a builtin
+                    raise AttributeError("__signature__") from None
+                return found.replace(parameters=list(found.parameters.values())[1:])
+        return inspect.Signature()

@@ -1,0 +1,1 @@
+"""The process that makes calls: the engine of a ZeroMQ cluster."""

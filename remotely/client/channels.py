@@ -1,0 +1,138 @@
+"""A client's channels: one for each actor that it calls, opened at the first call of each life."""
+
+import errno
+from collections.abc import Callable
+from typing import Any, cast
+
+import zmq
+
+from remotely.client.channel import Channel
+from remotely.client.cluster_actor import ClusterActor
+from remotely.client.deadlock import Blocked
+from remotely.client.end_reasons import Ended, how_it_broke, how_it_ended
+from remotely.client.in_flight import Budget
+from remotely.client.question import Question
+from remotely.errors import NoResources, RemotelyError, WorkerLost
+from remotely.futures import wakeup
+from remotely.protocol import control
+from remotely.protocol.control import Obituary
+from remotely.transport.keys import KeyPair
+from remotely.transport.loop import Loop
+
+OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
+
+Ask = Callable[[Callable[[int], Any]], Question]
+
+
+class Channels:
+    """Opened on any thread; told of their ends on the loop's."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        loop: Loop,
+        pair: KeyPair,
+        host: str,
+        blocked: Blocked | None,
+        ask: Ask,
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._pair = pair
+        self._host = host
+        self._blocked = blocked
+        self._ask = ask
+        self._budget = Budget()
+        self._open: set[Channel] = set()
+
+    def of(self, actor: ClusterActor) -> Channel:
+        """Return the channel of an actor that has none, or none that is open.  Waits for it if it
+        is being restarted; raises how it ended."""
+        if self._loop.is_own_thread():  # whose answers all of the below would wait for
+            raise _cannot_wait(actor)
+        if actor.ended is None:
+            wakeup.sleep_until(lambda: actor.settled, about=actor)
+        with actor.lock:
+            if actor.ended is not None:
+                raise actor.ended(False)
+            channel = actor.channel
+            if channel is None or channel.ended:
+                self.locate(actor)
+                channel = self.open(actor)
+            return channel
+
+    def unanswered(self) -> dict[str, int]:
+        """Return how many calls each actor has yet to answer, of those that have any."""
+        channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
+        return {actor: calls for actor, calls in channels if calls}
+
+    def locate(self, actor: ClusterActor) -> None:
+        """Learn where it lives.  Raises how it ended."""
+        located = self._ask(lambda t: control.Locate(ticket=t, actor=actor.actor)).result()
+        if located.location is None:
+            gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
+            raise how_it_ended(actor.name, actor.location, gone)(False)
+        actor.location = located.location
+        actor.expect_life(located.location.life)
+
+    def open(self, actor: ClusterActor) -> Channel:
+        """Open one to where an actor is known to live."""
+        location = actor.location
+        assert location is not None
+        same_host = location.host == self._host
+        try:
+            channel = Channel(
+                self._context,
+                self._loop,
+                location,
+                same_host,
+                self._pair,
+                self._budget,
+                self._broken,
+                self._blocked,
+            )
+        except (zmq.ZMQError, OSError) as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise NoResources(
+                f"this process may have no more open files, and a channel to {actor.name} takes a "
+                "few: raise the limit (ulimit -n), or let go of some handles"
+            ) from None
+        self._open.add(channel)
+        actor.channel = channel
+        return channel
+
+    def end(self, channel: Channel, how: Ended, asked: bool = False) -> None:
+        channel.end(how, asked)
+
+    def end_all(self, how: Ended) -> None:
+        for channel in list(self._open):
+            channel.end(how, now=True)
+
+    def tend(self) -> None:
+        """On the loop's thread, each second."""
+        for channel in list(self._open):
+            if channel.ended:
+                self._open.discard(channel)
+            else:
+                channel.tend()
+
+    def _broken(self, channel: Channel) -> None:
+        """A connection ended without a word; the master or its worker may know why."""
+        self._loop.after(OBITUARY_WAIT_S, lambda: self._give_up(channel))
+
+    def _give_up(self, channel: Channel) -> None:
+        if not channel.ended:
+            same_host = channel.location.host == self._host
+            channel.end(how_it_broke(channel.location, same_host, channel.connected))
+
+
+def _cannot_wait(actor: ClusterActor) -> RemotelyError:
+    if actor.ended is not None:
+        return cast(RemotelyError, actor.ended(False))
+    why = (
+        f"{actor.name} cannot be called from the done-callback of a future while it has no "
+        "connection: the callback runs where connections are made; the call did not run. Call "
+        "from a thread of your own, or mark the method @remotely.idempotent"
+    )
+    return WorkerLost(why, may_have_run=False)

@@ -1,0 +1,52 @@
+"""What a client puts on its terminal: what actors print, and complaints of our own.  The I/O of
+terminal.py and throttled_log.py."""
+
+import contextlib
+import sys
+import threading
+import time
+
+from remotely.protocol import control
+from remotely.reporting.terminal import Screen
+from remotely.reporting.throttled_log import Complaints
+
+
+class Display:
+    def __init__(self, shows_output: bool) -> None:
+        self._shows_output = shows_output
+        self._lock = (
+            threading.Lock()
+        )  # the loop shows what is printed, another thread what is logged
+        self._screens = {
+            is_error: Screen(clears=_is_terminal(stream))
+            for is_error, stream in ((False, sys.stdout), (True, sys.stderr))
+        }
+        self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
+
+    def show(self, output: control.Output) -> None:
+        if self._shows_output:
+            with self._lock:
+                screen = self._screens[output.error]
+                _write(output.error, screen.add(output.name, output.text))
+
+    def complain(self, source: str, sentence: str) -> None:
+        """Print it, or count it if the like of it was printed a moment ago."""
+        self._complaints.add(source, sentence, time.monotonic())
+
+    def close(self) -> None:
+        for is_error, screen in self._screens.items():
+            if end := screen.close():
+                _write(is_error, end)
+
+
+def _write(is_error: bool, text: str) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    with contextlib.suppress(Exception):  # a closed terminal is no reason to stop
+        stream.write(text)
+        stream.flush()
+
+
+def _is_terminal(stream: object) -> bool:
+    with contextlib.suppress(Exception):  # it may be None, closed, or anything of the user's
+        return bool(stream.isatty())  # type: ignore[attr-defined]
+    return False

@@ -1,0 +1,51 @@
+"""How the end of an actor is told to those who wait for it, or call it afterwards."""
+
+from collections.abc import Callable
+
+from remotely.errors import ActorDied, WorkerLost
+from remotely.protocol.control import Location, Obituary
+
+Ended = Callable[[bool], BaseException]  # may_have_run -> what to raise
+
+
+def how_it_ended(name: str, location: Location | None, obituary: Obituary) -> Ended:
+    """Return what to raise for an actor that is no more."""
+    if location is not None:
+        name = f"{name} (pid {location.pid} on {location.machine})"
+
+    def how(may_have_run: bool) -> BaseException:
+        if obituary.lost:
+            return WorkerLost(
+                f"the machine of {name} is gone: {obituary.why}{doubt(may_have_run)}",
+                may_have_run,
+            )
+        why = f": {obituary.why}" if obituary.why else ""
+        end = f"ended with {obituary.exit}" if obituary.exit else "has ended"
+        told = obituary.stderr and not obituary.asked
+        words = f"\nits last words:\n{obituary.stderr}" if told else ""
+        message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
+        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr)
+
+    return how
+
+
+def how_it_broke(location: Location, same_host: bool, was_connected: bool) -> Ended:
+    """Return what to raise where a connection has ended, or never began, and nobody says why."""
+    where = f"{location.name} on {location.machine}"
+    if was_connected or same_host:
+        why = f"the connection to {where} broke"
+    else:
+        address, _, port = location.tcp.removeprefix("tcp://").rpartition(":")
+        why = (
+            f"no connection to {where}: nothing answers at {address} port {port}. A firewall may "
+            "be in the way: calls go straight to the actor, at a port that its machine's kernel "
+            "chooses (/proc/sys/net/ipv4/ip_local_port_range), and those have to be open between "
+            f"the machines of a cluster. If {address} is not how this machine reaches it, name "
+            "another address: remotely join ... --host ADDRESS"
+        )
+    return lambda may: WorkerLost(f"{why}{doubt(may)}", may)
+
+
+def doubt(may_have_run: bool) -> str:
+    """Return whether a call may have run, as the end of a sentence."""
+    return "; the call may have run" if may_have_run else "; the call did not run"

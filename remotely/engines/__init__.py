@@ -1,0 +1,1 @@
+"""The engines behind the seam (engine.py) other than the ZeroMQ cluster."""

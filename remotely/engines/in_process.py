@@ -1,0 +1,201 @@
+"""The engine of REMOTELY_LOCAL=1: every object lives here, every call runs at once, here.
+
+For debuggers, for tests, and for machines where there is no cluster.  Arguments are not copied.
+"""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import itertools
+import os
+import sys
+import time
+import traceback
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from remotely.engine import Options, Remote
+from remotely.errors import ActorDied, NameTaken, name_taken
+from remotely.futures.future import CallFuture, completed, failed
+from remotely.futures.unretrieved import Tell, sentence, source
+from remotely.objects.construct import construct
+from remotely.objects.stand_in import Routine, stays
+from remotely.reporting import log_records
+from remotely.reporting.cluster_status import ActorStatus, ClientStatus, ClusterStatus
+from remotely.reporting.throttled_log import Complaints
+
+# Whose method runs: a record that it logs has that name, as on a cluster.
+_running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
+
+
+class InProcess:
+    """Implements `engine.Engine` without another process."""
+
+    cluster = ""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        self._remotes: weakref.WeakValueDictionary[str, Remote] = weakref.WeakValueDictionary()
+        self._killed: weakref.WeakSet[Remote] = weakref.WeakSet()
+        self._counts: dict[str, itertools.count[int]] = {}
+        self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
+        self._undo_naming = log_records.name_actors(_running.get)
+
+    def place(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[Remote]:
+        return [self._make(cls, args, kwargs, options) for _ in range(count)]
+
+    def call(
+        self,
+        remotes: Sequence[Remote],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        background: bool,
+        retries: int = 0,
+    ) -> list[CallFuture[Any]]:
+        def run(remote: Remote, target: Any) -> Any:
+            value = _finish(getattr(target, method)(*args, **kwargs))
+            return remote.face(remote) if value is target else value
+
+        tell = self._on_unseen if background else None
+        return [
+            self._outcome(remote, functools.partial(run, remote), f"{remote.name}.{method}", tell)
+            for remote in remotes
+        ]
+
+    def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
+        def read(target: Any) -> Any:
+            value = getattr(target, name)
+            return Routine(value) if stays(value) else value
+
+        return [self._outcome(remote, read) for remote in remotes]
+
+    def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
+        return [self._outcome(r, lambda target: setattr(target, name, value)) for r in remotes]
+
+    def put(self, value: object) -> object:
+        return value
+
+    def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
+        for remote in remotes:
+            if not grace_s and remote.actor in self._objects:
+                self._killed.add(remote)
+            self._end(remote.actor, grace_s > 0)
+
+    def release(self, remote: Remote) -> None:
+        if remote.owned:
+            self._end_unasked(remote.actor)
+
+    def find(self, name: str) -> Remote:
+        if name not in self._names:
+            raise NameError(f"there is no actor named {name!r}")
+        return self.borrow(self._names[name], name)
+
+    def borrow(self, actor: str, name: str) -> Remote:
+        found = self._remotes.get(actor)
+        if found is None:
+            found = self._remotes[actor] = Remote(self, actor, name, owned=False)
+        return found
+
+    def report(self) -> ClusterStatus:
+        me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._objects))
+        actors = [
+            ActorStatus(
+                name=name,
+                class_name=type(self._objects[actor]).__name__,
+                actor=actor,
+                machine="",
+                worker="",
+                pid=me.pid,
+                cpus=0,
+                gpu_ids=[],
+                memory_limit=0,
+                cpu_percent=0,
+                rss=0,
+                calls=0,
+                running=0,
+                method="",
+                method_s=0,
+                queue=0,
+                since=0,
+                owner=me,
+            )
+            for name, actor in self._names.items()
+        ]
+        return ClusterStatus(address="", waiting=0, machines=[], clients=[me], actors=actors)
+
+    def shutdown(self) -> None:
+        for actor in list(self._objects):
+            self._end_unasked(actor)
+        self._undo_naming()
+
+    def _end(self, actor: str, in_good_order: bool = True) -> None:
+        target = self._objects.pop(actor, None)
+        self._names = {name: held for name, held in self._names.items() if held != actor}
+        if in_good_order and callable(close := getattr(target, "close", None)):
+            _finish(close())
+
+    def _end_unasked(self, actor: str) -> None:
+        """End it where nobody waits to be told of an error."""
+        try:
+            self._end(actor)
+        except Exception:
+            traceback.print_exc()
+
+    def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> Remote:
+        if options.name in self._names:
+            raise NameTaken(name_taken(options.name, "here"))
+        number = self._counts.setdefault(cls.__name__, itertools.count(1))
+        name = options.name or f"{cls.__name__}-{next(number)}"
+        actor = uuid.uuid4().hex
+        self._objects[actor] = _as_actor(name, lambda: construct(cls, args, kwargs))
+        self._names[name] = actor
+        remote = self._remotes[actor] = Remote(self, actor, name, owned=not options.detached)
+        return remote
+
+    def _outcome(
+        self, remote: Remote, run: Callable[[Any], Any], what: str = "", tell: Tell | None = None
+    ) -> CallFuture[Any]:
+        if remote.actor not in self._objects:
+            how = "killed" if remote in self._killed else "closed"
+            return failed(ActorDied(f"{remote.name} was {how}", exit=0, may_have_run=False))
+        try:
+            target = self._objects[remote.actor]
+            return completed(_as_actor(remote.name, lambda: run(target)))
+        except (Exception, asyncio.CancelledError) as error:
+            return failed(error, what, tell)
+
+    def _on_unseen(self, what: str, error: BaseException) -> None:
+        self._complaints.add(source(what, error), sentence(what, error), time.monotonic())
+
+
+def _as_actor(name: str, work: Callable[[], Any]) -> Any:
+    token = _running.set(name)
+    try:
+        return work()
+    finally:
+        _running.reset(token)
+
+
+def _finish(value: Any) -> Any:
+    """Return the value, or run a coroutine to its end, from async code too."""
+    if not inspect.iscoroutine(value):
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(value)
+    with ThreadPoolExecutor(1) as other:  # a thread has one loop at a time
+        return other.submit(contextvars.copy_context().run, asyncio.run, value).result()

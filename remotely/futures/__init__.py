@@ -1,0 +1,1 @@
+"""Futures, streams, and how threads wait for them."""

@@ -1,0 +1,335 @@
+"""The future of a call: a `concurrent.futures.Future` that can also be awaited.
+
+A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
+here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
+reply.  So there is none, and what is below does what the base would.  Who does sleep has a bell
+(wakeup.py), and an outcome is noted without a lock: the first that is appended to `_outcomes` holds.
+
+The standard library's `wait` and `as_completed` hold the conditions of all their futures, by which
+they ask whether something is done.  So `_condition` is each future's own, made when they ask.
+Whoever settles the future notes the outcome first and then looks for the condition; whoever makes
+it looks for an outcome then: one of the two sees the other.
+
+Who waits for one receives its reply on its own thread (see channel.py), so a plain call has no
+hand-over from another thread on its way.  Who wants to be told (a callback, an await, `wait` and
+`as_completed` of the standard library) has the client's loop receive it.
+
+A future holds its error, an error its traceback, and that its frames, their callers, and the locals
+of all of them.  A frame that also held the future would close a cycle, and whatever else they hold,
+handles above all, would live until the garbage collector runs.  So whoever raises a future's error
+lets go of the future first: `del self` below, and the like wherever `result` is called.  And an
+error that was caught before it is given to a future comes without its traceback.
+"""
+
+import logging
+import operator
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import as_completed as _as_completed
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from remotely.errors import CallTimeout
+from remotely.futures import wakeup
+from remotely.futures.shield import shield
+from remotely.futures.unretrieved import Tell, Unseen
+
+log = logging.getLogger("remotely")
+
+R = TypeVar("R")
+
+_Outcome = tuple[str, Any, BaseException | None, Unseen | None]  # state, result, error
+
+
+class Receiver(Protocol):
+    """Who takes in the reply of a call."""
+
+    def wait(self, future: "CallFuture[Any]", timeout: float | None) -> None:
+        """Return when the future is done, or after `timeout` seconds."""
+
+    def attend(self) -> None:
+        """Nobody waits, but somebody wants to be told: take in replies as they come."""
+
+    def attend_soon(self) -> None:
+        """The same, but complete nothing on this thread, which may hold a lock."""
+
+    def holds(self, future: "CallFuture[Any]") -> bool:
+        """Tell whether the call has not left yet."""
+
+    def recall(self, future: "CallFuture[Any]") -> bool:
+        """Forget a call that has not left; false if it has."""
+
+
+_call: Callable[..., Any] = getattr(operator, "call", lambda function, *args: function(*args))
+
+
+class Condition(threading.Condition):
+    """A condition that an interrupt leaves as it was, wherever it strikes.  Nobody sleeps on it.
+
+    That of the library enters and leaves by methods in Python, and whoever is interrupted there
+    keeps the lock for good.  Here `with` finds, through the slots, the lock's own methods in C.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock: Any
+        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign]
+
+
+class CallFuture(Future[R]):
+    """The one outcome of one call.  It can be cancelled until the call leaves this process."""
+
+    on_unseen: Tell | None = None  # who is told of an error that nobody looked at
+    _unseen: Unseen | None = None
+    _own: Condition | None = None
+
+    def __init__(self, what: str, keep: object = None) -> None:
+        self._outcomes: list[_Outcome] = []
+        self._state = "PENDING"
+        self._result = None
+        self._exception = None
+        self._watchers: list[Any] | None = None
+        self._done_callbacks: list[Any] = []
+        self.answered = False
+        self.call_id = 0
+        self.nbytes = 0
+        self.receiver: Receiver | None = None
+        self.what = what
+        self.keep = keep  # the actor must not end for want of handles while its call runs
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
+        if not self.answered:
+            self.wait(timeout)
+        if self._unseen is not None:
+            self._see()
+        if self._state == "FINISHED" and self._exception is None:
+            return self._result  # type: ignore[return-value]
+        try:
+            if self._exception is None:
+                raise CancelledError
+            raise self._exception
+        finally:
+            del self
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the error, or None if there is none.  Raises CallTimeout."""
+        if not self.answered:
+            self.wait(timeout)
+        if self._unseen is not None:
+            self._see()
+        if self.cancelled():
+            raise CancelledError
+        return self._exception
+
+    def cancel(self) -> bool:
+        """Take the call back if it has not left: true means that it never runs, false that it does.
+
+        Small calls are held for a moment while many are in flight; any other has left already.
+        """
+        receiver = self.receiver
+        try:
+            with shield:
+                if self.answered or receiver is None or not receiver.recall(self):
+                    return self.cancelled()
+                self._settle("CANCELLED_AND_NOTIFIED", None, None)
+        finally:  # an interrupt that was put off is raised at the shield's end
+            self.tell()
+        return True
+
+    def cancelled(self) -> bool:
+        return self._state == "CANCELLED_AND_NOTIFIED"
+
+    def done(self) -> bool:
+        return self._state != "PENDING"
+
+    def running(self) -> bool:
+        """Tell whether the call has left, and its outcome is not known."""
+        receiver = self.receiver  # a retry takes it away at any time
+        return not self.answered and not (receiver and receiver.holds(self))
+
+    def set_result(self, result: R) -> None:
+        self._check_pending()
+        self.settle(result, None)
+        self.tell()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._check_pending()
+        self.settle(None, exception)
+        self.tell()
+
+    def lose(self, error: BaseException) -> None:
+        """No answer will come, for the reason that `error` tells.  `tell` is to follow.
+
+        Harmless if there is an answer.
+        """
+        if not self.answered:
+            self.settle(None, error)
+
+    def settle(self, result: R | None, error: BaseException | None) -> None:
+        """Note the outcome.  Whoever is interrupted in it may do it again."""
+        self._settle("FINISHED", result, error)
+
+    def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
+        tell = None if error is None else self.on_unseen
+        unseen = None if error is None or tell is None else Unseen(self.what, error)
+        mine = state, result, error, unseen
+        outcomes = self._outcomes
+        outcomes.append(mine)
+        outcome = outcomes[0]
+        if outcome is not mine:
+            del outcomes[1:]
+        elif unseen is not None and tell is not None:
+            unseen.arm(tell)
+        if (own := self._own) is None:
+            self._note(outcome)
+        else:
+            self._note_and_notify(own, outcome)
+        if wakeup.hung:
+            wakeup.ring(self)
+        self._finish()
+        self.answered = True
+
+    def _note(self, outcome: _Outcome) -> None:
+        state, self._result, self._exception, self._unseen = outcome
+        self._state = state  # last: then the others are there
+
+    def _note_and_notify(self, own: Condition, outcome: _Outcome) -> None:
+        with own, shield:  # watchers are to hear of it once
+            if self._state == "PENDING":
+                self._note(outcome)
+                state, _, error, _ = outcome
+                for watcher in self._watchers or ():
+                    if state != "FINISHED":
+                        watcher.add_cancelled(self)
+                    else:
+                        (watcher.add_result if error is None else watcher.add_exception)(self)
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Tell whether any have yet to run."""
+        return bool(self._done_callbacks)
+
+    def tell(self) -> None:
+        """Run the done-callbacks, if it is done.  Who is interrupted may call it again."""
+        while self.answered and self._done_callbacks:
+            self._tell_next()
+
+    def _tell_next(self) -> None:
+        # All in C: no interrupt strikes between the moment when a callback is taken, and when it
+        # begins (but before Python 3.11).
+        told = map(_call, map(self._done_callbacks.pop, (0,)), (self,))
+        try:
+            next(told)
+        except BaseException as error:
+            if isinstance(error, IndexError) and not self._done_callbacks and _is_ours(error):
+                return  # another thread was first
+            # Ctrl-C and exits are the main thread's.  Any other, maybe the client's loop, would end
+            # of a KeyboardInterrupt that the method raised, say, and that the callback has met.
+            if isinstance(error, KeyboardInterrupt | SystemExit) and _is_main_thread():
+                raise
+            log.exception("a done-callback of %s failed", self.what)
+
+    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
+        self._done_callbacks.append(fn)
+        if self.answered:
+            self.tell()
+        elif (receiver := self.receiver) is not None:
+            receiver.attend()
+
+    def __await__(self) -> Generator[Any, None, R]:
+        import asyncio  # noqa: PLC0415 - slow to import, and whoever awaits has it
+
+        return asyncio.wrap_future(self).__await__()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the outcome, whatever it is.  Raises CallTimeout after `timeout` seconds."""
+        receiver = self.receiver
+        if receiver is not None:
+            receiver.wait(self, timeout)
+        else:
+            self.block(timeout)
+        if not self.done():
+            raise CallTimeout(f"{self.what} has not answered after {timeout} s; it still runs")
+
+    def block(self, timeout: float | None) -> None:
+        """Wait until another thread completes this; return in any case after `timeout` s."""
+        wakeup.sleep_until(self.done, timeout, self)
+
+    def __reduce__(self) -> NoReturn:
+        """Like the standard library's, which holds a lock; culprit.py says what to do."""
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+
+    def _own_condition(self) -> Condition:
+        """What the standard library locks, while it looks at the states of several futures."""
+        own = self._own
+        if own is None:  # in one step, as threads may ask together
+            own = vars(self).setdefault("_own", Condition())
+        if self._outcomes:
+            self._note_and_notify(own, self._outcomes[0])
+        return own
+
+    _condition: threading.Condition = property(_own_condition)  # type: ignore[assignment]
+
+    def _watched(self) -> list[Any]:
+        """Where the standard library's `wait` and `as_completed` add what is to be told.
+
+        They say so in no other way; and they hold the condition.
+        """
+        if self._watchers is None:
+            self._watchers = []
+        receiver = self.receiver
+        if not self.answered and receiver is not None:
+            receiver.attend_soon()
+        return self._watchers
+
+    _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
+
+    def _see(self) -> None:
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None:
+            unseen.seen()
+
+    def _check_pending(self) -> None:
+        if self._state != "PENDING":
+            raise InvalidStateError(f"{self._state}: {self!r}")
+
+    def _finish(self) -> None:
+        self.keep = None
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Tell whether it was raised by no function in Python below ours."""
+    return error.__traceback__ is None or error.__traceback__.tb_next is None
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def completed(value: R) -> CallFuture[R]:
+    """Return a future that is done already."""
+    future: CallFuture[R] = CallFuture("")
+    future.set_result(value)
+    return future
+
+
+def failed(error: BaseException, what: str = "", on_unseen: Tell | None = None) -> CallFuture[Any]:
+    future: CallFuture[Any] = CallFuture(what)
+    future.on_unseen = on_unseen
+    future.set_exception(error)
+    return future
+
+
+def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
+    """Wait for all of them, whatever their outcomes; their errors count as looked at."""
+    for future in futures:
+        future.exception()
+
+
+def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:
+    """Yield futures as they complete, as `concurrent.futures.as_completed` does."""
+    return _as_completed(futures, timeout)

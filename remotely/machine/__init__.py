@@ -1,0 +1,1 @@
+"""This machine: what it has, which processes run on it, where files are kept."""

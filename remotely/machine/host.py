@@ -1,0 +1,57 @@
+"""What this machine is: who sees the same files and processes, and what there is to give away."""
+
+import contextlib
+import os
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+
+from remotely.machine import cgroup
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def identity() -> str:
+    """Return a name that two processes share just when they see the same files, and may open them.
+
+    The kernel's boot, the namespaces of mounts and of processes (a container has its own) and the
+    user.  REMOTELY_HOST, if set, is added: it lets parts of one machine pass for several, as in the
+    tests.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    mounts, pids = Path("/proc/self/ns/mnt").readlink(), Path("/proc/self/ns/pid").readlink()
+    return f"{boot}:{mounts}:{pids}:{os.getuid()}:{os.environ.get('REMOTELY_HOST', '')}"
+
+
+def machine_name() -> str:
+    return socket.gethostname()
+
+
+def cores() -> int:
+    """Return how many cores this process may use: of its affinity, and its group's time."""
+    there = len(os.sched_getaffinity(0))
+    return there if (limit := cgroup.cpus()) is None else min(there, max(1, int(limit)))
+
+
+def memory() -> int:
+    """Return how many bytes of memory this process may use: of the machine's, and its group's."""
+    there = int(psutil.virtual_memory().total)
+    return there if (limit := cgroup.memory()) is None else min(there, limit)
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has ended for want of memory since the boot."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def address_towards(host: str, port: int) -> str:
+    """Return the address by which `host` would know this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # a datagram socket only looks up the route
+        return str(probe.getsockname()[0])

@@ -1,0 +1,134 @@
+"""The daemons that stay: what runs on this machine, and of which cluster.
+
+    ~/.remotely/run/HOST/PORT/    HOST is this machine: its home may be shared with others
+        master.json               written by the launcher, removed by the daemon as it ends
+        master.killed             that of one that did not end in good order: its workers may be
+                                  elsewhere, waiting for the next
+        worker.json               the worker that `remotely start` made
+        joined-ID.json            a worker that joined a master of this port, here or elsewhere
+        master.log, worker.log    what they had to say; nearly nothing
+
+Pids come round, so a daemon is known by its pid and the moment at which it started.  A file whose
+daemon is dead was left by one that was killed; whoever sees it takes it away, with the folder of
+sockets and logs that the daemon could not remove.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from remotely.machine import folders, host, processes
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written down about one daemon."""
+
+    role: Literal["master", "worker", "joined"]
+    address: str  # of the master, "host:port", as this machine reaches it
+    cluster: str  # the master's public key: two clusters may have the same port
+    pid: int
+    started: float
+    log: str
+    worker: str = ""  # its id
+    folder: str = ""  # of the worker, for sockets and logs
+
+    @property
+    def alive(self) -> bool:
+        return processes.is_alive(self.pid, self.started)
+
+
+def folder_of(port: int) -> Path:
+    return folders.home() / "run" / host.machine_name() / str(port)
+
+
+def make_folder(port: int) -> Path:
+    """Return the folder of this port, made, and closed to other users."""
+    folder = folder_of(port)
+    for made in reversed((folder, *folder.parents[:3])):
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def write(file: Path, running: Running) -> None:
+    """Put a file in place whole: somebody may read it at this moment."""
+    temporary = file.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.encode(running))
+    temporary.replace(file)
+
+
+def running(port: int) -> list[Running]:
+    """Return the daemons of this port that live: the master, its own worker, those that joined."""
+    return _running_in(folder_of(port))
+
+
+def _running_in(folder: Path) -> list[Running]:
+    found = []
+    for file in folder.glob("*.json"):
+        with contextlib.suppress(msgspec.DecodeError, OSError):
+            daemon = msgspec.json.decode(file.read_bytes(), type=Running)
+            if daemon.alive:
+                found.append(daemon)
+            else:
+                remove(file, daemon)
+    return sorted(found, key=lambda d: (["master", "worker", "joined"].index(d.role), d.pid))
+
+
+def remove(file: Path, daemon: Running) -> None:
+    """Take away what a daemon that was killed has left."""
+    if daemon.role == "master":
+        with contextlib.suppress(FileNotFoundError):
+            file.replace(file.with_suffix(".killed"))
+    file.unlink(missing_ok=True)
+    if daemon.folder:
+        shutil.rmtree(daemon.folder, ignore_errors=True)
+
+
+def leave(file: Path) -> None:
+    """For a daemon, as it ends: take away its own file."""
+    file.unlink(missing_ok=True)
+    file.with_suffix(".killed").unlink(missing_ok=True)
+    tidy(file.parent)
+
+
+def was_killed(port: int) -> bool:
+    """Tell whether the last master of this port did not end in good order."""
+    return (folder_of(port) / "master.killed").exists()
+
+
+def tidy(folder: Path) -> None:
+    """When the last daemon is gone, take away the folder too, unless a log says something."""
+    if _running_in(folder):
+        return
+    (folder / "master.killed").unlink(missing_ok=True)  # the user has ended that cluster
+    for log in folder.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if log.stat().st_size == 0:
+                log.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def ports() -> list[int]:
+    """Return the ports of which daemons live on this machine."""
+    folders = folder_of(0).parent.glob("*")
+    found = sorted(int(folder.name) for folder in folders if folder.name.isdecimal())
+    return [port for port in found if running(port)]
+
+
+@contextlib.contextmanager
+def starting(port: int) -> Iterator[None]:
+    """Of several that start a cluster at one port, let one do so, and then the next look."""
+    import fcntl  # noqa: PLC0415 - Windows has none, and no daemons either
+
+    make_folder(port)
+    fd = os.open(folder_of(0).parent / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,144 @@
+"""Which key may what, and whose word the master believes.  Pure: lists and digests.
+
+    a key that master.key lists    is a client's or a worker's, until it is taken off the list
+    a delegate                     is a client's, inside of one actor, for as long as that lives
+
+A delegate is the key of an actor that makes calls of its own.  The actor makes the pair when it
+first needs it, and its secret never leaves that process; its worker tells the master the public
+half; the other actors' doors ask, when such a key first knocks, whether it may call.  So nobody is
+told of keys that never knock there, and whoever was told is told of the end.
+
+Three things bind what peers say of themselves.
+
+    an id        of a session or a worker is a digest of its role, its key and a nonce that its
+                 process made: nobody else can use it, not with another key, in another role or,
+                 where machines share a key, without the nonce.  The master need not remember it
+    a seal       the master puts one on each placement.  A worker shows it when the master was
+                 started again: an actor without one is not believed in, whatever its worker says
+    a placement  says which worker an actor is housed by; that worker speaks for it, and no other
+
+Refused: the client's own key for its actors (a worker's key was then as good as a client's, for
+ever); a pair that the client makes and sends (a secret that travels, for actors that mostly make no
+calls); telling every actor of every delegate (a thousand actors times a thousand keys); signed
+tickets that a door could check by itself (a ticket cannot be revoked, and CURVE keys do not sign).
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+import msgspec
+
+from remotely.errors import NotAllowed
+from remotely.protocol import control
+from remotely.protocol.ids import bound_id
+from remotely.protocol.index import Index
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Seals:
+    """Marks that only who holds the master's secret can make."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._key = hashlib.blake2b(secret, digest_size=32, person=b"remotely seal").digest()
+
+    def seal(self, worker: str, request: control.Request, gpu_ids: list[int]) -> bytes:
+        """Return the mark of a placement: this life of this actor, there."""
+        placed = _encode((worker, request, gpu_ids))
+        return hashlib.blake2b(placed, digest_size=32, key=self._key).digest()
+
+    def is_ours(
+        self, worker: str, request: control.Request, gpu_ids: list[int], seal: bytes
+    ) -> bool:
+        """Tell whether what a worker says to house was placed there by the master."""
+        return hmac.compare_digest(self.seal(worker, request, gpu_ids), seal)
+
+
+class Admission:
+    """The keys that are listed, and the delegates."""
+
+    def __init__(
+        self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes], secret: bytes
+    ) -> None:
+        self.relist(client_keys, worker_keys)
+        self.seals = Seals(secret)
+        self._actors: Index[bytes, str] = Index()  # by their delegate
+        self._delegates: dict[str, bytes] = {}  # the reverse
+        self._told: Index[bytes, str] = Index()  # workers, by a delegate that they asked about
+        self._asked: Index[str, bytes] = Index()  # the reverse
+
+    def relist(self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes]) -> None:
+        """From now on these keys are listed."""
+        self._clients, self._workers = frozenset(client_keys), frozenset(worker_keys)
+
+    @property
+    def client_keys(self) -> list[bytes]:
+        """Return those that are listed, in an order that is always the same."""
+        return sorted(self._clients)
+
+    def role_of(self, key: bytes) -> str | None:
+        """Return as what the holder of a key is admitted; None for a stranger's."""
+        if key in self._clients or key in self._actors:
+            return "client"
+        return "worker" if key in self._workers else None
+
+    def is_listed(self, client_key: bytes) -> bool:
+        return client_key in self._clients
+
+    # --- who says who it is -----------------------------------------------------------------------
+
+    def vet_client(self, hello: control.Hello, key: bytes) -> control.Hello:
+        """Return a client's introduction as its key allows it; raise NotAllowed if it lies."""
+        _check_id("client", key, hello.nonce, hello.session)
+        if key in self._clients:  # it lives in no actor, whatever it says
+            return msgspec.structs.replace(hello, actor="") if hello.actor else hello
+        if hello.actor not in self._actors.of(key):
+            raise NotAllowed("the key of an actor is for that actor alone")
+        return hello
+
+    def vet_worker(self, register: control.Register, key: bytes) -> None:
+        """Raise NotAllowed if a worker takes another's id."""
+        _check_id("worker", key, register.nonce, register.worker)
+
+    # --- delegates --------------------------------------------------------------------------------
+
+    def delegate(self, actor: str, key: bytes) -> bool:
+        """Admit the holder of a key as an actor; false for an actor that has another delegate.
+
+        Two may name the same key, since a worker might name another's to have it revoked with an
+        actor of its own.  Without the secret it gains nothing by that.
+        """
+        if len(key) != 40 or key in self._clients or key in self._workers:
+            return False
+        if self._delegates.setdefault(actor, key) != key:
+            return False
+        self._actors.add(key, actor)
+        return True
+
+    def note_told(self, worker: str, key: bytes) -> None:
+        """A worker lets this delegate in, and so has to hear of its end."""
+        if key in self._actors:
+            self._told.add(key, worker)
+            self._asked.add(worker, key)
+
+    def remove_worker(self, worker: str) -> None:
+        """A worker has ended, and lets nobody in."""
+        for key in self._asked.pop(worker):
+            self._told.discard(key, worker)
+
+    def end(self, actor: str) -> tuple[bytes, list[str]]:
+        """Take an actor's delegate back; return it, and the workers that have to hear of it."""
+        key = self._delegates.pop(actor, b"")
+        self._actors.discard(key, actor)
+        if key in self._actors:
+            return b"", []
+        told = self._told.pop(key)
+        for worker in told:
+            self._asked.discard(worker, key)
+        return key, told
+
+
+def _check_id(role: str, key: bytes, nonce: str, said: str) -> None:
+    if said != bound_id(role, key, nonce):
+        raise NotAllowed(f"this {role}'s id is not that of its key")

@@ -1,0 +1,112 @@
+"""The workers: those that are there, and those that were lost and may come back.
+
+A lost worker stays in the ledger for EXPECTED_S, since its machine may be rebooting: who needs a
+machine of its size waits for it, and is not refused.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from remotely.master.placement import Ledger
+from remotely.protocol import control
+from remotely.protocol.lease import EXPECTED_S
+from remotely.protocol.resources import Resources
+
+
+@dataclass
+class Machine:
+    """A worker, and what it last told of its actors."""
+
+    register: control.Register
+    reports: dict[str, control.Figures] = field(default_factory=dict)
+
+
+class Expected(NamedTuple):
+    """A worker that was lost, and may come back."""
+
+    machine: str
+    host: str
+    size: Resources
+    until: float
+
+
+class Fleet:
+    """Workers by their ids, and what is free on each."""
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.ledger = Ledger()
+        self._expected: dict[str, Expected] = {}
+
+    def __contains__(self, worker: object) -> bool:
+        return worker in self.machines
+
+    def join(self, register: control.Register) -> None:
+        """A worker is there that was not.  It may be the next of one that was lost."""
+        name = register.worker
+        self.machines[name] = Machine(register)
+        if (before := self._before(register)) is not None:
+            self._expect_not(before)
+        self.ledger.add_worker(name, size_of(register), register.python)
+
+    def leave(self, name: str, now: float, may_return: bool) -> None:
+        """A worker is there no more.  `may_return`: it is only lost."""
+        register = self.machines.pop(name).register
+        if may_return:
+            self._expected[name] = Expected(
+                register.machine, register.host, size_of(register), now + EXPECTED_S
+            )
+            self.ledger.suspend(name)
+        else:
+            self.ledger.remove_worker(name)
+
+    def give_up(self, now: float) -> bool:
+        """Expect those no longer whose time is over; true if there were any."""
+        overdue = [name for name, lost in self._expected.items() if lost.until <= now]
+        for name in overdue:
+            self._expect_not(name)
+        return bool(overdue)
+
+    def suspend(self, name: str) -> bool:
+        """Place nothing on a worker that cannot be reached; false if nothing was."""
+        if name not in self.machines or name in self.ledger.away:
+            return False
+        self.ledger.suspend(name)
+        return True
+
+    def away(self) -> list[str]:
+        """Return the machines that cannot be reached now."""
+        return sorted(
+            self.machines[name].register.machine
+            if name in self.machines
+            else self._expected[name].machine
+            for name in self.ledger.away
+        )
+
+    def of_python(self, python: str) -> list[str]:
+        return [name for name, m in self.machines.items() if m.register.python == python]
+
+    def only_size(self) -> Resources:
+        """Return what the one worker of a script's own cluster has."""
+        return size_of(next(iter(self.machines.values())).register)
+
+    def _before(self, register: control.Register) -> str | None:
+        """Return the lost worker that this is, or whose place it takes, as far as can be told.
+
+        A machine may have several.  Of those that were lost it is one of the same size; one of
+        another size only if it is the only one.
+        """
+        if register.worker in self._expected:
+            return register.worker
+        lost = [name for name, e in self._expected.items() if e.host == register.host]
+        alike = [name for name in lost if self._expected[name].size == size_of(register)]
+        return next(iter(alike or (lost if len(lost) == 1 else ())), None)
+
+    def _expect_not(self, worker: str) -> None:
+        del self._expected[worker]
+        self.ledger.remove_worker(worker)
+
+
+def size_of(register: control.Register) -> Resources:
+    """Return all that a worker has."""
+    return Resources(register.cpus, register.gpus, register.memory)

@@ -1,0 +1,305 @@
+"""The manager of a cluster: knows who is there, and places actors on workers.
+
+It is never on the path of a call, and holds nothing that a worker does not know: after a restart
+the workers register again, with their actors.  It unpickles nothing; it never sees a class.
+What it knows is in registry.py; here are its socket, its clock, and the processes that it watches.
+
+A route is proved by sending a tick along it: libzmq's own heartbeat drops the routes of peers that
+are gone, and a send to such a route fails.  That does not need the peer's Python to run, so a
+client that holds the GIL for a minute is not taken for dead.
+"""
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from remotely.errors import NotAllowed, RemotelyError
+from remotely.machine import daemons, host, pid_file
+from remotely.master.admission import Admission
+from remotely.master.registry import Registry
+from remotely.protocol import control
+from remotely.protocol.configs import MasterConfig
+from remotely.protocol.lease import LEASE_S, TICK_EVERY_S
+from remotely.reporting.throttled_log import Complaints
+from remotely.testing import faults
+from remotely.transport import sockets
+from remotely.transport.keys import MasterKey, load_master
+from remotely.transport.loop import Loop
+from remotely.transport.sockets import Unknown
+
+log = logging.getLogger("remotely.master")
+
+MAX_HELD = 1000  # messages of one connection that has yet to say who it is
+REVOKED = "this key was revoked; ask who runs the cluster for another"
+RETURN_S = 2.5  # that a worker may come later than its actors: links back off to 2 s
+LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
+# Messages are trees, and counting references frees them.  The search for cycles, which comes after
+# 700 new objects else, would stop the master of 20,000 actors for 0.1 s again and again.
+GC_THRESHOLD = 100_000
+TICK = control.write(control.Tick())
+
+
+class Master:
+    def __init__(self, config: MasterConfig) -> None:
+        self._key = MasterKey.from_dict(config.key)
+        self._key_file = config.key_file
+        self._host = host.identity()
+        self._peers: dict[bytes, str] = {}  # by route: the id of a session or a worker
+        self._keys: dict[str, bytes] = {}  # by that id: the key with which it came
+        self._routes: dict[str, bytes] = {}  # the reverse
+        self._pidfds: dict[str, int] = {}  # of the peers on this host
+        self._held: dict[bytes, list[object]] = {}  # what came along a route before its name did
+        self._ticked = time.monotonic()
+        self._admission = Admission(
+            self._key.client_keys, self._key.worker_keys, self._key.pair.secret
+        )
+        self._learns_until = time.monotonic() + LEASE_S if config.learns else 0.0
+        self._leave_by = 0.0  # not zero: the cluster is being stopped
+        self._registry = Registry(
+            self._tell,
+            self._let_go,
+            self._admission,
+            LEASE_S,
+            learns_until=self._learns_until,
+            is_embedded=config.lifeline,
+        )
+        self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
+        self._complaints = Complaints(log.warning)
+
+        self._loop = Loop()
+        self._context = sockets.new_context()
+        self._door = sockets.Door(self._context, self._admit, self._complaints)
+        self._loop.watch_socket(self._door.socket, self._door.answer)
+        self._socket = sockets.server(self._context, self._key.pair)
+        sockets.bind(self._socket, config.address)
+        self._loop.watch_socket(self._socket, self._receive)
+        self._loop.every(TICK_EVERY_S, self._tick)
+        if config.lifeline:
+            self._loop.watch(0, self._feel_lifeline)
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._stop))
+        signal.signal(signal.SIGHUP, lambda *_: self._loop.call(self._read_keys))
+        self._loop.watch(wake_read, lambda: _swallow(wake_read))
+        self._loop.run()
+        self._context.destroy(linger=500)
+
+    # --- coming in --------------------------------------------------------------------------------
+
+    def _receive(self, frames: list[zmq.Frame]) -> None:
+        route = frames[0].bytes
+        role, key = sockets.sender_of(frames[0])
+        if self._admission.role_of(key) != role:
+            self._send(route, control.Refused(error="NotAllowed", why=REVOKED))
+            return
+        try:
+            message = self._readers[role].read(frames[1].buffer if len(frames) == 2 else b"")
+        except RemotelyError as error:
+            self._refuse(frames[0], error)
+            return
+        if faults.ON:
+            faults.at("master.message")
+        try:
+            self._take_in(route, role, key, message)
+        except NotAllowed as error:
+            self._refuse(frames[0], error)
+
+    def _take_in(self, route: bytes, role: str, key: bytes, message: object) -> None:
+        now = time.monotonic()
+        match message:
+            case control.Hello(session=who):
+                hello = self._admission.vet_client(message, key)
+                self._take(who, route, key)
+                if self._registry.greet(hello, key, now) and message.host == self._host:
+                    self._watch(who, message.pid, lambda: self._registry.end_session(who))
+                self._hear_held(route, who, self._registry.hear_client)
+            case control.Register(worker=who):
+                self._admission.vet_worker(message, key)
+                self._take(who, route, key)
+                if self._registry.enlist(message, now) and message.host == self._host:
+                    why = "its worker's process ended"
+                    end = lambda: self._registry.remove_worker(who, why)
+                    self._watch(who, message.pid, end)
+                self._hear_held(route, who, self._registry.hear_worker)
+                if who in self._routes:
+                    self._registry.settle(message)
+                self._door.review(self._admission.role_of)
+            case _ if (known := self._peers.get(route)) is None:
+                self._hold(route, message)
+            case _ if role == "client":
+                self._registry.hear_client(known, message, now)
+            case _:
+                self._registry.hear_worker(known, message, now)
+
+    def _refuse(self, frame: zmq.Frame, error: RemotelyError) -> None:
+        """Tell a peer, and the log, what is wrong with what it said."""
+        refused = control.Refused(error=type(error).__name__, why=str(error))
+        self._send(frame.bytes, refused)
+        role, whence = sockets.sender_of(frame)[0], sockets.address_of(frame)
+        sentence = f"refused what a {role} at {whence} said: {error}"
+        self._complaints.add(f"{role} {whence}", sentence, time.monotonic())
+
+    def _take(self, who: str, route: bytes, key: bytes) -> None:
+        """A peer is reached along this route from now on."""
+        self._keys[who] = key
+        self._peers.pop(self._routes.get(who, b""), None)
+        self._routes[who] = route
+        self._peers[route] = who
+
+    def _let_go(self, who: str) -> None:
+        """A peer has ended."""
+        self._keys.pop(who, None)
+        self._peers.pop(self._routes.pop(who, b""), None)
+        if (pidfd := self._pidfds.pop(who, -1)) >= 0:
+            self._loop.unwatch(pidfd)
+            os.close(pidfd)
+
+    def _watch(self, who: str, pid: int, on_end: Callable[[], None]) -> None:
+        """See a process of this host end at once, however it ends.
+
+        Without a descriptor to see it by, or a number that can be looked up, its lease will tell.
+        """
+        try:
+            self._pidfds[who] = pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._loop.call(on_end)
+        except OSError as error:
+            sentence = f"cannot watch a process of this machine: {error.strerror}"
+            self._complaints.add(sentence, sentence, time.monotonic())
+        else:
+            self._loop.watch(pidfd, on_end)
+
+    def _hold(self, route: bytes, message: object) -> None:
+        """Keep what somebody says who has to say first who it is: a new master may be why."""
+        held = self._held.setdefault(route, [])
+        if not held or isinstance(message, control.Beat):
+            self._send(route, control.WhoAreYou())
+        if len(held) < MAX_HELD:
+            held.append(message)
+
+    def _send(self, route: bytes, message: msgspec.Struct) -> bool:
+        """Return whether there is a route; a message on it may still be lost with its peer."""
+        return self._send_bytes(route, control.write(message))
+
+    def _send_bytes(self, route: bytes, message: bytes) -> bool:
+        try:
+            sockets.send(self._socket, (route, message))
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def _hear_held(
+        self, route: bytes, who: str, hear: Callable[[str, object, float], None]
+    ) -> None:
+        for message in self._held.pop(route, ()):
+            if self._peers.get(route) == who:  # and not after its last word
+                hear(who, message, time.monotonic())
+
+    def _tell(self, who: str, message: msgspec.Struct) -> bool:
+        """Return whether it can be reached now."""
+        route = self._routes.get(who)
+        return route is not None and self._send(route, message)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        away_s = now - self._ticked - TICK_EVERY_S
+        if away_s > TICK_EVERY_S:  # stopped, or starved: nobody could renew meanwhile
+            self._registry.extend_leases(away_s)
+        self._ticked = now
+        for route, who in list(self._peers.items()):
+            if self._send_bytes(route, TICK):
+                self._registry.renew(who, now)
+            else:
+                self._registry.lose_route(who)
+        self._held = {r: held for r, held in self._held.items() if self._send_bytes(r, TICK)}
+        for sentence in self._registry.expire(now):
+            log.warning("%s", sentence)
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def _admit(self, key: bytes) -> str | Unknown | None:
+        """Answer the door: it may be the key of an actor whose worker has yet to come back."""
+        role = self._admission.role_of(key)
+        if role is None and time.monotonic() < self._learns_until:
+            self._loop.after(RETURN_S, lambda: self._door.decide(key, self._admission.role_of(key)))
+            return Unknown.ASKED
+        return role
+
+    def _read_keys(self) -> None:
+        """A key was added or revoked: who came with one that is revoked has to go."""
+        if not self._key_file:
+            return
+        self._key = load_master(Path(self._key_file))
+        self._registry.list_keys(self._key.client_keys, self._key.worker_keys)
+        for who, key in list(self._keys.items()):
+            if self._admission.role_of(key) is None:
+                log.warning("a key was revoked; its holder has to go")
+                self._tell(who, control.Refused(error="NotAllowed", why=REVOKED))
+                self._registry.remove_worker(who, "the key of its worker was revoked")
+                self._registry.end_session(who)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _feel_lifeline(self) -> None:
+        if not os.read(0, 4096):
+            self._loop.unwatch(0)
+            self._loop.stop()
+
+    def _stop(self) -> None:
+        """End the cluster: every worker ends its actors and itself, and then so do we."""
+        if not self._leave_by:
+            self._leave_by = time.monotonic() + LEAVE_S
+            self._registry.close()
+            self._loop.every(0.02, self._see_off)
+
+    def _see_off(self) -> None:
+        for name in self._registry.workers:
+            if not self._send_bytes(self._routes[name], TICK):
+                self._registry.remove_worker(name, "the cluster was stopped")
+        if not self._registry.workers or time.monotonic() > self._leave_by:
+            self._loop.stop()
+
+
+def _swallow(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(fd, 4096)
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # whoever started us need not wait
+        os.write(1, f"{line}\n".encode())
+
+
+def main() -> None:
+    """Be a master, as the one line on standard input says; say READY when calls are taken."""
+    line = sys.stdin.buffer.readline()
+    if not line:  # whoever was to say it was interrupted
+        return
+    config = msgspec.json.decode(line, type=MasterConfig)
+    logging.basicConfig(
+        format=daemons.log_format("master", not config.lifeline), level=logging.WARNING
+    )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    daemons.raise_descriptor_limit()
+    gc.set_threshold(GC_THRESHOLD)
+    try:
+        master = Master(config)
+    except zmq.ZMQError as error:
+        _say(f"cannot take {config.address}: {error}")
+        sys.exit(1)
+    _say("READY")
+    master.run()
+    if config.pid_file:
+        pid_file.leave(Path(config.pid_file))

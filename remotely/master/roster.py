@@ -1,0 +1,118 @@
+"""Which actor lives where: a record for each that has a place, and what finds it without a search.
+
+A record comes with `enter` and goes with `take_off`, and the indexes are kept there and nowhere
+else.  `request`, `worker` and `watchers` of a record that is entered are what it is found by: a
+request that takes the place of another names the same owner, and a watcher is added by `watch`.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import msgspec
+
+from remotely.protocol import control
+from remotely.protocol.index import Index
+from remotely.protocol.resources import Resources
+
+REMEMBERED_DEATHS = 10_000
+
+
+@dataclass
+class Record:
+    """An actor, placed."""
+
+    request: control.Request
+    worker: str
+    gpu_ids: list[int]
+    location: control.Location | None = None
+    since: float = 0  # wall clock, for people alone
+    asker: tuple[str, control.Place] | None = None  # of a placement that is under way: by whom
+    watchers: set[str] = field(default_factory=set)
+    again: bool = False  # made from what its last life left there
+    ends_within_s: float | None = None  # if it was asked to end; its worker may not have heard
+
+    def settle(self, said: control.Location, since: float) -> control.Location:
+        """It lives where its worker says, under the names with which it was placed."""
+        request = self.request
+        self.since = since
+        self.location = msgspec.structs.replace(
+            said, actor=request.actor, name=request.name, class_name=request.class_name
+        )
+        return self.location
+
+    def lost(self, why: str = "") -> control.Obituary:
+        """Return what is told of it when nobody saw its end."""
+        return control.Obituary(
+            actor=self.request.actor, life=self.request.life, lost=True, why=why
+        )
+
+
+class Roster:
+    """The actors that have a place, the names that they hold, and how others have ended."""
+
+    def __init__(self) -> None:
+        self.actors: dict[str, Record] = {}
+        self.owned: Index[str, str] = Index()  # actors, by their owner
+        self.housed: Index[str, str] = Index()  # actors, by their worker
+        self.watched: Index[str, str] = Index()  # actors, by a session that is told of their end
+        self.names: dict[str, str] = {}  # actors; of one between two lives too
+        self.deaths: OrderedDict[str, control.Obituary] = OrderedDict()
+
+    def enter(self, record: Record) -> None:
+        """An actor has its place, and its name."""
+        request = record.request
+        self.actors[request.actor] = record
+        self.deaths.pop(request.actor, None)
+        self.owned.add(request.owner, request.actor)
+        self.housed.add(record.worker, request.actor)
+        # Two scripts may each have a Counter-1; the name then means that of the first.
+        if request.named or request.name not in self.names:
+            self.names[request.name] = request.actor
+
+    def take_off(self, record: Record) -> None:
+        """An actor has no place any more.  Whether it keeps its name is for the caller to say."""
+        request = record.request
+        del self.actors[request.actor]
+        self.owned.discard(request.owner, request.actor)
+        self.housed.discard(record.worker, request.actor)
+        for session in record.watchers:
+            self.watched.discard(session, request.actor)
+
+    def free_name(self, request: control.Request) -> None:
+        """An actor holds its name no more; another's stays."""
+        if self.names.get(request.name) == request.actor:
+            del self.names[request.name]
+
+    def keep_name(self, request: control.Request) -> None:
+        """An actor between two lives holds its name."""
+        self.names.setdefault(request.name, request.actor)
+
+    def remember(self, obituary: control.Obituary) -> None:
+        """Keep how an actor has ended, for those who ask late."""
+        self.deaths[obituary.actor] = obituary
+        while len(self.deaths) > REMEMBERED_DEATHS:
+            self.deaths.popitem(last=False)
+
+    def is_housed(self, actor: str, worker: str) -> bool:
+        """Tell whether this worker is the one that speaks for an actor."""
+        record = self.actors.get(actor)
+        return record is not None and record.worker == worker
+
+    def at(self, worker: str) -> list[Record]:
+        """Return those that a worker houses."""
+        return [self.actors[actor] for actor in self.housed.of(worker)]
+
+    def watch(self, who: str, record: Record) -> None:
+        """Have a session be told of an actor's end."""
+        record.watchers.add(who)
+        self.watched.add(who, record.request.actor)
+
+    def unwatch(self, who: str) -> None:
+        """A session has ended."""
+        for actor in self.watched.pop(who):
+            self.actors[actor].watchers.discard(who)
+
+
+def asked_of(request: control.Request) -> Resources:
+    """Return what an actor takes of its machine."""
+    return Resources(request.cpus, request.gpus, request.memory)

@@ -1,0 +1,130 @@
+"""What to say where there is no room: what is asked for, what is free, who has it, what to do.
+
+Pure.  The master calls it for a request that waits or is refused; the sentences reach the user in
+NoResources, or on the terminal of a script that waits.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from remotely.master.roster import Record, asked_of
+from remotely.master.state import State
+from remotely.protocol import control
+from remotely.protocol.resources import Resources, listed
+
+SHOWN = 3  # holders, by name; of more, their number is told
+
+
+class Holder(NamedTuple):
+    """An actor that has a place; `whose` is empty if the script that asks made it."""
+
+    name: str
+    has: Resources
+    whose: str
+
+
+def why_it_waits(request: control.Request, state: State) -> str:
+    """Return why a request waits on this cluster, as it is now."""
+    if not state.fleet.machines:
+        return "no machine has joined the cluster"
+    actors = state.roster.actors
+    some = itertools.islice(actors.values(), SHOWN)
+    holders = [_holder(record, request.job, state) for record in some]
+    why = why_waiting(
+        request.class_name,
+        asked_of(request),
+        state.fleet.ledger.most_free(),
+        holders,
+        len(actors) - len(holders),
+        state.fleet.only_size() if state.is_embedded else None,
+    )
+    return why + who_may_return(state.fleet.away(), state.is_learning)
+
+
+def why_it_never_fits(request: control.Request, state: State) -> str | None:
+    """Return why a group can never live at once on a script's own cluster; None if it can."""
+    if not state.is_embedded:
+        return None
+    return why_never_together(
+        request.class_name, request.together, asked_of(request), state.fleet.only_size()
+    )
+
+
+def who_may_return(away: list[str], is_learning: bool) -> str:
+    """Return who is waited for, as the end of a sentence."""
+    if away:
+        return f". {listed(away)} cannot be reached now, and may come back"
+    if is_learning:
+        return ". The master was started again, and other machines may come back"
+    return ""
+
+
+def _holder(record: Record, job: str, state: State) -> Holder:
+    request, whose = record.request, ""
+    if request.job != job:
+        session = state.sessions.get(request.owner)
+        hello = session and session.hello
+        whose = f"of pid {hello.pid} on {hello.machine}" if hello else "of another script"
+    return Holder(request.name, asked_of(request), whose)
+
+
+def why_waiting(
+    class_name: str,
+    asked: Resources,
+    most_free: Resources,
+    holders: Sequence[Holder],
+    others: int,
+    embedded: Resources | None,
+) -> str:
+    """Return why a request waits.  `others`: how many actors there are beside `holders`.
+
+    `embedded`: all that the cluster has, if it is a script's own; no machine can join that.
+    """
+    free = Resources(max(0.0, most_free.cpus), max(0, most_free.gpus), max(0, most_free.memory))
+    relevant = Resources(
+        free.cpus, free.gpus if asked.gpus else 0, free.memory if asked.memory else 0
+    )
+    said = f"{class_name} asks for {asked}; the most that a machine has free is {relevant}"
+    if holders:
+        named = [f"{h.name} ({', '.join(filter(None, (str(h.has), h.whose)))})" for h in holders]
+        said += f". {listed([*named, f'{others} more'] if others else named)} " + (
+            "have the rest" if len(named) + others > 1 else "has the rest"
+        )
+    said += (
+        ". Close an actor, or let go of its handles: `a = A()` makes the new actor before it lets "
+        "go of the old one, and Out[n] of a notebook keeps a handle"
+    )
+    if embedded is None:
+        return f"{said}. Another machine that joins (remotely join) has room too"
+    if asked.cpus > free.cpus:
+        cpus = math.ceil(embedded.cpus - free.cpus + asked.cpus)
+        return f"{said}. {_more_cpus(cpus)}"
+    return said
+
+
+def why_never_together(
+    class_name: str, count: int, asked: Resources, in_all: Resources
+) -> str | None:
+    """Return why a group can never live at once on a script's own cluster; None if it can."""
+    together = Resources(asked.cpus * count, asked.gpus * count, asked.memory * count)
+    if count == 1 or together.fits(in_all):
+        return None
+    has = Resources(in_all.cpus, in_all.gpus, in_all.memory if asked.memory else 0)
+    said = f"{count} actors of {class_name} ask for {together}; this cluster has {has} in all"
+    return f"{said}. {way_out(together, in_all)}"
+
+
+def way_out(asked: Resources, in_all: Resources) -> str:
+    """Return what to do about a request that is larger than a script's own cluster."""
+    if asked.cpus > in_all.cpus:
+        return _more_cpus(math.ceil(asked.cpus))
+    return "Ask for less, or use a larger cluster: remotely.connect(ADDRESS)"
+
+
+def _more_cpus(cpus: int) -> str:
+    return (
+        f"remotely.connect(cpus={cpus}), before the first actor, lets more of them share this "
+        "machine's cores; @remotely.remote_class(cpus=0.1) asks for less"
+    )

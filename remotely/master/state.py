@@ -1,0 +1,38 @@
+"""What a master knows, as one value: registry.py and lives.py change it, others read it."""
+
+from dataclasses import dataclass, field
+
+from remotely.master.fleet import Fleet
+from remotely.master.restarts import Restarts
+from remotely.master.roster import Roster
+from remotely.master.sessions import Sessions
+from remotely.master.waiting import Waiting
+from remotely.protocol import control
+from remotely.protocol.lease import Leases
+
+
+@dataclass
+class State:
+    leases: Leases
+    learns_until: float  # a new master hears of what lives as the workers come back
+    is_embedded: bool  # a script's own: what it has is all it will ever have
+    sessions: Sessions = field(default_factory=Sessions)
+    fleet: Fleet = field(default_factory=Fleet)
+    roster: Roster = field(default_factory=Roster)
+    waiting: Waiting = field(default_factory=Waiting)
+    restarts: Restarts = field(default_factory=Restarts)
+    is_closing: bool = False
+    now: float = 0.0  # of the last event
+
+    @property
+    def is_learning(self) -> bool:
+        """Workers may come back that were there before this master."""
+        return self.now < self.learns_until
+
+    def holder_of(self, name: str) -> control.Request | None:
+        """Return who has a name, alive or between two lives."""
+        actor = self.roster.names.get(name, "")
+        if record := self.roster.actors.get(actor):
+            return record.request
+        due = self.restarts.due(actor)
+        return due and due.request

@@ -1,0 +1,1 @@
+"""What remotely reads of a user's class, and adds to it."""

@@ -1,0 +1,148 @@
+"""The one way to a retry: `@remotely.idempotent(retries=n)` on a method.
+
+A call whose actor died, or whose machine was lost, may have run.  Only who wrote the method knows
+whether running it again does harm; who says that it does none has such calls made again, in the
+actor's next life (`max_restarts`) or along a new connection.  What the method itself raises is an
+answer, and is never tried again.
+"""
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from remotely import arguments
+from remotely.arguments import suggests
+from remotely.errors import ActorDied, WorkerLost
+from remotely.futures.future import CallFuture
+from remotely.futures.shield import shield
+
+log = logging.getLogger("remotely")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__remotely_retries__"
+
+
+@suggests
+def idempotent(*, retries: int = 1) -> Callable[[F], F]:
+    """Mark a method whose call may be made again, at most `retries` times, if its outcome is lost.
+
+    Raises ValueError for less than one retry.
+    """
+    arguments.whole_number("retries", retries, 1)
+
+    def mark(method: F) -> F:
+        setattr(method, _MARK, retries)
+        return method
+
+    return mark
+
+
+def retries_of(method: object) -> int:
+    """Return how often a call of a method may be made again; most of them never."""
+    return getattr(method, _MARK, 0)
+
+
+def copy_mark(method: object, stand_in: object) -> None:
+    """Have `stand_in` count as marked if `method` is."""
+    if retries := retries_of(method):
+        setattr(stand_in, _MARK, retries)
+
+
+class RetriedFuture(CallFuture[Any]):
+    """The future of a call that is made again if its outcome is lost; `again` sends it."""
+
+    def __init__(
+        self, what: str, keep: object, again: Callable[[CallFuture[Any]], None], retries: int
+    ) -> None:
+        super().__init__(what, keep)
+        self._again: Callable[[CallFuture[Any]], None] | None = again
+        self._left = retries
+
+    def lose(self, error: BaseException) -> None:
+        """Send the call again, if that may help."""
+        if self.answered:
+            return
+        if self._left and isinstance(error, ActorDied | WorkerLost):
+            self._left -= 1
+            self.call_id = 0
+            self.receiver = None
+            try:
+                _lines.add(self)
+            except RuntimeError:  # no further thread can be started
+                log.exception("%s could not be tried again", self.what)
+                super().lose(error)
+        else:
+            super().lose(error)
+
+    def send_again(self) -> None:
+        """Wait for the actor's next life, and call it."""
+        again = self._again
+        if again is None:  # it was settled in the line, as part of a deadlock say
+            return
+        try:
+            again(self)
+        except Exception as error:
+            super().lose(error.with_traceback(None))
+            self.tell()
+
+    def _finish(self) -> None:
+        self._again = None  # it holds the arguments
+        super()._finish()
+
+
+class Lines:
+    """Lost calls that are to be sent again, in a line for each actor.
+
+    A line has a thread of its own: a next life may be long in coming, and who loses calls may be
+    the client's loop.  One thread for all calls of an actor, since thousands may be lost at once,
+    and so that they leave in the order in which they were made.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[int, deque[RetriedFuture]] = {}
+
+    def add(self, future: RetriedFuture) -> None:
+        """Have a call sent again.  Raises RuntimeError if no thread can be started."""
+        actor = id(future.keep)  # which lives while one of its calls waits
+        with shield, self._lock:  # a signal handler may lose calls too
+            if (line := self._lines.get(actor)) is not None:
+                line.append(future)
+                return
+            self._lines[actor] = deque((future,))
+            thread = threading.Thread(
+                target=self._serve, args=(actor,), name="remotely-retry", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                del self._lines[actor]
+                raise
+
+    def _serve(self, actor: int) -> None:
+        while True:
+            with self._lock:
+                line = self._lines[actor]
+                if not line:
+                    del self._lines[actor]
+                    return
+                future = line.popleft()
+            future.send_again()
+            del future
+
+
+_lines = Lines()
+
+
+def _after_fork() -> None:
+    """The threads are not here."""
+    global _lines
+    _lines = Lines()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

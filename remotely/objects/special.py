@@ -1,0 +1,148 @@
+"""The special methods of a class, on its handles: what Python looks up on the type alone.
+
+`len(a)`, `a[i]`, `a + b`, `for x in a` and `with a` ask the type of `a`.  So the type of a handle
+has those special methods that the user's class has, and each is a call that waits.  These stay as
+they are:
+
+    __repr__ __str__ __format__     name the actor: what is printed and logged must not wait for it
+    __eq__ __ne__ __hash__          identity: handles of one actor are equal
+    __getattr__ and its kin         run over there anyway, where the attribute is read or written
+    pickling and copying            give another handle of the same actor
+    __await__ __aiter__ __anext__   are not passed on: a method that yields is a stream
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from remotely.errors import ActorDied, NotPicklable, RemotelyError, WorkerLost
+from remotely.futures.future import CallFuture, wait_for
+
+if TYPE_CHECKING:  # slow to import, and whoever awaits has it
+    import asyncio
+
+_BINARY = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow"),
+    *("lshift", "rshift", "and", "xor", "or"),
+)
+FORWARDED = (
+    *("__len__", "__length_hint__", "__getitem__", "__setitem__", "__delitem__", "__contains__"),
+    *("__iter__", "__next__", "__reversed__", "__enter__"),
+    *("__bool__", "__int__", "__float__", "__complex__", "__index__", "__bytes__", "__fspath__"),
+    *("__round__", "__trunc__", "__floor__", "__ceil__"),
+    *("__lt__", "__le__", "__gt__", "__ge__", "__neg__", "__pos__", "__abs__", "__invert__"),
+    *(f"__{form}{name}__" for name in _BINARY for form in ("", "r", "i")),
+    "__array__",
+)
+
+_MISSING = object()
+
+# Handle, name, arguments, and whether the caller does something else meanwhile.
+Send = Callable[[Any, str, tuple[Any, ...], dict[str, Any], bool], CallFuture[Any]]
+
+
+def special_methods(cls: type, send: Send, close: Callable[[Any], None]) -> dict[str, Any]:
+    """Return what the type of a class's handles has for the special methods of that class."""
+    names: dict[str, Any] = {}
+    for name in FORWARDED:
+        if (member := _special(cls, name)) is not _MISSING:
+            names[name] = None if member is None else _forward(name, send)
+    if defines(cls, "__exit__"):
+        names["__exit__"] = _exit(send, close)
+    if defines(cls, "__aenter__"):
+        names["__aenter__"] = _enter_async(send)
+    if defines(cls, "__aexit__"):
+        names["__aexit__"] = _exit_async(send, close)
+    return names
+
+
+def defines(cls: type, name: str) -> bool:
+    """Tell whether a class has a special method that is not `object`'s."""
+    member = _special(cls, name)
+    return member is not _MISSING and member is not None
+
+
+def _special(cls: type, name: str) -> Any:
+    """Return a special method; None if the class says that it has none: `__iter__ = None`."""
+    for base in cls.__mro__[:-1]:
+        if name in vars(base):
+            return vars(base)[name]
+    return _MISSING
+
+
+def _forward(name: str, send: Send) -> Callable[..., Any]:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return send(self, name, args, kwargs, False).result()
+
+    forward.__name__ = name
+    return forward
+
+
+def leave(send: Send, handles: Sequence[Any], error: BaseException | None) -> bool:
+    """Call `__exit__` of each; true if one of them says that the error is dealt with."""
+    alone = len(handles) == 1
+    futures = deque(_send_exit(send, handle, "__exit__", error, not alone) for handle in handles)
+    wait_for(futures)
+    suppressed = [_outcome(futures.popleft(), error) for _ in handles]
+    return any(suppressed)
+
+
+def _exit(send: Send, close: Callable[[Any], None]) -> Callable[..., Any]:
+    def exit_one(self: Any, kind: Any, error: Any, trace: Any) -> bool:
+        try:
+            return leave(send, (self,), error)
+        finally:
+            close(self)
+
+    return exit_one
+
+
+def _enter_async(send: Send) -> Callable[..., Any]:
+    async def enter(self: Any) -> Any:
+        return await send(self, "__aenter__", (), {}, True)
+
+    return enter
+
+
+def _exit_async(send: Send, close: Callable[[Any], None]) -> Callable[..., Any]:
+    async def exit_one(self: Any, kind: Any, error: Any, trace: Any) -> bool:
+        import asyncio  # noqa: PLC0415 - see above
+
+        try:
+            futures = deque([_send_exit(send, self, "__aexit__", error, True)])
+            await _end_of(asyncio.wrap_future(futures[0]))
+            return _outcome(futures.pop(), error)
+        finally:
+            await asyncio.to_thread(close, self)
+
+    return exit_one
+
+
+async def _end_of(future: "asyncio.Future[Any]") -> None:
+    import asyncio  # noqa: PLC0415 - see above
+
+    await asyncio.wait([future])
+    future.exception()  # or asyncio would say that nobody looked at it
+
+
+def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
+    try:
+        return bool(future.result())
+    except (ActorDied, WorkerLost):
+        if error is None:
+            raise
+        return False  # what ended the block tells more
+    finally:
+        del future  # see future.py
+
+
+def _send_exit(
+    send: Send, handle: Any, name: str, error: BaseException | None, background: bool
+) -> CallFuture[Any]:
+    """Send how the block ended; a traceback cannot travel, and not every error can."""
+    kind = None if error is None else type(error)
+    try:
+        return send(handle, name, (kind, error, None), {}, background)
+    except NotPicklable:
+        told = RemotelyError(f"{type(error).__name__}: {error}")
+        return send(handle, name, (RemotelyError, told, None), {}, background)

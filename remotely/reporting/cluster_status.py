@@ -1,0 +1,238 @@
+"""Who is on a cluster: as objects, for `remotely.status()`; as facts, for `remotely status --json`;
+and as tables, for people.  Pure.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from remotely.protocol import control
+
+JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
+_MACHINE_COLUMNS = (
+    "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
+)  # fmt: skip
+_CLIENT_COLUMNS = ("CLIENT", "MACHINE", "ACTORS")
+_ACTOR_COLUMNS = (
+    "ACTOR", "CLASS", "MACHINE", "PID", "CPU", "MEMORY", "CALLS", "RUNS", "QUEUE", "SINCE", "WHOSE",
+)  # fmt: skip
+
+
+class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine, which is one worker; memory in bytes, `host` the same for those that share it."""
+
+    worker: str  # its id
+    machine: str
+    host: str
+    address: str
+    python: str
+    cpus: float
+    gpus: int
+    memory: int
+    free_cpus: float
+    free_gpus: int
+    free_memory: int
+
+
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A script, or an actor that uses the cluster; `actor` is then its name."""
+
+    pid: int
+    machine: str
+    actor: str
+    actors: int = 0  # how many it owns
+
+
+class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor: what it was given, what it uses and has done."""
+
+    name: str
+    class_name: str = msgspec.field(name="class")
+    actor: str  # its id
+    machine: str
+    worker: str
+    pid: int
+    cpus: float
+    gpu_ids: list[int | str]  # as CUDA knows them
+    memory_limit: int  # bytes; 0 is none
+    cpu_percent: float
+    rss: int  # bytes
+    calls: int
+    running: int  # how many calls run now
+    method: str  # of the call that has run longest; empty if none runs
+    method_s: float  # for how long
+    queue: int  # calls that clients have made and that do not run yet
+    since: float  # seconds since 1970
+    owner: ClientStatus | None  # whose end is its end; None if it is detached
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is on the cluster, as `remotely.status()` returns it."""
+
+    address: str  # of the master; empty without a cluster
+    waiting: int  # requests that wait for room
+    machines: list[MachineStatus]
+    clients: list[ClientStatus]
+    actors: list[ActorStatus]
+
+
+def as_objects(facts: dict[str, Any]) -> ClusterStatus:
+    return msgspec.convert(facts, ClusterStatus)
+
+
+def status_facts(found: control.Status, address: str, without: str = "") -> dict[str, Any]:
+    """Return what `status --json` prints, as documented there; `without` that session."""
+    actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
+    names = {actor.location.actor: actor.location.name for _, actor in actors}
+    owned = Counter(actor.request.owner for _, actor in actors)
+    owners = {
+        client.session: {
+            "pid": client.pid,
+            "machine": client.machine,
+            "actor": names.get(client.actor, client.actor),
+            "actors": owned[client.session],
+        }
+        for client in found.clients
+    }
+    unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
+    machine = ("worker", "machine", "host", "address", "python", "cpus", "gpus", "memory")
+    free = ("free_cpus", "free_gpus", "free_memory")
+    return {
+        "format": JSON_FORMAT,
+        "address": address,
+        "waiting": found.waiting,
+        "machines": [
+            {name: getattr(worker, name) for name in machine + free} for worker in found.workers
+        ],
+        "clients": [client for session, client in owners.items() if session != without],
+        "actors": [
+            {
+                "name": actor.location.name,
+                "class": actor.location.class_name,
+                "actor": actor.location.actor,
+                "machine": worker.machine,
+                "worker": worker.worker,
+                "pid": actor.location.pid,
+                "cpus": actor.request.cpus,
+                "gpu_ids": [_gpu(worker, gpu) for gpu in actor.gpu_ids],
+                "memory_limit": actor.request.memory,
+                "cpu_percent": actor.cpu_percent,
+                "rss": actor.rss,
+                "calls": actor.calls,
+                "running": actor.running,
+                "method": actor.method,
+                "method_s": actor.method_s,
+                "queue": actor.queue,
+                "since": actor.since,
+                "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,
+            }
+            for worker, actor in actors
+        ],
+    }
+
+
+def _gpu(worker: control.WorkerStatus, gpu: int) -> int | str:
+    """Return the name by which CUDA, and nvidia-smi, know a GPU that the cluster counts."""
+    name = worker.gpu_names[gpu] if gpu < len(worker.gpu_names) else str(gpu)
+    return int(name) if name.isdecimal() else name
+
+
+def tables(facts: dict[str, Any], now: float) -> str:
+    """Return the facts for people; `now` is in seconds since 1970."""
+    machines, actors = facts["machines"], facts["actors"]
+    total = {name: sum(m[name] for m in machines) for name in ("cpus", "gpus", "memory")}
+    free = {name: sum(m[f"free_{name}"] for m in machines) for name in total}
+    # Each worker has all of its machine's memory, while CPUs and GPUs are shared out.
+    largest = {m["host"]: m["memory"] for m in sorted(machines, key=lambda m: m["memory"])}
+    taken = total["memory"] - free["memory"]
+    total["memory"] = sum(largest.values())
+    free["memory"] = total["memory"] - taken
+    head = (
+        f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
+        f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']} of {total['gpus']} "
+        f"GPUs, {_bytes(free['memory'])} of {_bytes(total['memory'])}"
+    )
+    if facts["waiting"]:
+        head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
+    rows: list[tuple[str, ...]] = [
+        (
+            m["machine"],
+            m["address"],
+            m["python"],
+            f"{m['free_cpus']:g} of {m['cpus']:g}",
+            f"{m['free_gpus']} of {m['gpus']}",
+            f"{_bytes(m['free_memory'])} of {_bytes(m['memory'])}",
+            str(sum(1 for actor in actors if actor["worker"] == m["worker"])),
+        )
+        for m in machines
+    ]
+    parts = [head, _table(_MACHINE_COLUMNS, rows)]
+    if actors:
+        rows = [
+            (
+                a["name"],
+                a["class"],
+                a["machine"],
+                str(a["pid"]),
+                f"{a['cpu_percent']:.0f}%",
+                _bytes(a["rss"]),
+                str(a["calls"]),
+                _doing(a),
+                str(a["queue"] or ""),
+                _duration(now - a["since"]),
+                _whose(a["owner"]),
+            )
+            for a in actors
+        ]
+        parts.append(_table(_ACTOR_COLUMNS, rows))
+    if clients := facts["clients"]:
+        rows = [
+            (
+                f"actor {c['actor']}" if c["actor"] else f"pid {c['pid']}",
+                c["machine"],
+                str(c["actors"]),
+            )
+            for c in clients
+        ]
+        parts.append(_table(_CLIENT_COLUMNS, rows))
+    return "\n\n".join(parts)
+
+
+def _doing(actor: dict[str, Any]) -> str:
+    if not actor["method"]:
+        return ""
+    others = f" and {actor['running'] - 1} more" if actor["running"] > 1 else ""
+    return f"{actor['method']} {_duration(actor['method_s'])}{others}"
+
+
+def _whose(owner: dict[str, Any] | None) -> str:
+    if owner is None:
+        return "detached"
+    if owner["actor"]:
+        return f"actor {owner['actor']}"
+    return f"pid {owner['pid']} on {owner['machine']}" if owner["pid"] else "a client that is away"
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (names, *rows)
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

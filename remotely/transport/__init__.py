@@ -1,0 +1,1 @@
+"""Sockets, keys and the loops over them: how messages travel."""

@@ -1,0 +1,133 @@
+"""Until when the actors of a worker may serve, where each of them can read it.
+
+A worker that is cut off from its master loses its lease, and the master may then place its actors
+elsewhere.  Before that they must have ended.  The worker may be unable to end them: stopped, or
+itself cut short.  So each actor looks for itself, before every call: the moment is one double in a
+file that the worker writes and its actors map, on a clock that they share.  The clock goes on while
+the machine is suspended: its master counts those seconds too.
+
+    the worker renews its lease      the moment moves to FENCE_S after it asked, not after it heard;
+                                     an answer that was long on its way proves nothing of now
+    the master's machine refuses     there is no master who could place others: the moment moves
+    it passes                        no call is begun any more
+    it has passed for two looks      the actor ends itself with all that it started.  Two, since a
+                                     machine that was paused wakes with every moment passed
+    no lease (an embedded cluster)   it stays at infinity
+"""
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+import socket
+import time
+from pathlib import Path
+
+from remotely.protocol.address import parse_address
+from remotely.protocol.lease import FENCE_S
+from remotely.transport import sockets
+
+FILE = "fence"
+LOOK_EVERY_S = 1.0
+PROBE_BEFORE_S = 6.0  # the end of our lease, with no word from the master: is there one?
+_SIZE = 8
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the second stops in suspend
+
+
+def now() -> float:
+    """Return the seconds of a clock that never stops, nor goes back."""
+    return time.clock_gettime(_CLOCK)
+
+
+class Fence:
+    """The moment, mapped.  A worker makes the file; an actor opens it."""
+
+    def __init__(self, folder: Path, make: bool = False) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
+        fd = os.open(folder / FILE, flags, 0o600)
+        try:
+            if make:
+                os.ftruncate(fd, _SIZE)
+            self._map = mmap.mmap(fd, _SIZE)
+        finally:
+            os.close(fd)
+        self._moment = memoryview(self._map).cast("d")
+        self._looks_passed = 0
+        if make:
+            self._moment[0] = float("inf")
+
+    @property
+    def moment(self) -> float:
+        """On the clock of `now`."""
+        return self._moment[0]
+
+    def move(self, moment: float) -> None:
+        self._moment[0] = moment
+
+    @property
+    def has_passed(self) -> bool:
+        return self._moment[0] < now()
+
+    def look(self) -> bool:
+        """Called each LOOK_EVERY_S: whether it has passed for good."""
+        self._looks_passed = self._looks_passed + 1 if self.has_passed else 0
+        return self._looks_passed > 1
+
+    def close(self) -> None:
+        with contextlib.suppress(BufferError):
+            self._moment.release()
+            self._map.close()
+
+
+class WorkersFence(Fence):
+    """Moves as the lease of its worker is renewed, and while there is nobody who could end it."""
+
+    def __init__(self, folder: Path, master: str) -> None:
+        super().__init__(folder, make=True)
+        self._has_lease = sockets.is_remote(master)
+        self._master = _resolved(master)
+        self._probe: Probe | None = None  # of the master's machine
+
+    def renew(self, asked: float) -> None:
+        """The master has heard what we said then."""
+        if self._has_lease and not asked + FENCE_S <= self.moment < math.inf:
+            self.move(asked + FENCE_S)
+
+    def look(self) -> bool:
+        probe, self._probe = self._probe, None
+        if probe is not None and probe.refused():  # there is no master who could place others
+            self.move(now() + FENCE_S)
+        passed = super().look()
+        if not passed and self.moment < now() + PROBE_BEFORE_S:
+            self._probe = Probe(self._master)
+        return passed
+
+
+class Probe:
+    """Asks a machine whether anybody listens at a port; `refused` is looked at a while later."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+        try:
+            self._code = self._socket.connect_ex(address)  # of this machine, it is known at once
+        except OSError:  # a name that cannot be resolved
+            self._code = errno.EHOSTUNREACH
+
+    def refused(self) -> bool:
+        """Tell whether it said that nobody does, and end.  Silence is no refusal."""
+        if self._code == errno.EINPROGRESS:
+            self._code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._socket.close()
+        return self._code == errno.ECONNREFUSED
+
+
+def _resolved(address: str) -> tuple[str, int]:
+    """Return a numeric address: without a network a name would have to be waited for."""
+    if not sockets.is_remote(address):
+        return "", 0
+    name, port = parse_address(address)
+    with contextlib.suppress(OSError):
+        name = socket.gethostbyname(name)
+    return name, port

@@ -1,0 +1,173 @@
+"""One thread's loop over sockets, descriptors and timers; every shell of remotely runs one.
+
+ZeroMQ's descriptor is edge-triggered: it may stay silent although a message waits, after any send
+or receive.  So the loop asks each watched socket itself before it sleeps, and handlers need not
+know.  Handlers run on the loop's thread; `call` alone may be used from others.
+"""
+
+import heapq
+import itertools
+import logging
+import os
+import select
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+
+from remotely.errors import RemotelyError
+from remotely.machine.file_descriptor import Descriptor
+from remotely.reporting.throttled_log import Complaints
+from remotely.transport.sockets import readable
+
+log = logging.getLogger("remotely")
+
+MESSAGES_A_TURN = 100  # of one socket, so that timers and the other sockets get their turn
+
+Handler = Callable[[], None]
+OnMessage = Callable[[list[zmq.Frame]], None]
+
+
+class Timer:
+    """A call in the future; `cancel` it any time."""
+
+    def __init__(self, action: Handler, every_s: float | None) -> None:
+        self.action = action
+        self.every_s = every_s
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.action = _nothing  # what it would have acted on goes now, and not at its time
+
+
+def _nothing() -> None: ...
+
+
+class Loop:
+    """Runs handlers until `stop`."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Handler] = {}
+        self._sockets: dict[zmq.Socket[bytes], OnMessage] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._calls: deque[Handler] = deque()
+        # Whoever writes to it holds it: `close` cannot take the number from under another thread's
+        # write, which would then go into a file of the user's.
+        self._wake: Descriptor | None = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._wake_fd = self._wake.fd
+        self._complaints = Complaints(log.warning)
+        self._stopped = False
+        self._thread = 0
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+
+    def watch(self, fd: int, handler: Handler, *, edge: bool = False) -> None:
+        """Call `handler` whenever `fd` is readable or at its end.
+
+        With `edge` the handler is called once a change, and must read all there is.
+        """
+        self._handlers[fd] = handler
+        self._epoll.register(fd, select.EPOLLIN | (select.EPOLLET if edge else 0))
+
+    def unwatch(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def watch_socket(self, socket: "zmq.Socket[bytes]", on_message: OnMessage) -> None:
+        """Call `on_message` with the frames of each message that arrives."""
+        self._sockets[socket] = on_message
+        self._epoll.register(socket.FD, select.EPOLLIN | select.EPOLLET)
+
+    def unwatch_socket(self, socket: "zmq.Socket[bytes]") -> None:
+        if self._sockets.pop(socket, None) is not None:
+            self._epoll.unregister(socket.FD)
+
+    def every(self, seconds: float, action: Handler) -> Timer:
+        return self._set(Timer(action, seconds), seconds)
+
+    def after(self, seconds: float, action: Handler) -> Timer:
+        return self._set(Timer(action, None), seconds)
+
+    def call(self, action: Handler) -> None:
+        """Run `action` on the loop's thread soon; never, once it is closed.  Any thread may ask."""
+        if (wake := self._wake) is not None:
+            self._calls.append(action)
+            os.eventfd_write(wake.fd, 1)
+
+    def is_own_thread(self) -> bool:
+        """Tell whether the caller is a handler."""
+        return self._thread == threading.get_ident()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if (wake := self._wake) is not None:
+            os.eventfd_write(wake.fd, 1)
+
+    def run(self) -> None:
+        self._thread = threading.get_ident()
+        while not self._stopped:
+            self.turn()
+
+    def turn(self, at_most_s: float = 3600.0) -> None:
+        """Sleep until something happens, and handle it."""
+        busy = self._read_sockets()
+        timeout_s = 0.0 if busy or self._calls else min(at_most_s, self._until_next_timer())
+        for fd, _ in self._epoll.poll(timeout_s):
+            if fd == self._wake_fd:
+                os.eventfd_read(fd)
+            elif handler := self._handlers.get(fd):
+                self._guard(handler)
+        for _ in range(len(self._calls)):
+            self._guard(self._calls.popleft())
+        self._run_timers()
+
+    def close(self) -> None:
+        """Let go of everything.  A `call` that comes later does nothing."""
+        self._wake = None
+        self._epoll.close()
+        self._calls.clear()
+        self._timers.clear()
+
+    def _set(self, timer: Timer, seconds: float) -> Timer:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
+        return timer
+
+    def _until_next_timer(self) -> float:
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 3600.0
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, timer = heapq.heappop(self._timers)
+            if timer.cancelled:
+                continue
+            if timer.every_s is not None:
+                self._set(timer, timer.every_s)
+            self._guard(timer.action)
+
+    def _read_sockets(self) -> bool:
+        busy = False
+        for socket, on_message in list(self._sockets.items()):
+            for _ in range(MESSAGES_A_TURN):
+                watched = self._sockets.get(socket) is on_message  # a handler may have let go
+                if not watched or socket.closed or not readable(socket):
+                    break
+                busy = True  # look at all again: the handler may have swallowed another's edge
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                self._guard(lambda: on_message(frames))  # noqa: B023 - called before the next turn
+        return busy
+
+    def _guard(self, handler: Handler) -> None:
+        """One bad message or handler must not end the loop for everybody else."""
+        try:
+            handler()
+        except RemotelyError as error:
+            self._complaints.add(str(error), str(error), time.monotonic())
+        except Exception as error:
+            trace = f"a handler failed\n{traceback.format_exc().rstrip()}"
+            self._complaints.add(repr(error), trace, time.monotonic())

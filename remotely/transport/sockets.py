@@ -1,0 +1,277 @@
+"""ZeroMQ sockets that are locked from the first moment, with no default left that hurts.
+
+libzmq fails open: a CURVE server without a ZAP handler lets in whoever knows its public key.  So
+every server socket here names a domain, enforces it, and belongs to a context that has a Door
+(the ZAP handler) bound before the socket is.  The same holds on ipc and loopback.
+"""
+
+import enum
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import zmq
+from zmq.backend import Socket as _Backend
+
+from remotely.errors import RemotelyError
+from remotely.protocol import wire
+from remotely.protocol.lease import CONNECT_S, HANDSHAKE_S, HEARTBEAT_IVL_S, HEARTBEAT_TIMEOUT_S
+from remotely.reporting.throttled_log import Complaints
+from remotely.transport.keys import KeyPair
+
+DOMAIN = b"remotely"
+CURVE_BYTES = 33  # by which CURVE makes a frame longer: libzmq measures it as it travels
+MAX_FRAME_BYTES = wire.MAX_FRAME_BYTES + CURVE_BYTES
+MAX_UNDECIDED = 1000  # connections at a door; who comes then has to come again
+MAX_SOCKETS = 20_000  # a client of 5,000 actors; libzmq allots slots, not sockets
+
+# What every socket gets: option, value, and what its default would do.
+OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.LINGER, 0, "closing waits for ever for a peer that is gone"),
+    (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
+    (zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000), "half-open peers are kept for 30 s"),
+    (zmq.BACKLOG, 1024, "a burst of 101 connections is refused"),
+    (zmq.IPV6, 0, "a v4 address may bind as v6"),
+]
+# And on top, what the ends of a call or control path get.
+SERVER_OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.ROUTER_MANDATORY, 1, "replies to a peer that is gone are dropped in silence"),
+    (zmq.SNDHWM, 0, "a reply to a slow reader blocks every other reply"),
+    (zmq.RCVHWM, 1000, "calls that are not yet run fill the memory of the server"),
+]
+CLIENT_OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.CONNECT_TIMEOUT, int(CONNECT_S * 1000), "the kernel tries for two minutes"),
+    (zmq.SNDHWM, 0, "a submit blocks"),
+    (zmq.RCVHWM, 0, "ticks and replies of a client that holds the GIL are held up"),
+]
+# And what both ends of a TCP connection get: each notices by its own pings that the other is gone.
+# Within a machine none are needed: the kernel tells when a process ends, and one that is stopped
+# for a while is to be waited for.  HEARTBEAT_TTL stays off: a peer's ping starts that clock and any
+# other message of it stops it, so whoever vanishes after a word is never noticed by it.
+REMOTE_OPTIONS: list[tuple[int, int, str]] = [
+    (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
+    (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
+    # libzmq pings, and asserts that input was never stopped: see the test.  What an honest client
+    # has on its way is bounded by in_flight.py; whoever else has a key may fill memory anyway.
+    (zmq.RCVHWM, 0, "who breaks off while more than that of his wait to be read ends this process"),
+]
+
+
+class Reconnect(enum.IntEnum):
+    """What a client's socket does when its connection breaks."""
+
+    # Calls: what was queued must not reach the next life of an actor.  A day, and not libzmq's -1,
+    # at which replies that have arrived but are not read yet go with the connection.
+    NEVER = 86_400_000
+    BACKING_OFF = 100  # control: the master may come back
+
+
+def new_context() -> "zmq.Context[zmq.Socket[bytes]]":
+    """Return a private context: a user's own ZAP handler or options stay apart from ours."""
+    if not zmq.has("curve") or zmq.zmq_version_info() < (4, 3, 3):
+        raise RemotelyError(
+            f"this libzmq ({zmq.zmq_version()}) has no CURVE encryption or is older than 4.3.3; "
+            "install pyzmq from its wheel"
+        )
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
+
+
+def server(context: "zmq.Context[zmq.Socket[bytes]]", pair: KeyPair) -> "zmq.Socket[bytes]":
+    """Return a ROUTER that admits only whom the context's Door admits.  Make the Door first."""
+    socket = context.socket(zmq.ROUTER)
+    _set(socket, OPTIONS + SERVER_OPTIONS)
+    socket.curve_server = True
+    socket.curve_secretkey = pair.secret
+    socket.zap_domain = DOMAIN
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    return socket
+
+
+def client(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    pair: KeyPair,
+    server_public: bytes,
+    reconnect: Reconnect,
+) -> "zmq.Socket[bytes]":
+    """Return a DEALER that talks only to the holder of `server_public`."""
+    socket = context.socket(zmq.DEALER)
+    _set(socket, OPTIONS + CLIENT_OPTIONS)
+    socket.set(zmq.RECONNECT_IVL, reconnect)
+    if reconnect is Reconnect.BACKING_OFF:
+        socket.set(zmq.RECONNECT_IVL_MAX, 2000)
+    socket.curve_publickey = pair.public
+    socket.curve_secretkey = pair.secret
+    socket.curve_serverkey = server_public
+    return socket
+
+
+def _set(socket: "zmq.Socket[bytes]", options: list[tuple[int, int, str]]) -> None:
+    for option, value, _ in options:
+        socket.set(option, value)
+
+
+def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Bind, and ping who comes from another machine.  Options hold for what is bound after them."""
+    if is_remote(address):
+        _set(socket, REMOTE_OPTIONS)
+    socket.bind(address)
+
+
+def connect(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Connect, and ping the other end if it is on another machine."""
+    if is_remote(address):
+        _set(socket, REMOTE_OPTIONS)
+    socket.connect(address)
+
+
+def is_remote(address: str) -> bool:
+    return not address.startswith("ipc:")
+
+
+def readable(socket: "zmq.Socket[bytes]") -> bool:
+    """Tell whether a message waits; this also settles the socket's edge-triggered descriptor."""
+    return bool(_raw.get(socket, _EVENTS) & _POLLIN)
+
+
+def event_of(frame: bytes | memoryview) -> int:
+    """Return what a monitor's message tells of: its first two bytes, by zmq_socket_monitor(3).
+
+    zmq.utils.monitor reads more of it, and imports asyncio, which is a tenth of `import remotely`.
+    """
+    return int.from_bytes(frame[:2], sys.byteorder)
+
+
+def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:
+    """Take one message that waits; its buffers stay where libzmq has them."""
+    frame = _raw.recv(socket, _NOBLOCK, False)
+    if not frame.more:
+        return [frame.bytes if len(frame) < _COPY_BELOW_BYTES else frame.buffer]
+    frames = [frame.buffer]
+    while frame.more:
+        frame = _raw.recv(socket, _NOBLOCK, False)
+        frames.append(frame.buffer)
+    return frames
+
+
+def receive_identified(
+    socket: "zmq.Socket[bytes]",
+) -> tuple[bytes, bytes, list[bytes | memoryview]]:
+    """Take one message that waits at a ROUTER: from whom, by which key, and its frames."""
+    route = _raw.recv(socket, _NOBLOCK, False)
+    return route.bytes, sender_of(route)[1], receive(socket)
+
+
+def receive_routed(socket: "zmq.Socket[bytes]") -> tuple[bytes, list[bytes | memoryview]]:
+    """Take one message that waits at a ROUTER: from whom, and its frames."""
+    route: bytes = _raw.recv(socket, _NOBLOCK)
+    return route, receive(socket)
+
+
+def send(
+    socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview], copy: bool = True
+) -> None:
+    """Send one message.  With `copy` its buffers may be changed at once."""
+    last = len(frames) - 1
+    for i, frame in enumerate(frames):
+        flags = _NOBLOCK if i == last else _NOBLOCK | _SNDMORE
+        _raw.send(socket, frame, flags, copy)
+
+
+# pyzmq's own methods turn flags and options into enums and back, at every call; its backend takes
+# numbers, in a fifth of the time.
+_raw: Any = _Backend
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+_COPY_BELOW_BYTES = 4096  # a view costs as much
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+
+
+class Unknown(enum.Enum):
+    """What becomes of a key that is not known, but may be to somebody else."""
+
+    ASKED = "its holder waits until `decide` is called"
+
+
+class Door:
+    """The ZAP handler of a context: decides who may come in, before a byte of theirs is read.
+
+    `admit` takes a peer's public key (Z85, 40 bytes) and returns its role, or None to refuse.
+    Role and key travel with every message of that peer as libzmq's "User-Id".
+
+    A question may wait for `decide`, and others pass it by.  After HANDSHAKE_S libzmq gives it up,
+    and its holder may come again: whom a door has refused, libzmq does not let try again.
+
+    Who does not even send a handshake is cut by libzmq, which tells nobody whose bytes those were.
+    """
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        admit: Callable[[bytes], "str | Unknown | None"],
+        complaints: Complaints,
+    ) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.bind("inproc://zeromq.zap.01")
+        self._admit = admit
+        self._complaints = complaints
+        self._undecided: dict[bytes, list[_Question]] = {}  # by key
+
+    def answer(self, frames: list[zmq.Frame]) -> None:
+        """Answer one question of libzmq (RFC 27), or keep it."""
+        route, _, version, number, domain, address, _, mechanism, *credentials = (
+            frame.bytes for frame in frames
+        )
+        verdict: str | Unknown | None = None
+        question, key = _Question(route, number, address), b""
+        if version == b"1.0" and mechanism == b"CURVE" and domain == DOMAIN and credentials:
+            key = zmq.utils.z85.encode(credentials[0])
+            verdict = self._admit(key)
+        waiting = sum(map(len, self._undecided.values()))
+        if verdict is Unknown.ASKED and waiting < MAX_UNDECIDED:
+            self._undecided.setdefault(key, []).append(question)
+        else:
+            self._decide(question, key, verdict)
+
+    def decide(self, key: bytes, role: str | None) -> None:
+        """Answer the questions about a key that have waited."""
+        for question in self._undecided.pop(key, ()):
+            self._decide(question, key, role)
+
+    def review(self, role_of: Callable[[bytes], str | None]) -> None:
+        """Let those in who have waited and are known by now."""
+        for key in list(self._undecided):
+            if role := role_of(key):
+                self.decide(key, role)
+
+    def _decide(self, question: "_Question", key: bytes, verdict: str | Unknown | None) -> None:
+        code, text, user = b"400", b"unknown key", b""
+        if isinstance(verdict, str):
+            code, text, user = b"200", b"OK", f"{verdict} {key.decode()}".encode()
+        elif verdict is Unknown.ASKED:  # too many wait already
+            code, text = b"300", b"come again"
+        else:
+            whence = question.address.decode(errors="replace") or "this machine"
+            sentence = f"refused a connection from {whence}: unknown key"
+            self._complaints.add(whence, sentence, time.monotonic())
+        answer = [b"1.0", question.number, code, text, user, b""]
+        self.socket.send_multipart([question.route, b"", *answer])
+
+
+class _Question(NamedTuple):
+    route: bytes
+    number: bytes
+    address: bytes
+
+
+def address_of(frame: zmq.Frame) -> str:
+    """Return where the sender of this frame is: its IP address, or for ipc its process."""
+    return str(frame.get("Peer-Address"))
+
+
+def sender_of(frame: zmq.Frame) -> tuple[str, bytes]:
+    """Return the role that the Door gave to the sender of this frame, and its public key."""
+    role, _, key = str(frame.get("User-Id")).partition(" ")
+    return role, key.encode()

@@ -1,0 +1,1 @@
+"""How a value travels: pickles, buffers, shared memory, source code and files."""

@@ -1,0 +1,364 @@
+"""Memory that this process lends to others of its machine: large values cross it in one copy.
+
+    the lender   copies a value into a block of its arena, and sends a Loan in its place
+    the reader   maps the arena once, and gets arrays that are views of the block (borrowing.py)
+    the end      when the last view is gone the reader sets a byte in the arena's table; no message.
+                 The lender looks at the table when it needs room, and takes the block back
+
+One writer of each byte at a time: the lender until the loan is sent, then the reader, until its
+slot of the table says that it has let go.  A block that several read (a group's call, a ref) is
+mapped by each privately, copy on write.  So whatever arrives is writable and the reader's own.
+
+The memory is a memfd.  It has no name in any file system: nothing can be left behind, whoever is
+killed, and the size of /dev/shm means nothing to it.  Others of this machine and user open it as
+`/proc/<pid>/fd/<fd>`; a process that cannot is sent everything by socket (see memory_peer.py).
+
+Refused: one arena a machine, owned by the worker (its bookkeeping needs a lock across processes,
+which a killed process leaves locked, and a client's values would outlive it); POSIX shared memory
+(names that a kill leaves in /dev/shm, and 64 MiB of it in a container).
+"""
+
+import fcntl
+import logging
+import mmap
+import os
+import secrets
+import threading
+import weakref
+from collections import deque
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from remotely.machine import host
+from remotely.protocol.resources import parse_memory
+from remotely.values.blocks import GRANULE, Blocks
+from remotely.values.codec import Encoded
+
+log = logging.getLogger("remotely")
+
+SUPPORTED = hasattr(os, "memfd_create") and hasattr(os, "pidfd_open")
+SHARE_FROM_BYTES = 1 << 14  # a smaller value is as fast through the socket
+SLOTS = 1 << 16  # loans at a time
+ALIGNMENT = 64  # of each buffer within its block, as numpy and torch like it
+TIDY_EVERY_S = 1.0
+IDLE_TICKS = 10  # of `tidy`, after which free memory goes back to the machine
+VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends everything by socket
+
+LENT, LET_GO = 1, 2  # what a slot of the table may say, besides 0
+
+
+class Address(msgspec.Struct, frozen=True, array_like=True):
+    """Where an arena can be opened, by those who see the same processes."""
+
+    lender: int
+    pid: int
+    fd: int
+    nbytes: int
+
+
+class Loan(msgspec.Struct, frozen=True, array_like=True):
+    """What travels in the place of a large value.
+
+    blocks       slot in the table, offset, length, and whether to map it privately
+    pieces       index of the block, start within it, length
+    has_payload  whether the first piece is the pickle; the others are its buffers
+    """
+
+    lender: int
+    blocks: list[tuple[int, int, int, bool]]
+    pieces: list[tuple[int, int, int]]
+    has_payload: bool
+
+
+class Reader(Protocol):
+    """Who borrows."""
+
+    def alive(self) -> bool: ...
+
+
+class Block:
+    """A part of the arena.  `holders`: its loans, and who may still lend it."""
+
+    __slots__ = ("holders", "nbytes", "offset")
+
+    def __init__(self, offset: int, nbytes: int) -> None:
+        self.offset = offset
+        self.nbytes = nbytes
+        self.holders = 1
+
+
+class Placed(NamedTuple):
+    """A value in the arena, ready to be lent.  Whoever placed it lets go of `block` some time."""
+
+    block: Block | None
+    others: list[Block]  # of refs among its buffers
+    pieces: list[tuple[int, int, int]]
+    has_payload: bool
+
+
+class Arena:
+    """What one process lends.  Any thread may use it."""
+
+    def __init__(self, nbytes: int) -> None:
+        table_bytes = -(-SLOTS // GRANULE) * GRANULE
+        self._nbytes = max(nbytes // GRANULE * GRANULE, table_bytes + GRANULE)
+        self._fd = os.memfd_create(file_name(os.getpid()), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._fd, self._nbytes)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)  # a reader's page can never be cut off
+        self._map = mmap.mmap(self._fd, self._nbytes)
+        self._memory = memoryview(self._map)
+        self._start = table_bytes
+        self._blocks = Blocks(self._nbytes - table_bytes)
+        self._free_slots = list(range(SLOTS - 1, -1, -1))
+        self._top = 0  # slots from here on were never used
+        self._lent: dict[int, tuple[Block, Reader]] = {}
+        self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their view
+        self._dropped: deque[Placed] = deque()
+        self._lock = threading.Lock()
+        self._warned = False
+        self._idle_ticks = 0
+        self.address = Address(secrets.randbits(63), os.getpid(), self._fd, self._nbytes)
+
+    def place(self, encoded: Encoded) -> Placed | None:
+        """Copy a value into the arena; None if there is no room.
+
+        What lies there already, as part of a ref, stays where it is.
+        """
+        sizes = list(map(len, encoded.pieces))
+        has_payload = sum(sizes) >= SHARE_FROM_BYTES
+        with self._lock:
+            self._idle_ticks = 0
+            others: list[Block] = []
+            found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
+            fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
+            total = sum(_aligned(buffer.nbytes) for buffer in fresh)
+            total += _aligned(sum(sizes)) if has_payload else 0
+            block = None
+            if total:
+                offset = self._take(total)
+                if offset is None:
+                    self._warn()
+                    return None
+                block = Block(offset, total)
+            pieces = []
+            at = 0
+            if has_payload:
+                pieces.append((0, 0, sum(sizes)))
+                at = _aligned(sum(sizes))
+            first_other = 1 if block else 0
+            for buffer, pin in zip(encoded.buffers, found, strict=True):
+                if pin is None:
+                    pieces.append((0, at, buffer.nbytes))
+                    at += _aligned(buffer.nbytes)
+                    continue
+                other, start = pin
+                if other not in others:
+                    others.append(other)
+                    other.holders += 1
+                pieces.append((first_other + others.index(other), start, buffer.nbytes))
+        if block is not None:
+            self._write(block, [*encoded.pieces] if has_payload else [], fresh)
+        return Placed(block, others, pieces, has_payload)
+
+    def lend(self, placed: Placed, reader: Reader, private: bool) -> Loan | None:
+        """Lend a value to one reader; None if there are too many loans.
+
+        Without `private` the reader writes into the block itself: nobody else may be lent it.
+        """
+        with self._lock:
+            blocks = [placed.block, *placed.others] if placed.block else placed.others
+            if len(self._free_slots) < len(blocks):
+                self._reclaim()
+                if len(self._free_slots) < len(blocks):
+                    return None
+            lent = []
+            for i, block in enumerate(blocks):
+                slot = self._free_slots.pop()
+                self._top = max(self._top, slot + 1)
+                self._map[slot] = LENT
+                self._lent[slot] = block, reader
+                block.holders += 1
+                own = i == 0 and placed.block is not None and not private
+                lent.append((slot, self._start + block.offset, block.nbytes, not own))
+        return Loan(self.address.lender, lent, placed.pieces, placed.has_payload)
+
+    def take_back(self, loan: Loan) -> None:
+        """Undo a loan that never reached its reader."""
+        with self._lock:
+            for slot, offset, *_ in loan.blocks:
+                lent = self._lent.get(slot)  # it may have been ended, and the slot be another's
+                if lent is not None and self._start + lent[0].offset == offset:
+                    self._end_loan(slot)
+
+    def let_go(self, placed: Placed) -> None:
+        """Whoever placed the value will not lend it any more.
+
+        Without the lock: it may be called from the garbage collector, which may run anywhere.
+        """
+        self._dropped.append(placed)
+
+    def pin(self, placed: Placed) -> list[memoryview]:
+        """Return the pieces of a placed value as buffers that `place` will know again.
+
+        The value is let go of when the last of them is gone: one that is being sent, or that a
+        call which may be made again holds, outlives the ref.
+        """
+        block = placed.block
+        assert block is not None
+        views = []
+        for _, start, nbytes in placed.pieces:
+            begin = self._start + block.offset + start
+            view = self._memory[begin : begin + nbytes]
+            self._pinned[id(view)] = block, start
+            views.append(view)
+        left = [id(view) for view in views]
+
+        def unpin(key: int) -> None:
+            del self._pinned[key]
+            left.remove(key)
+            if not left:
+                self.let_go(placed)
+
+        for view in views:
+            weakref.finalize(view, unpin, id(view)).atexit = False
+        return views
+
+    def tidy(self) -> None:
+        """Called each second: take back what the dead held, and trim after a while of silence."""
+        with self._lock:
+            self._reclaim()
+            if self._lent:
+                self._end_loans_of_the_dead()
+            self._idle_ticks += 1
+            trim = self._idle_ticks == IDLE_TICKS
+        if trim:
+            self.trim()
+
+    def trim(self) -> None:
+        """Give the memory that is not lent back to the machine."""
+        with self._lock:
+            self._reclaim()
+            self._end_loans_of_the_dead()
+            for start, end in self._blocks.gaps():
+                self._map.madvise(mmap.MADV_REMOVE, self._start + start, end - start)
+
+    @property
+    def lent_bytes(self) -> int:
+        """How much of the arena is taken, once all that was let go is taken back."""
+        with self._lock:
+            self._reclaim()
+            return self._blocks.taken_bytes
+
+    def _take(self, nbytes: int) -> int | None:
+        self._reclaim()
+        offset = self._blocks.take(nbytes)
+        if offset is None:
+            self._end_loans_of_the_dead()
+            offset = self._blocks.take(nbytes)
+        return offset
+
+    def _write(self, block: Block, pieces: list[bytes], buffers: list[memoryview]) -> None:
+        begin = at = self._start + block.offset
+        for piece in pieces:
+            self._memory[at : at + len(piece)] = piece
+            at += len(piece)
+        at = begin + _aligned(at - begin)
+        for buffer in buffers:
+            self._memory[at : at + buffer.nbytes] = buffer
+            at += _aligned(buffer.nbytes)
+
+    def _reclaim(self) -> None:
+        """Take back what readers have let go of, and what will not be lent any more."""
+        while self._dropped:
+            placed = self._dropped.popleft()
+            for block in [placed.block, *placed.others]:
+                if block is not None:
+                    self._drop(block)
+        slot = self._find(0)
+        while slot >= 0:
+            self._end_loan(slot)
+            slot = self._find(slot + 1)
+
+    def _find(self, start: int) -> int:
+        return self._map.find(_LET_GO, start, self._top)
+
+    def _end_loan(self, slot: int) -> None:
+        self._map[slot] = 0
+        if (lent := self._lent.pop(slot, None)) is not None:
+            self._free_slots.append(slot)
+            self._drop(lent[0])
+
+    def _end_loans_of_the_dead(self) -> None:
+        readers = {id(reader): reader for _, reader in self._lent.values()}
+        dead = {key for key, reader in readers.items() if not reader.alive()}
+        for slot in [slot for slot, (_, reader) in self._lent.items() if id(reader) in dead]:
+            self._end_loan(slot)
+
+    def _drop(self, block: Block) -> None:
+        block.holders -= 1
+        if block.holders == 0:
+            self._blocks.give(block.offset)
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "the memory for large values is full (%d MiB, lent to readers that keep what they "
+                "got): values travel by socket now, which is slower. Copy what you keep for long "
+                "(array.copy()), or allow more: %s=%dGiB",
+                self._nbytes >> 20,
+                VARIABLE,
+                max(1, self._nbytes >> 29),
+            )
+
+
+_LET_GO = bytes([LET_GO])
+_ours: Arena | None = None
+_making = threading.Lock()
+
+
+def ours() -> Arena | None:
+    """Return the arena of this process; None where large values go by socket."""
+    global _ours
+    if _ours is None and SUPPORTED:
+        with _making:
+            nbytes = parse_memory(os.environ.get(VARIABLE, "") or host.memory() // 2)
+            if nbytes and _ours is None:
+                try:
+                    _ours = Arena(nbytes)
+                except OSError as error:  # no descriptors left, or a kernel that does not allow it
+                    log.warning("no memory for large values (%s): they travel by socket", error)
+    return _ours
+
+
+def file_name(pid: int) -> str:
+    """Return how the memory of a process's arena is called in its /proc, and its readers'."""
+    return f"remotely-{pid}"
+
+
+def tidy() -> None:
+    """Called each second by a process that may have an arena."""
+    if _ours is not None:
+        _ours.tidy()
+
+
+def trim() -> None:
+    """Called by a process that will not send for a while."""
+    if _ours is not None:
+        _ours.trim()
+
+
+def _after_fork() -> None:
+    """What the parent lends is not ours."""
+    global _ours, _making
+    _ours, _making = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

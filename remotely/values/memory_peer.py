@@ -1,0 +1,108 @@
+"""A process of this machine with which large values are exchanged through memory.
+
+How two become partners, at the first large value between them, which still goes by socket:
+
+    client -> actor    OPEN: where my arena is.  The actor opens it, and answers where its own is
+    client -> actor    OPENED: the client has opened that one too
+
+From the answer on the client lends to the actor, from OPENED on the actor lends to the client.
+If either cannot open the other's, everything goes on by socket.
+"""
+
+import os
+import select
+from collections.abc import Sequence
+
+import msgspec
+
+from remotely.errors import WireError
+from remotely.machine.file_descriptor import Descriptor
+from remotely.protocol import wire
+from remotely.protocol.wire import Kind
+from remotely.values import arena
+from remotely.values.arena import SHARE_FROM_BYTES, Address, Loan, Placed
+from remotely.values.borrowing import Lender
+from remotely.values.codec import Encoded
+
+
+class Partner:
+    """The other process.  Raises OSError if it, or its arena, cannot be opened."""
+
+    def __init__(self, theirs: Address) -> None:
+        self.lender = Lender(theirs)
+        self.reads = False  # it has our arena open
+        self._process = Descriptor(os.pidfd_open(theirs.pid))
+
+    def alive(self) -> bool:
+        poll = select.poll()  # one a call: two threads may ask at once
+        poll.register(self._process.fd, select.POLLIN)
+        return not poll.poll(0)
+
+
+class Parcel:
+    """A value on its way, to one reader or to several; copied into the arena once at most."""
+
+    __slots__ = ("_placed", "_several", "_tried", "encoded", "is_large")
+
+    def __init__(self, encoded: Encoded, several: bool = False) -> None:
+        self.encoded = encoded
+        self.is_large = encoded.nbytes >= SHARE_FROM_BYTES
+        self._several = several
+        self._placed: Placed | None = None
+        self._tried = False
+
+    def lend(self, reader: Partner | None) -> Loan | None:
+        """Lend it to one reader; None if it is better sent by socket."""
+        if not self.is_large or reader is None or not reader.reads:
+            return None
+        if (memory := arena.ours()) is None:
+            return None
+        if not self._tried:
+            self._tried = True
+            self._placed = memory.place(self.encoded)
+        return self._placed and memory.lend(self._placed, reader, self._several)
+
+    def message(
+        self, kind: Kind, call_id: int, name: str, loan: Loan | None
+    ) -> list[bytes | memoryview]:
+        """Return the frames of a message that carries it, lent or whole."""
+        if loan is None:
+            return wire.encode(kind, call_id, name, self.encoded.pieces, self.encoded.buffers)
+        payload = () if loan.has_payload else self.encoded.pieces
+        return wire.encode(kind, call_id, name, payload, (), _write(loan))
+
+    def close(self) -> None:
+        """It has been sent to all."""
+        if self._placed is not None and (memory := arena.ours()) is not None:
+            memory.let_go(self._placed)
+        self._placed = None
+
+
+def unpack(
+    message: wire.Message, partner: Partner | None
+) -> tuple[bytes | memoryview, Sequence[bytes | memoryview]]:
+    """Return the payload and the buffers of a message, wherever they are."""
+    if not message.loan:
+        return message.payload, message.buffers
+    loan = read_loan(message.loan)
+    if partner is None or partner.lender.address.lender != loan.lender:
+        raise WireError("a loan from an arena that is not open here")
+    payload, buffers = partner.lender.open(loan)
+    return (message.payload if payload is None else payload), buffers
+
+
+def decline(message: wire.Message, partner: Partner | None) -> None:
+    """Let go of what a message carries that nobody waits for."""
+    if message.loan and partner is not None:
+        partner.lender.decline(read_loan(message.loan))
+
+
+def read_loan(data: bytes) -> Loan:
+    try:
+        return _read(data)
+    except msgspec.DecodeError as error:
+        raise WireError(f"not a loan: {error}") from None
+
+
+_write = msgspec.msgpack.Encoder().encode
+_read = msgspec.msgpack.Decoder(Loan).decode

@@ -1,0 +1,5 @@
+"""`python -m remotely.worker`: how a launcher starts this daemon."""
+
+from remotely.worker.worker import main
+
+main()

@@ -1,0 +1,325 @@
+"""Where a worker makes the processes of its actors: forks of its zygote, or new interpreters.
+
+    no variables of its own    forked from the zygote (zygote.py, zygote_line.py)
+    variables of its own       a new interpreter: they hold from its first import on (birth.py)
+
+A birth that was lost with a zygote is tried again in a new interpreter: what it has the zygote
+import may be what ended that.
+
+Either way the child is told who it is to be by the first message on a socket of its own.
+
+A zygote may be busy for a long time: it imports torch.  So it is asked for FORKS_AT_ONCE forks at a
+time, and the other births wait here, where they cost nothing: the socket to the zygote never fills,
+and neither of the two ever waits for the other to read.
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from remotely.machine import daemons, processes
+from remotely.protocol import control
+from remotely.reporting.throttled_log import Complaints
+from remotely.transport import activity
+from remotely.transport.keys import fresh_pair
+from remotely.transport.loop import Loop
+from remotely.worker.child import Child, kill_group
+from remotely.worker.log_files import LogFiles
+from remotely.worker.log_relay import LogRelay
+from remotely.worker.output import Output
+from remotely.worker.zygote_line import ZygoteLine
+
+FORKS_AT_ONCE = 32  # a socket holds some 278 messages, and a process's limit of descriptors less
+
+
+@dataclass(frozen=True)
+class Home:
+    """What all actors of a worker are told alike."""
+
+    worker: str
+    folder: Path
+    master: str
+    master_public: bytes
+    tcp_host: str
+    gpus: list[str]  # as CUDA knows them
+    host: str
+    machine: str
+    stays: bool  # what is in the folder does, when a script has ended
+
+
+class Parent(Protocol):
+    """Whose children they are: it is told what becomes of them."""
+
+    def conceived(self, child: Child) -> None:
+        """There is something to be listened to, though no process yet."""
+
+    def born(self, child: Child) -> None:
+        """It has a process."""
+
+    def miscarried(self, child: Child) -> None:
+        """There is no process, and nothing ran: another child is conceived in its place."""
+
+    def not_born(self, request: control.Request, why: str) -> None:
+        """There will be no process."""
+
+    def exited(self, pid: int, status: int) -> None:
+        """The zygote has reaped a process."""
+
+    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+        """An actor has printed something."""
+
+    def logged(self, request: control.Request, logged: control.Logged) -> None:
+        """An actor has logged something."""
+
+
+class Nursery:
+    """Starts what it is asked for, one after the other."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        home: Home,
+        logs: LogFiles,
+        parent: Parent,
+        complaints: Complaints,
+    ) -> None:
+        self.client_keys: list[bytes] = []  # that the next child admits
+        self._loop = loop
+        self._home = home
+        self._logs = logs
+        self._parent = parent
+        self._waiting: dict[str, control.Spawn] = {}  # the first to come first
+        self._expected: dict[str, Child] = {}  # of whose birth the zygote is to tell
+        self._needs_no_zygote: set[str] = set()  # of those that wait: what one took along
+        self._is_due = False  # `_serve` will be called
+        self._numbers = itertools.count()
+        (home.folder / "s").mkdir(parents=True, exist_ok=True)
+        self._zygote = ZygoteLine(
+            loop, home.folder, home.worker, self._hear_zygote, self._lose_zygote, complaints
+        )
+
+    def ask(self, spawn: control.Spawn) -> None:
+        """Have an actor born when its turn comes."""
+        self._waiting[spawn.request.actor] = spawn
+        self._serve_soon()
+
+    def withdraw(self, actor: str) -> control.Request | None:
+        """Return the request of an actor that waits to be born, and now will not be."""
+        self._needs_no_zygote.discard(actor)
+        spawn = self._waiting.pop(actor, None)
+        return spawn.request if spawn else None
+
+    @property
+    def waiting(self) -> list[control.Spawn]:
+        """Those whose turn has not come; of the others the parent was told."""
+        return list(self._waiting.values())
+
+    def _serve_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call(self._serve)
+
+    def _serve(self) -> None:
+        """Begin one birth, so that a thousand do not keep the loop from its other work."""
+        self._is_due = False
+        forks = len(self._expected) < FORKS_AT_ONCE
+        may_begin = (s for s in self._waiting.values() if forks or not self._is_forked(s))
+        if (spawn := next(may_begin, None)) is None:
+            return
+        del self._waiting[spawn.request.actor]
+        try:
+            self._begin(spawn)
+        except Exception as error:  # whatever it is, somebody waits for an answer
+            why = error.strerror if isinstance(error, OSError) else None
+            self._parent.not_born(spawn.request, why or f"{type(error).__name__}: {error}")
+        if self._waiting:
+            self._serve_soon()
+
+    def _begin(self, spawn: control.Spawn) -> None:
+        is_forked = self._is_forked(spawn)
+        self._needs_no_zygote.discard(spawn.request.actor)
+        child, descriptors = self._conceive(spawn)
+        try:
+            self._parent.conceived(child)
+            if is_forked:
+                self._fork(child, descriptors)
+            else:
+                self._execute(child, descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _is_forked(self, spawn: control.Spawn) -> bool:
+        return not spawn.request.env and spawn.request.actor not in self._needs_no_zygote
+
+    def preload(self, modules: list[str]) -> None:
+        """Have modules imported before the next fork."""
+        self._zygote.preload(modules)
+
+    def stop(self) -> None:
+        """Start no other zygote when this one ends; what it was to fork is not waited for."""
+        self._zygote.stop()
+        if self._expected:  # it may hang in an import
+            self._zygote.kill()
+
+    def close(self) -> None:
+        self._zygote.close()
+
+    def _conceive(self, spawn: control.Spawn) -> tuple[Child, list[int]]:
+        """Return a child without a process, and the descriptors that its process is to have."""
+        with contextlib.ExitStack() as undo:
+            ours, theirs = (
+                undo.enter_context(end)
+                for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            )
+            out_read, out_write = _pipe(undo)
+            error_read, error_write = _pipe(undo)
+            for fd in (ours.fileno(), out_read, error_read):
+                os.set_blocking(fd, False)
+            child = self._child(spawn, ours, {out_read: False, error_read: True})
+            undo.pop_all()
+            return child, [theirs.detach(), out_write, error_write]
+
+    def _child(self, spawn: control.Spawn, ours: socket.socket, pipes: dict[int, bool]) -> Child:
+        """Say to the process that is to come who it is, and return it as we see it."""
+        home, pair, request = self._home, fresh_pair(), spawn.request
+        # A path for each: what a zygote forked that ended before it could say so may still bind it.
+        ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{next(self._numbers)}"
+        env = {**request.env, processes.TAG: self._tag_of(request)}
+        birth = control.Birth(
+            request=msgspec.structs.replace(request, env=env),
+            master=home.master,
+            master_public=home.master_public,
+            host=home.host,
+            machine=home.machine,
+            ipc=ipc,
+            tcp_host=home.tcp_host,
+            folder=str(home.folder),
+            gpus=[home.gpus[gpu] for gpu in spawn.gpu_ids],
+            public_key=pair.public,
+            secret_key=pair.secret,
+            client_keys=self.client_keys,
+            again=spawn.again,
+        )
+        with activity.new() as (page_fd, page):
+            socket.send_fds(ours, [control.write(birth)], [page_fd])
+        output = Output(
+            self._logs.begin(request), self._teller(request), self._loop.after, home.stays
+        )
+        return Child(
+            request=request,
+            gpu_ids=spawn.gpu_ids,
+            seal=spawn.seal,
+            location=control.Location(
+                actor=request.actor,
+                name=request.name,
+                class_name=request.class_name,
+                life=request.life,
+                pid=0,
+                host=home.host,
+                machine=home.machine,
+                ipc=ipc,
+                tcp="",
+                public_key=pair.public,
+            ),
+            socket=ours,
+            output=output,
+            log=LogRelay(output, lambda said: self._parent.logged(request, said), self._loop.after),
+            page=page,
+            pipes=pipes,
+            since=time.time(),
+            client_keys=self.client_keys,
+            again=spawn.again,
+        )
+
+    def _tag_of(self, request: control.Request) -> str:
+        return f"{self._home.worker}:{request.actor}"
+
+    def _teller(self, request: control.Request) -> Callable[[bool, str], None]:
+        return lambda is_error, text: self._parent.said(request, is_error, text)
+
+    def _execute(self, child: Child, descriptors: list[int]) -> None:
+        """Start a new interpreter: the actor's variables hold from its first import on."""
+        control_fd, out, error = descriptors
+        process = subprocess.Popen(
+            daemons.module_command("remotely.actor.birth", str(control_fd)),
+            pass_fds=[control_fd],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=error,
+            env={**os.environ, **child.request.env, processes.TAG: self._tag_of(child.request)},
+            start_new_session=True,
+        )
+        process.returncode = 0  # the worker reaps it itself
+        self._born(child, process.pid, _pidfd(process.pid))
+
+    def _born(self, child: Child, pid: int, pidfd: int) -> None:
+        child.pid, child.pidfd = pid, pidfd
+        child.location = msgspec.structs.replace(child.location, pid=pid)
+        if child.is_killed:  # before there was whom to kill
+            child.kill()
+        self._parent.born(child)
+
+    # --- the zygote -------------------------------------------------------------------------------
+
+    def _fork(self, child: Child, descriptors: list[int]) -> None:
+        self._zygote.preload(child.request.modules)
+        self._zygote.fork(child.request.actor, descriptors)
+        self._expected[child.request.actor] = child
+
+    def _hear_zygote(self, message: object, descriptors: list[int]) -> None:
+        match message:
+            case control.Forked(actor=actor, pid=pid):
+                self._forked(self._expected.pop(actor), pid, descriptors)
+            case control.NotForked(actor=actor, why=why):
+                self._parent.not_born(self._expected.pop(actor).request, why)
+            case control.Exited(pid=pid, status=status):
+                self._parent.exited(pid, status)
+        if self._waiting:
+            self._serve_soon()
+
+    def _forked(self, child: Child, pid: int, descriptors: list[int]) -> None:
+        try:
+            # None came with the message if we have no room for one; its end would not be seen.
+            pidfd = descriptors[0] if descriptors else _pidfd(pid)
+        except OSError as error:
+            self._parent.not_born(child.request, str(error.strerror))
+        else:
+            self._born(child, pid, pidfd)
+
+    def _lose_zygote(self) -> None:
+        expected, self._expected = self._expected, {}
+        for actor, child in expected.items():
+            if child.asked or child.is_killed or self._zygote.is_closing:
+                self._parent.not_born(child.request, "the zygote that was to fork it ended")
+            else:
+                self._parent.miscarried(child)
+                self._needs_no_zygote.add(actor)
+                self._waiting[actor] = child.as_spawn()
+        if self._waiting:
+            self._serve_soon()
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe2(os.O_CLOEXEC)
+    for fd in ends:
+        undo.callback(os.close, fd)
+    return ends
+
+
+def _pidfd(pid: int) -> int:
+    """Return what tells of a process's end; end a process that could not be watched."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        kill_group(pid)
+        raise

@@ -1,0 +1,1 @@
+"""Sampling: actors, and the crews that keep them at work."""

@@ -1,0 +1,1 @@
+"""Trained agents: loading, evaluating and watching them."""

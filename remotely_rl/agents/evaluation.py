@@ -1,0 +1,140 @@
+"""How good a trained agent is: whole games, raw scores, and how sure of their mean one may be.
+
+The first N games to end, of many that run side by side, are not N games drawn fairly: short
+ones end first.  So each environment has its quota, which is the games that it finishes
+first, and what it plays beyond that is not looked at.
+"""
+
+import json
+import math
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from remotely_rl.agents import load
+from remotely_rl.agents.load import Trained
+from remotely_rl.environments.environments import Episode, Source
+from remotely_rl.networks import models
+from remotely_rl.runs import process
+
+# The 97.5 % point of Student's t by its degrees of freedom; between two of them the lower
+# counts, which makes an interval a little wide.  A table, because no library here has these
+# numbers, and not a bootstrap: that is much too sure of itself where games are few.
+STUDENT_T = {
+    1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262,
+    10: 2.228, 12: 2.179, 14: 2.145, 16: 2.120, 18: 2.101, 20: 2.086, 25: 2.060, 29: 2.045,
+    40: 2.021, 60: 2.000, 120: 1.980, 500: 1.965,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Games by one agent.  Scores are sums of raw rewards, lengths are in the agent's steps."""
+
+    greedy: bool
+    scores: list[float]
+    lengths: list[int]
+
+    @property
+    def mean(self) -> float:
+        """The mean score."""
+        return float(np.mean(self.scores))
+
+    @property
+    def interval(self) -> float:
+        """Half the 95 % confidence interval of the mean; nan for one game, which tells none."""
+        return half_interval(self.scores)
+
+    @property
+    def mean_length(self) -> float:
+        """The mean length."""
+        return float(np.mean(self.lengths))
+
+    def __str__(self) -> str:
+        count, interval = len(self.scores), self.interval
+        mode = "greedy" if self.greedy else "sampled"
+        # As many decimals as the interval has something to say of, but one in any case.
+        telling = 0 < interval < 1
+        decimals = min(6, -math.floor(math.log10(interval))) if telling else 1
+        mean = f"{mode:<8} {self.mean:,.{decimals}f}"
+        if count == 1:
+            return f"{mean}, 1 episode, {self.lengths[0]:,} steps"
+        low, high = min(self.scores), max(self.scores)
+        return (
+            f"{mean} ± {interval:,.{decimals}f} (95 %), {count:,} episodes,"
+            f" from {low:,.10g} to {high:,.10g}, {self.mean_length:,.0f} steps each"
+        )
+
+
+def as_json(evaluations: list[Evaluation]) -> str:
+    """All numbers, for programs: an object a mode."""
+    content = {
+        "greedy" if one.greedy else "sampled": {
+            "mean": one.mean,
+            "interval_95": None if math.isnan(one.interval) else one.interval,
+            "min": min(one.scores),
+            "max": max(one.scores),
+            "mean_length": one.mean_length,
+            "scores": one.scores,
+            "lengths": one.lengths,
+        }
+        for one in evaluations
+    }
+    return json.dumps(content, indent=2)
+
+
+def half_interval(scores: list[float]) -> float:
+    """Half the 95 % confidence interval of the mean, by Student's t; nan for less than two."""
+    if len(scores) < 2:
+        return math.nan
+    freedom = max(known for known in STUDENT_T if known < len(scores))
+    return STUDENT_T[freedom] * float(np.std(scores, ddof=1)) / math.sqrt(len(scores))
+
+
+def evaluate(
+    run: str | Path,
+    episodes: int = 30,
+    greedy: bool = False,
+    which: str = "last",
+    *,
+    seed: int = 1000,
+    model: models.Maker | None = None,
+    env: Source | None = None,
+    envs: int = 16,
+) -> Evaluation:
+    """Plays `episodes` whole games by the agent in a run folder; `trained.load` says the rest.
+
+    The same arguments give the same games.  Raises TrainingError.
+    """
+    return measure(load.load(run, which, model, env), episodes, greedy, seed, envs)
+
+
+def measure(
+    agent: Trained, episodes: int, greedy: bool, seed: int = 1000, envs: int = 16
+) -> Evaluation:
+    """Plays `episodes` whole games in `envs` environments, the i-th from `seed` + i.
+
+    The games are in the order of the environments.  Raises TrainingError for numbers that
+    make no sense.
+    """
+    load.check_at_least(1, episodes=episodes, envs=envs)
+    load.check_at_least(0, seed=seed)
+    wanted = quotas(episodes, min(envs, episodes))
+    games: list[list[Episode]] = [[] for _ in wanted]
+    with closing(agent.environments(len(wanted))) as playing, process.one_thread():
+        for _ in agent.play(playing, playing.reset(seed), greedy, seed):
+            for number, episode in playing.pop_episodes_by_environment():
+                if len(games[number]) < wanted[number]:
+                    games[number].append(episode)
+            if sum(map(len, games)) == episodes:
+                break
+    scores, lengths = zip(*(episode for played in games for episode in played), strict=True)
+    return Evaluation(greedy, list(scores), list(lengths))
+
+
+def quotas(episodes: int, envs: int) -> list[int]:
+    """Shares `episodes` out among `envs` environments, as evenly as it goes."""
+    each, more = divmod(episodes, envs)
+    return [each + (number < more) for number in range(envs)]

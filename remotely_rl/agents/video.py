@@ -1,0 +1,157 @@
+"""A trained agent at play: its scores, and a video if one is wanted."""
+
+import subprocess
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl.agents import load, screens
+from remotely_rl.agents.screens import Picture, Screen
+from remotely_rl.environments.environments import Episode, Source, Step
+from remotely_rl.errors import TrainingError
+from remotely_rl.networks import models
+from remotely_rl.runs import process
+
+# H.264 in one of these plays everywhere.
+SUFFIXES = (".mp4", ".mov", ".mkv")
+LEAST_WIDTH = 320
+
+# x264's constant rate factor, 0 the best: edges stay sharp, a minute of Pong takes 140 kB.
+QUALITY = "15"
+
+
+class Played(NamedTuple):
+    """Finished games, and how much of a video there is of them."""
+
+    episodes: list[Episode]
+    pictures: int = 0
+    fps: float = 0.0
+
+
+class Video:
+    """A file of H.264 that grows by a picture at a time; whole when it is left."""
+
+    def __init__(self, path: Path, screen: Screen):
+        """Raises TrainingError if there is no encoder, or no place for `path`."""
+        if path.suffix.lower() not in SUFFIXES:
+            raise TrainingError(f"a video's name ends in {' or '.join(SUFFIXES)}, not {path.name}")
+        if not path.parent.is_dir():
+            raise TrainingError(f"there is no folder {path.parent} for {path.name}")
+        self._path = path
+        self._screen = screen
+        self._ffmpeg = _find_ffmpeg()
+        self._encoder: subprocess.Popen[bytes] | None = None
+        self._shape: tuple[int, ...] = ()
+        self.fps = screen.fps
+        self.pictures = 0
+
+    def __enter__(self) -> "Video":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._encoder is None:
+            return
+        _, said = self._encoder.communicate()
+        if self._encoder.returncode and (error is None or isinstance(error, BrokenPipeError)):
+            why = said.decode(errors="replace").strip()
+            raise TrainingError(f"{self._path} could not be written: {why}") from error
+
+    def reset(self, seed: int) -> None:
+        """Begins with the picture after a reset."""
+        self._add(self._screen.reset(seed))
+
+    def step(self, action: NDArray[Any], step: Step) -> None:
+        """Goes on with the picture after a step."""
+        self._add(self._screen.step(action, step))
+
+    def _add(self, picture: Picture) -> None:
+        big = enlarged(picture)
+        if self._encoder is None:
+            self._shape, self._encoder = big.shape, self._begin(*big.shape[:2])
+        if big.shape != self._shape:
+            raise TrainingError("pictures of different sizes make no video")
+        assert self._encoder.stdin is not None
+        self._encoder.stdin.write(big.tobytes())
+        self.pictures += 1
+
+    def _begin(self, height: int, width: int) -> subprocess.Popen[bytes]:
+        pictures = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+        # yuv420p is what every player takes.
+        file = ["-c:v", "libx264", "-crf", QUALITY, "-pix_fmt", "yuv420p", f"file:{self._path}"]
+        return subprocess.Popen(
+            [self._ffmpeg, "-v", "error", "-y", *pictures, "-r", f"{self.fps:g}", "-i", "-", *file],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for us, who end it in good order
+        )
+
+
+def _find_ffmpeg() -> str:
+    try:
+        import imageio_ffmpeg  # noqa: PLC0415 - an extra that few need
+
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except ImportError:
+        raise TrainingError("a video needs an encoder: pip install 'remotely[video]'") from None
+    except RuntimeError as error:
+        raise TrainingError(f"a video needs an encoder: {error}") from error
+
+
+def enlarged(picture: Picture) -> Picture:
+    """A picture of larger pixels, at least 320 wide, both sides even as the encoder wants it."""
+    times = -(-LEAST_WIDTH // picture.shape[1])
+    big = picture.repeat(times, 0).repeat(times, 1)
+    height, width = big.shape[:2]
+    return np.pad(big, ((0, height % 2), (0, width % 2), (0, 0)), "edge")
+
+
+def play(
+    run: str | Path,
+    video: str | Path | None = None,
+    episodes: int = 1,
+    greedy: bool = False,
+    which: str = "last",
+    *,
+    seed: int = 1000,
+    model: models.Maker | None = None,
+    env: Source | None = None,
+    steps: int | None = None,
+) -> Played:
+    """Plays whole games by the agent in a run folder, and films them if `video` is a path.
+
+    `trained.load` says what the other arguments are; `steps` ends it, in the middle of a game
+    if need be.  Raises TrainingError, also for an environment that does not draw itself.
+    """
+    load.check_at_least(1, episodes=episodes)
+    load.check_at_least(0, seed=seed)
+    agent = load.load(run, which, model, env)
+    finished: list[Episode] = []
+    with ExitStack() as stack:
+        film = None
+        if video is None:
+            envs = stack.enter_context(closing(agent.environments(1)))
+        else:
+            envs, screen = screens.watched(agent)
+            stack.callback(envs.close)
+            stack.callback(screen.close)
+            film = stack.enter_context(Video(Path(video), screen))
+        stack.enter_context(process.one_thread())
+        obs = envs.reset(seed)
+        if film is not None:
+            film.reset(seed)
+        for turn, (action, step) in enumerate(agent.play(envs, obs, greedy, seed), 1):
+            if film is not None:
+                film.step(action, step)
+            finished += envs.pop_episodes()
+            if len(finished) >= episodes or turn == steps:
+                break
+    return Played(finished, film.pictures, film.fps) if film else Played(finished)

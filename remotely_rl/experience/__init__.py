@@ -1,0 +1,1 @@
+"""What actors have seen: trajectories and batches."""

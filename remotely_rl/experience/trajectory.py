@@ -1,0 +1,79 @@
+"""What an actor has seen: rows of experience, `[T, B]`, as numpy arrays.
+
+Row t holds observation t, the action taken on it, and what that action led to.  The
+observation after the last action is kept too, so there is one observation more than
+there are rows: it is what the last row bootstraps from, and the first observation of
+the next trajectory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """T steps of B environments.  Stacking is along B; nothing here is ever shuffled in time.
+
+    Arrays are numpy's, so that they travel without a copy of torch at the other end.
+    """
+
+    obs: NDArray[np.generic]  # [T + 1, B, ...]
+    action: NDArray[np.generic]  # [T, B, ...], as in `action_spaces.py`
+    log_prob: NDArray[np.float32]  # [T, B], of the action, by the policy that chose it
+    reward: NDArray[np.float32]  # [T, B], raw
+    terminated: NDArray[np.bool_]  # [T, B]
+    truncated: NDArray[np.bool_]  # [T, B]
+    valid: NDArray[np.bool_]  # [T, B], false for autoreset rows
+    begins: NDArray[np.bool_]  # [T + 1, B], the observation is the first of an episode
+    value: NDArray[np.float32]  # [T + 1, B], V of the observations, by the model that acted
+    state: NDArray[np.float32]  # [B, S], the model's memory before the first; S is 0 without
+    version: NDArray[np.int64]  # [B], of the parameters that chose the actions
+
+    def __post_init__(self) -> None:
+        t, b = self.action.shape[:2]
+        for name, want in {
+            "obs": (t + 1, b),
+            "log_prob": (t, b),
+            "reward": (t, b),
+            "terminated": (t, b),
+            "truncated": (t, b),
+            "valid": (t, b),
+            "begins": (t + 1, b),
+            "value": (t + 1, b),
+            "state": (b,),
+            "version": (b,),
+        }.items():
+            got = getattr(self, name).shape[: len(want)]
+            if got != want:
+                raise ValueError(f"{name} has shape {got}, {want} is wanted for {t} steps of {b}")
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return int(self.action.shape[0])
+
+    @property
+    def width(self) -> int:
+        """B."""
+        return int(self.action.shape[1])
+
+
+def stack(trajectories: Sequence[Trajectory]) -> Trajectory:
+    """Puts trajectories of the same length side by side, along B, in the order given."""
+    lengths = {trajectory.steps for trajectory in trajectories}
+    if len(lengths) != 1:
+        raise ValueError(f"trajectories of one length can be stacked, got {sorted(lengths)}")
+    if len(trajectories) == 1:
+        return trajectories[0]
+    return Trajectory(
+        **{
+            field.name: np.concatenate(
+                [getattr(trajectory, field.name) for trajectory in trajectories],
+                axis=0 if field.name in ("state", "version") else 1,
+            )
+            for field in fields(Trajectory)
+        }
+    )

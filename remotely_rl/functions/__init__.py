@@ -1,0 +1,1 @@
+"""Returns, losses: pure functions of tensors."""

@@ -1,0 +1,1 @@
+"""Learning: what takes optimizer steps, alone or shared."""

@@ -1,0 +1,242 @@
+"""A parameter server on a cluster: workers push when they are done, a rule says what follows.
+
+    rule = sync.make("semi_async:n=2", parameters, clients=8)
+    server = ParameterServer(rule, lambda number: Worker(make_work, number))
+    while ...:
+        pushed = server.take(timeout_s=0.5)
+
+The server is in the process of whoever makes it; the workers are actors, anywhere.  A worker
+is sent parameters, `worker.set_param(newest)`, only when the rule says so, and asked for its
+next contribution unless the rule has it wait.  What comes first is pushed first.  With
+`record=True` the order is kept in `arrivals`, by which the simulator makes the same
+parameters, bit by bit.
+
+A worker that dies or raises leaves the rule, so that nobody waits for it, and another takes its
+place with the newest parameters.  A contribution that the rule refuses is forgotten, its client is
+named and starts from the newest parameters; it is no arrival, so such a run does not replay.
+
+Vectors move as flat arrays: on one machine a push is one copy, and so is its reply.
+"""
+
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import remotely
+from remotely_rl.acting import failures
+from remotely_rl.acting.sampler import Crew
+from remotely_rl.errors import SyncError, TrainingError
+from remotely_rl.sync.client import Client
+from remotely_rl.sync.rule import Release, Reply, Rule
+from remotely_rl.sync.simulation.dispatch import Event, Kind
+
+REFUSED_IN_A_ROW = 100
+
+
+class Work(Protocol):
+    """What a worker computes with; made where the worker is."""
+
+    def gradient(self, parameters: Tensor, told: Any) -> Tensor:
+        """The gradient [P] at these parameters [P], of the next piece of work.
+
+        `told` is what the server has told all workers last.
+        """
+        ...
+
+    def report(self) -> Any:
+        """What is to be told besides a contribution; all since the report before."""
+        ...
+
+
+class Newest(NamedTuple):
+    """Parameters for a worker, or none; and what its gate is to know."""
+
+    vector: NDArray[Any] | None
+    version: int
+    deviation: float
+
+
+class Contribution(NamedTuple):
+    """What a worker pushes: a vector, or none if its gate withheld it."""
+
+    vector: NDArray[Any] | None
+    version: int
+    report: Any
+
+
+class Pushed(NamedTuple):
+    """What came of a push: who pushed, what the rule said, what the worker told besides.
+
+    Parameters in the reply are the rule's own: the next push changes them.
+    """
+
+    client: int
+    reply: Reply
+    report: Any
+
+
+@remotely.remote_class
+class Worker:
+    """Computes contributions, one call each."""
+
+    def __init__(self, make_work: Callable[[int], Work], number: int, is_replacement: bool = False):
+        """`number` tells workers apart, replacements too."""
+        torch.set_num_threads(1)
+        if is_replacement:
+            failures.leave_no_stack()
+        self.work = make_work(number)
+        self.client: Client | None = None
+
+    def begin(self, client: Client) -> None:
+        """Starts as this client of the rule, from the parameters that are in it."""
+        self.client = client
+
+    def set_param(self, newest: Newest) -> None:
+        """Computes with these parameters from now on."""
+        assert self.client is not None
+        vector = None if newest.vector is None else torch.from_numpy(newest.vector)
+        self.client.hear(vector, newest.version, newest.deviation)
+
+    def contribute(self, told: Any, rate: float | None = None) -> Contribution:
+        """The next contribution; steps that the client takes by itself are at this rate."""
+        assert self.client is not None
+        if rate is not None:
+            self.client.set_rate(rate)
+        version = self.client.version
+        vector = self.client.work(lambda parameters: self.work.gradient(parameters, told))
+        return Contribution(None if vector is None else vector.numpy(), version, self.work.report())
+
+
+class ParameterServer:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        make: Callable[[int], Any],
+        say: Callable[[str], None] = print,
+        accumulate: int = 1,
+        record: bool = False,
+        told: Any = None,
+        over: Callable[[], bool] = lambda: False,
+    ):
+        """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
+
+        `record` keeps the order of pushes; it takes memory for each.  `told` goes to each worker
+        with its first call.  The workers are waited for unless training is `over` before.
+        """
+        self.rule = rule
+        # A call's arguments are copied as it is made, but in REMOTELY_LOCAL, where nothing is.
+        rule.lends = os.environ.get("REMOTELY_LOCAL") != "1"
+        self.arrivals: list[Event] = []
+        self._record = record
+        self._accumulate = accumulate
+        self._say = say
+        self._crew: Crew[Any] = Crew(make, rule.clients, say, over=over)
+        self._free = list(range(rule.clients))[::-1]
+        self._client_of: dict[Any, int] = {}
+        self._worker_of: dict[int, Any] = {}
+        self._done: queue.SimpleQueue[tuple[Any, Future[Contribution]]] = queue.SimpleQueue()
+        self._refused = 0
+        self._told = told
+        for worker in self._crew.actors:
+            self._begin(worker, self._free.pop())
+
+    def take(self, timeout_s: float, told: Any = None) -> Pushed | None:
+        """Has the rule take in the next contribution; None if none came in time.
+
+        `told` goes to each worker with its next call.  Raises TrainingError if too many workers
+        fail, or they push what is refused one after another.
+        """
+        self._told = told
+        self._welcome()
+        try:
+            worker, call = self._done.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if worker not in self._client_of:  # it died meanwhile
+            return None
+        client = self._client_of[worker]
+        if error := call.exception():
+            self._lost(worker, client, error)
+            return None
+        self._crew.answered()
+        return self._push(client, call.result())
+
+    def close(self) -> None:
+        """Ends the workers; what they were computing is dropped."""
+        self._client_of.clear()
+        self._crew.close()
+
+    def _push(self, client: int, contribution: Contribution) -> Pushed | None:
+        rule = self.rule
+        vector = None if contribution.vector is None else torch.from_numpy(contribution.vector)
+        try:
+            reply = rule.push(client, vector, contribution.version)
+        except SyncError as error:
+            self._refused += 1
+            if self._refused >= REFUSED_IN_A_ROW:
+                raise TrainingError(f"{self._refused} pushes were refused: {error}") from error
+            self._say(f"{error}; it goes on with the newest parameters")
+            self._answer(client, rule.renew(client), rule.version)
+            return None
+        self._refused = 0
+        self._arrived(Kind.PUSH, client)
+        if not reply.waits:
+            self._answer(client, reply.parameters, reply.version)
+        self._let_go(reply.released)
+        return Pushed(client, reply, contribution.report)
+
+    def _arrived(self, kind: Kind, client: int) -> None:
+        if self._record:
+            self.arrivals.append(Event(kind, client))
+
+    def _let_go(self, released: tuple[Release, ...]) -> None:
+        for client, parameters in released:
+            self._answer(client, parameters, self.rule.version)
+
+    def _answer(self, client: int, parameters: Tensor | None, version: int) -> None:
+        """Sends a client what it is to compute with, if anything, and has it go on."""
+        worker = self._worker_of[client]
+        if parameters is not None or self.rule.gates is not None:
+            vector = None if parameters is None else parameters.numpy()
+            remotely.submit(worker.set_param, Newest(vector, version, self.rule.deviation))
+        self._ask(worker)
+
+    def _ask(self, worker: Any) -> None:
+        call = remotely.submit(worker.contribute, self._told, self.rule.client_rate)
+        call.add_done_callback(lambda done: self._done.put((worker, done)))
+
+    def _begin(self, worker: Any, client: int) -> None:
+        self._client_of[worker] = client
+        self._worker_of[client] = worker
+        remotely.submit(worker.begin, self.rule.client(client, self._accumulate))
+        self._ask(worker)
+
+    def _lost(self, worker: Any, client: int, error: BaseException) -> None:
+        waited = len(self.rule.waiting - {client})
+        released = self.rule.leave(client)
+        self._arrived(Kind.LEAVE, client)
+        if released:
+            self._say(f"worker {client} is gone; {waited} waited for it and go on")
+        del self._client_of[worker], self._worker_of[client]
+        self._free.append(client)
+        self._let_go(released)
+        self._crew.replace(worker, error)
+
+    def _welcome(self) -> None:
+        nobody = not self._crew.actors
+        if not self._crew.welcome(timeout_s=1.0 if nobody else 0.0):
+            return
+        for worker in self._crew.actors:
+            if worker not in self._client_of:
+                client = self._free.pop()
+                self.rule.join(client)
+                self._arrived(Kind.JOIN, client)
+                self._begin(worker, client)

@@ -1,0 +1,209 @@
+"""Workers that share parameters by a sync rule: what A3C and n-step Q have in common.
+
+    SharedLearner   the shared parameters, where the training is: a rule around the model
+    SegmentWork     what a worker computes with: an actor, and a learner of the same model,
+                    which has gradients and takes no step
+
+The loop of both is in `runs/shared_training.py`.
+`sync/` has the rules and the parameter server.  Statistics, of the input and of the values to be
+learnt, are none of the parameters, which travel as one vector.  Workers send a few of the
+observations that they saw and the values that they found, the shared learner counts them between
+two steps, and all play and learn by what it says then.
+"""
+
+import dataclasses
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from remotely_rl import sync
+from remotely_rl.acting.actor import Actor
+from remotely_rl.config import Shared
+from remotely_rl.environments.environments import Episode
+from remotely_rl.learning.learner import ComputeLosses, Learner, Lesson
+from remotely_rl.learning.parameter_server import Pushed
+from remotely_rl.learning.value_scale import Scale
+from remotely_rl.networks import models
+from remotely_rl.sync.flat import Flat
+
+
+class Report(NamedTuple):
+    """What a worker tells besides its gradient."""
+
+    obs: NDArray[Any] | None  # a few of those seen [N, ...], for the statistics
+    steps: int
+    episodes: list[Episode]
+    seconds: dict[str, float]
+    numbers: dict[str, float]
+    values: NDArray[np.float32] | None = None  # those learnt, in units of rewards, for the scale
+
+
+class Told(NamedTuple):
+    """What workers are told with each call."""
+
+    env_steps: int  # of all workers: entropy and such go by that
+    statistics: models.State  # of the input
+    scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: what Scale is made of
+
+
+class SharedLearner:
+    """The shared parameters.  A session saves and restores it."""
+
+    def __init__(self, config: Shared, model: nn.Module):
+        self.config = config
+        self.flat = Flat(model)
+        self.rule = sync.make(config.sync, self.flat.vector, config.actors, config.make_optimizer)
+        self.scale = Scale()
+        self._statistics: models.State | None = None
+        self._seen: dict[int, list[Report]] = {}
+        self._counted = self.rule.version  # the version at which observations were counted last
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, with the newest parameters."""
+        self.flat.load(self.rule.parameters)
+        return self.flat.module
+
+    def follow(self, env_steps: int) -> Told:
+        """Sets the rate to what the schedule says after so many steps; returns what the workers
+        are to be told."""
+        self.rule.set_rate(self.config.learning_rate_at(env_steps))
+        if self._statistics is None:
+            self._statistics = models.statistics_of(self.flat.module)
+        return Told(env_steps, self._statistics, self.scale.moments)
+
+    def count_in(self, pushed: Pushed) -> None:
+        """Counts what a worker saw into the statistics, once the parameters are stepped: in the
+        order of the workers, so that a synchronous run repeats whoever came first."""
+        report: Report = pushed.report
+        self._seen.setdefault(pushed.client, []).append(report)
+        if self.rule.version == self._counted or not self._seen:
+            return
+        for client in sorted(self._seen):
+            obs = [report.obs for report in self._seen[client] if report.obs is not None]
+            if obs:
+                seen = torch.from_numpy(np.concatenate(obs))
+                models.count_in(self.flat.module, seen, every=1)
+            values = [report.values for report in self._seen[client] if report.values is not None]
+            if values:
+                self.scale.count_in(torch.from_numpy(np.concatenate(values)))
+        self._seen.clear()
+        self._counted, self._statistics = self.rule.version, None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "model": self.model.state_dict(),
+            "rule": self.rule.state(),
+            "scale": list(self.scale.moments),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes back to what `state` gave; what was under way then is lost."""
+        self.flat.module.load_state_dict(state["model"])
+        self.rule.load(state["rule"])
+        self.scale = Scale(*state["scale"])
+        self._counted, self._statistics = self.rule.version, None
+
+
+class SegmentWork:
+    """Plays segments by the parameters that it is given, and has the gradients of their losses.
+
+    With several `passes` or `minibatches` a segment is played once, and its parts are gone
+    through one gradient after the other, by the parameters of each.
+    """
+
+    def __init__(
+        self,
+        config: Shared,
+        actor: Actor,
+        compute_losses: ComputeLosses,
+        passes: int = 1,
+        minibatches: int = 1,
+    ):
+        self.config = config
+        self.actor = actor
+        # What acts is what learns: one model, and one vector that is its parameters.
+        self.learner = Learner(
+            dataclasses.replace(config, device="cpu"), actor.model, actor.player.envs.actions
+        )
+        self.flat = Flat(actor.model)
+        self._compute_losses = compute_losses
+        self._passes, self._minibatches = passes, minibatches
+        self._parts: list[Lesson] = []
+        self._normalises = models.normalises(actor.model)
+        self._seen: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._report = Report(None, 0, [], {}, {})
+
+    def gradient(self, parameters: Tensor, told: Told | None) -> Tensor:
+        """The gradient [P] of the next part, at these parameters.
+
+        Statistics that it is told are taken over where a segment begins: its parts are of what
+        was seen by the same.
+        """
+        if told is not None:
+            self.actor.env_steps = told.env_steps
+        self.flat.load(parameters)
+        self.learner.follow(self.actor.env_steps)
+        if told is not None and not self._parts:
+            models.load_statistics(self.actor.model, told.statistics)
+            self.learner.scale = Scale(*told.scale)
+        while not self._parts:
+            self._play()
+        lesson = self._parts.pop()
+        began = time.perf_counter()
+        losses = self.learner.losses(lesson, self._compute_losses)
+        gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
+        names = ("policy", "value", "entropy")
+        policy, value, entropy = (float(getattr(losses, name).detach()) for name in names)
+        numbers = {"loss_policy": policy, "loss_value": value, "entropy": entropy}
+        numbers |= self.learner.pop_clipped()
+        self._report = self._report._replace(numbers=numbers)
+        self.actor.player.left_off = ended = time.perf_counter()
+        self._spent({"learning": ended - began})
+        return gradient
+
+    def report(self) -> Report:
+        """What was played since the report before."""
+        report, self._report = self._report, Report(None, 0, [], {}, {})
+        if self._values:
+            report = report._replace(values=torch.cat(self._values).numpy())
+        if self._seen:
+            report = report._replace(obs=torch.cat(self._seen).numpy())
+        self._seen, self._values = [], []
+        return report
+
+    def _play(self) -> None:
+        self.actor.model.eval()  # the learner's mode is for gradients: dropout is no way to act
+        rollout = self.actor.sample()
+        self.actor.model.train()
+        self._report = self._report._replace(
+            steps=self._report.steps + rollout.steps,
+            episodes=self._report.episodes + rollout.episodes,
+        )
+        self._spent(rollout.seconds)
+        if not rollout.steps:  # all environments began anew
+            return
+        lesson = self.learner.on_policy(rollout.trajectory)
+        if self._normalises:
+            self._seen.append(lesson.flat_obs[:: models.COUNTED_EVERY])
+        if self.config.scales_values:
+            self._values.append(self.learner.unscaled(lesson.experience.target))
+        self._parts = [
+            part
+            for _ in range(self._passes)
+            for part in (
+                lesson.parts(self._minibatches, self.actor.random)
+                if self._minibatches > 1
+                else [lesson]
+            )
+        ][::-1]
+
+    def _spent(self, seconds: dict[str, float]) -> None:
+        for phase, spent in seconds.items():
+            self._report.seconds[phase] = self._report.seconds.get(phase, 0.0) + spent

@@ -1,0 +1,221 @@
+"""What a training run counts, and the rows it writes of it.
+
+A `Tally` adds up what happens in an interval and closes it into a row; `Writer` puts
+each row into metrics.csv and TensorBoard.  Neither looks at a clock: the time is told.
+
+Steps are those of the agent (in Atari, 4 frames each).  Returns are of whole games, raw,
+by the policy in training; `return_mean` is the mean over the last 100 games, or fewer
+while there are fewer, and `return_interval` that of the interval alone.  Seconds of
+`environment`, `inference` and `learning` are added up over the processes that spend
+them; `waiting_s` is the learner's wait for trajectories, `idle_s` the actors' for calls.
+`rewards_clipped` is the part of rewards that the learner saw clipped.
+"""
+
+import csv
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from remotely_rl.environments.environments import Episode
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+RETURN_WINDOW = 100
+# A target is reached, and a checkpoint the best, by the mean over so many: over fewer games it
+# says little, over more it is old news by a minute.
+JUDGED_BY = 30
+
+COLUMNS = (
+    "seconds",
+    "env_steps",
+    "updates",
+    "steps_per_second",
+    "episodes",
+    "return_mean",
+    "return_max",
+    "episode_length_mean",
+    "loss_policy",
+    "loss_value",
+    "entropy",
+    "staleness_mean",
+    "staleness_max",
+    "environment_s",
+    "inference_s",
+    "learning_s",
+    "waiting_s",
+    "idle_s",
+    "staleness_min",
+    "return_interval",
+    "learning_rate",
+    "kl",
+    "gradient_norm",
+    "rewards_clipped",
+)
+
+# A row: one number a column, nan where there is nothing to tell.
+Row = dict[str, float]
+
+
+@dataclass
+class Counters:
+    """What has happened since the run began.  Saved with every checkpoint."""
+
+    seconds: float = 0.0
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    best_return: float = -math.inf
+
+
+@dataclass
+class Tally:
+    """Adds up what happens; `close` makes a row of it and starts the next interval."""
+
+    counters: Counters = field(default_factory=Counters)
+    recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
+    _sums: dict[str, float] = field(default_factory=dict)
+    _learnt: dict[str, list[float]] = field(default_factory=dict)
+    _staleness: list[int] = field(default_factory=list)
+    _new: list[Episode] = field(default_factory=list)
+    _steps_before: int = 0
+    _seconds_before: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._steps_before = self.counters.env_steps
+        self._seconds_before = self.counters.seconds
+
+    def sampled(self, steps: int, episodes: Sequence[Episode], seconds: dict[str, float]) -> None:
+        """Counts in one actor's steps, finished episodes and seconds by phase."""
+        self.counters.env_steps += steps
+        self.counters.episodes += len(episodes)
+        self.recent.extend(episodes)
+        self._new.extend(episodes)
+        for phase, spent in seconds.items():
+            self.spent(phase, spent)
+
+    def spent(self, phase: str, seconds: float) -> None:
+        """Counts in time: environment, inference, learning, waiting or idle."""
+        self._sums[phase] = self._sums.get(phase, 0.0) + seconds
+
+    def learnt(self, numbers: dict[str, float], staleness: Sequence[int]) -> None:
+        """Counts in one update: its losses and the staleness of each trajectory in it."""
+        self.counters.updates += 1
+        for name, number in numbers.items():
+            self._learnt.setdefault(name, []).append(number)
+        self._staleness.extend(staleness)
+
+    def judged(self) -> float:
+        """The mean of the last 30 returns, nan before there are so many."""
+        last = [episode.score for episode in self.recent][-JUDGED_BY:]
+        return _mean(last) if len(last) == JUDGED_BY else math.nan
+
+    def return_mean(self) -> float:
+        """The mean of the last 100 returns, nan before the first."""
+        return _mean([episode.score for episode in self.recent])
+
+    def close(self, seconds: float) -> Row:
+        """Ends the interval `seconds` after the run began (time between resumes left out)."""
+        counters = self.counters
+        counters.seconds = seconds
+        elapsed = max(seconds - self._seconds_before, 1e-9)
+        row = dict.fromkeys(COLUMNS, math.nan)
+        row |= {
+            "seconds": seconds,
+            "env_steps": counters.env_steps,
+            "updates": counters.updates,
+            "steps_per_second": (counters.env_steps - self._steps_before) / elapsed,
+            "episodes": counters.episodes,
+            "return_mean": self.return_mean(),
+            "return_max": max((e.score for e in self.recent), default=math.nan),
+            "return_interval": _mean([episode.score for episode in self._new]),
+            "episode_length_mean": _mean([episode.length for episode in self.recent]),
+        }
+        for phase in ("environment", "inference", "learning", "waiting", "idle"):
+            row[f"{phase}_s"] = self._sums.get(phase, 0.0)
+        for name, numbers in self._learnt.items():
+            row[name] = _mean(numbers)
+        if self._staleness:
+            row["staleness_min"] = min(self._staleness)
+            row["staleness_mean"] = _mean(self._staleness)
+            row["staleness_max"] = max(self._staleness)
+        self._sums, self._learnt, self._staleness, self._new = {}, {}, [], []
+        self._steps_before, self._seconds_before = counters.env_steps, seconds
+        return row
+
+
+class Writer:
+    """metrics.csv and TensorBoard event files in the run folder, up to date after every row."""
+
+    def __init__(self, folder: Path, resumed_at_s: float | None = None):
+        """Rows after `resumed_at_s` were not saved by the checkpoint, and are dropped."""
+        path = folder / "metrics.csv"
+        kept = [] if resumed_at_s is None else read(path)
+        kept = [row for row in kept if row["seconds"] <= (resumed_at_s or 0.0) + 1e-3]
+        self._file = path.open("w", newline="", encoding="utf-8")
+        self._csv = csv.writer(self._file)
+        self._csv.writerow(COLUMNS)
+        for row in kept:
+            self._csv.writerow(_cells(row))
+        self._file.flush()
+        purge = int(kept[-1]["env_steps"]) + 1 if kept else None
+        self._folder = str(folder / "tensorboard")
+        self._board = _board(self._folder, purge)
+
+    def write(self, row: Row) -> None:
+        """Appends one row to both."""
+        self._csv.writerow(_cells(row))
+        self._file.flush()
+        step = int(row["env_steps"])
+        try:
+            for name, number in row.items():
+                if not math.isnan(number):
+                    self._board.add_scalar(name, number, step)
+            self._board.flush()
+        except OSError:
+            # TensorBoard's thread does not outlive a disk that is full; another file may.
+            self._board = _board(self._folder)
+            raise
+
+    def close(self) -> None:
+        """Ends both."""
+        self._file.close()
+        self._board.close()
+
+
+def _board(folder: str, purge_step: int | None = None) -> "SummaryWriter":
+    # Late: it takes a fifth of a second, and actors, which import this too, have no use for it.
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+    return SummaryWriter(folder, purge_step=purge_step)
+
+
+def read(path: Path) -> list[Row]:
+    """Reads the rows of a metrics.csv, an empty cell as nan; no file, no rows."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            {name: float(cell) if cell else math.nan for name, cell in row.items()}
+            for row in csv.DictReader(file)
+            if None not in row.values()  # a line cut short by a crash
+        ]
+
+
+def _cells(row: Row) -> list[str]:
+    return [_cell(row.get(name, math.nan)) for name in COLUMNS]  # an older run has fewer
+
+
+def _cell(number: float) -> str:
+    if math.isnan(number):
+        return ""
+    return str(int(number)) if float(number).is_integer() else f"{number:.6g}"
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return float(np.mean(numbers)) if numbers else math.nan

@@ -1,0 +1,115 @@
+"""What the user sees of a run: a live table on a terminal, a line an interval elsewhere."""
+
+import math
+import sys
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from remotely_rl.config import Common
+from remotely_rl.runs.metrics import Row
+
+
+class Progress:
+    """Shows the rows of a run as they come."""
+
+    def __init__(self, title: str, limits: Common, stream: TextIO | None = None):
+        """A live table if `stream` (stdout) is a terminal, else plain lines."""
+        self._title = title
+        self._limits = limits
+        self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+
+    def show(self, row: Row) -> None:
+        """Shows the newest row."""
+        if self._live:
+            self._live.update(table(self._title, row, self._limits), refresh=True)
+        else:
+            self.say(line(row, self._limits))
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        self._console.print(text, markup=False)
+
+    def close(self) -> None:
+        """Leaves the last table standing."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+
+def left(row: Row, limits: Common) -> float:
+    """Seconds until the limit of steps or of minutes that comes first; nan without either."""
+    ends = []
+    if limits.steps and row["steps_per_second"] > 0:
+        ends.append(max(0.0, limits.steps - row["env_steps"]) / row["steps_per_second"])
+    if limits.minutes:
+        ends.append(max(0.0, limits.minutes * 60 - row["seconds"]))
+    return min(ends, default=math.nan)
+
+
+def line(row: Row, limits: Common) -> str:
+    """One row in one line."""
+    ends = left(row, limits)
+    return (
+        f"{clock(row['seconds'])}  {row['env_steps']:>11,.0f} steps"
+        f"  {row['steps_per_second']:>6,.0f}/s"
+        f"  return {number(row['return_mean'])} (max {number(row['return_max'])},"
+        f" {row['episodes']:.0f} games)"
+        f"  entropy {number(row['entropy'], 3)}"
+        f"  staleness {number(row['staleness_min'], 0)}/{number(row['staleness_mean'], 1)}"
+        f"/{number(row['staleness_max'], 0)}"
+        f"  {split(row)}"
+        f"{'' if math.isnan(ends) else f'  left {clock(ends)}'}"
+    )
+
+
+def table(title: str, row: Row, limits: Common) -> Table:
+    """One row as a table for the terminal."""
+    ends = left(row, limits)
+    grid = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+    least = "" if math.isnan(ends) else f"   at most {clock(ends)} left"
+    grid.add_row("time", f"{clock(row['seconds'])}{least}")
+    grid.add_row("steps", f"{row['env_steps']:,.0f}   {row['steps_per_second']:,.0f} a second")
+    grid.add_row("spent on", split(row))
+    grid.add_row(
+        "return",
+        f"mean {number(row['return_mean'])}   max {number(row['return_max'])}"
+        f"   {row['episodes']:.0f} games of {number(row['episode_length_mean'], 0)} steps",
+    )
+    grid.add_row(
+        "losses",
+        f"policy {number(row['loss_policy'], 4)}   value {number(row['loss_value'], 4)}"
+        f"   entropy {number(row['entropy'], 3)}",
+    )
+    grid.add_row(
+        "staleness",
+        f"min {number(row['staleness_min'], 0)}   mean {number(row['staleness_mean'], 1)}"
+        f"   max {number(row['staleness_max'], 0)}   {row['updates']:,.0f} updates",
+    )
+    return grid
+
+
+def split(row: Row) -> str:
+    """How the time of learner and actors divides among the phases, in percent."""
+    phases = ("environment", "inference", "learning", "waiting", "idle")
+    total = sum(row[f"{phase}_s"] for phase in phases)
+    if total <= 0:
+        return ""
+    return " ".join(f"{phase} {100 * row[f'{phase}_s'] / total:.0f}%" for phase in phases)
+
+
+def number(x: float, digits: int = 2) -> str:
+    """A number, or a dash where there is none yet."""
+    return "-" if math.isnan(x) else f"{x:.{digits}f}"
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

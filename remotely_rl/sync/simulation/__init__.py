@@ -1,0 +1,1 @@
+"""The deterministic simulator of sync rules."""

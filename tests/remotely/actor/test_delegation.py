@@ -1,0 +1,236 @@
+"""An actor makes calls with a key of its own, which lasts as long as it lives and is seen nowhere.
+
+What a stolen worker.key is good for is shown here too: an actor's key, taken from its process.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import remotely
+from remotely.api import connection
+from remotely.client.client import Client
+from remotely.errors import NotAllowed, RemotelyError
+from remotely.transport import keys
+from remotely.transport.keys import KeyPair, MemberKey
+from remotely.values.shipping import Shipment
+from tests.clusters import Started, processes, wait_until
+
+
+@remotely.remote_class(cpus=0.1)
+class Node:
+    """Calls others, and gives away what only it should know."""
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def ask(self, other: "Node", value: Any) -> Any:
+        return other.echo(value)
+
+    def ask_all(self, others: "list[Node]") -> list[Any]:
+        return [other.echo(number) for number, other in enumerate(others)]
+
+    def pair(self) -> tuple[bytes, bytes]:
+        pair = connection.current()._key.pair
+        return pair.public, pair.secret
+
+    def repr_of_key(self) -> str:
+        return repr(connection.current()._key)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def actor_of(node: Node) -> str:
+    return str(node._remotely_remote.actor)
+
+
+@pytest.fixture
+def joined(started: Started, nothing_left: None) -> Started:
+    remotely.connect(started.address, key=started.key)
+    return started
+
+
+@pytest.fixture
+def thief(joined: Started) -> Iterator[tuple[Node, Client]]:
+    """Return an actor, and a client elsewhere that has taken its key."""
+    robbed = Node()
+    master = keys.load_member(joined.key).master_public
+    key = MemberKey("client", KeyPair(*robbed.pair()), master)
+    client = Client(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(robbed))
+    yield robbed, client
+    client.shutdown()
+
+
+def test_each_life_of_an_actor_has_a_key_of_its_own(joined: Started) -> None:
+    one, other = Node(), remotely.options(Node, max_restarts=1)()
+    listed = keys.load_member(joined.key).pair.public
+    before = other.pair()[0]
+    assert len({listed, one.pair()[0], before}) == 3
+    os.kill(other.pid(), signal.SIGKILL)
+
+    def key_of_next_life() -> bytes:
+        try:
+            return other.pair()[0]
+        except RemotelyError:
+            return before
+
+    wait_until(lambda: key_of_next_life() != before, "another key")
+
+
+def test_the_key_of_an_actor_that_has_ended_opens_nothing(
+    thief: tuple[Node, Client], joined: Started
+) -> None:
+    robbed, client = thief
+    victim = Node()
+    borrowed = client.borrow(actor_of(victim), "victim")
+
+    def echo() -> Any:
+        (future,) = client.call([borrowed], "echo", (1,), {}, False)
+        return future.result(10)
+
+    assert echo() == 1  # that much it may, while the actor lives
+    assert client.status().workers
+    os.kill(robbed.pid(), signal.SIGKILL)
+
+    def refusal() -> str:
+        try:
+            echo()
+        except RemotelyError as error:
+            return type(error).__name__
+        return ""
+
+    wait_until(refusal, "the end of its calls")
+    assert refusal() == "NotAllowed"
+    wait_until(lambda: client._questions.refusal is not None, "the master's word")
+    with pytest.raises(NotAllowed):
+        client.status()
+    with pytest.raises(NotAllowed):
+        Client(f"tcp://{joined.address}", client._key, Shipment(()), inside=actor_of(victim))
+    assert victim.echo(2) == 2
+
+
+def test_an_actors_key_is_for_that_actor_alone(thief: tuple[Node, Client], joined: Started) -> None:
+    _, client = thief
+    for inside in (actor_of(Node()), ""):
+        with pytest.raises(NotAllowed, match="for that actor alone"):
+            Client(f"tcp://{joined.address}", client._key, Shipment(()), inside=inside)
+
+
+def test_actors_that_all_call_each_other_at_once_are_all_let_in(joined: Started) -> None:
+    callers, called = ([Node() for _ in range(6)] for _ in range(2))
+    answers = [caller.ask_all.submit(called) for caller in callers]
+    assert [answer.result(60) for answer in answers] == [list(range(6))] * 6
+
+
+def test_the_secret_of_a_clients_key_is_in_no_process_but_the_clients(joined: Started) -> None:
+    node, other = Node(), Node()
+    assert node.ask(other, "as a client itself") == "as a client itself"
+    secret = keys.load_member(joined.key).pair.secret
+    for pid in (node.pid(), other.pid(), *worker_pids(joined)):
+        assert not in_memory(pid, secret)
+    assert in_memory(os.getpid(), secret)
+
+
+def worker_pids(started: Started) -> list[int]:
+    return [process.pid for home in started.homes for process in processes(str(home))]
+
+
+def in_memory(pid: int, secret: bytes) -> bool:
+    """Tell whether a process has these bytes anywhere."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            span, rights, *_ = line.split()
+            if not rights.startswith("rw"):
+                continue
+            begin, end = (int(address, 16) for address in span.split("-"))
+            try:
+                memory.seek(begin)
+                if secret in memory.read(end - begin):
+                    return True
+            except OSError:  # memory that has no pages yet, or is a device's
+                continue
+    return False
+
+
+def test_the_secret_of_an_actors_key_is_in_no_file_argument_variable_log_or_repr(
+    joined: Started,
+) -> None:
+    node, other = Node(), Node()
+    node.ask(other, 1)
+    _, secret = node.pair()
+    assert secret.decode() not in node.repr_of_key()
+    homes = [joined.home, *joined.homes]
+    for home in homes:
+        for process in processes(str(home)):
+            told = [*process.cmdline(), *process.environ().values()]
+            assert not any(secret.decode() in text for text in told)
+    folders = [*homes, *Path(os.environ["TMPDIR"]).glob("remotely-*")]
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert files
+    assert not [file for file in files if secret in file.read_bytes()]
+    worker = next(iter(worker_pids(joined)))
+    assert psutil.pid_exists(worker)
+    assert not any(in_memory(pid, secret) for pid in worker_pids(joined) if pid != node.pid())
+
+
+DETACHED = """
+import sys
+import remotely
+from tests.remotely.actor.test_delegation import Node
+remotely.connect(sys.argv[1], key=sys.argv[2])
+left = remotely.options(Node, name="left", detached=True)()
+print(left.pair()[0].decode(), flush=True)
+"""
+
+
+def test_what_a_revoked_key_has_left_behind_ends_with_it(joined: Started, tmp_path: Path) -> None:
+    ada = tmp_path / "ada.key"
+    joined.run(joined.home, "keys", "add", "client", str(ada))
+    subprocess.run(
+        [sys.executable, "-c", DETACHED, joined.address, str(ada)],
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": "."},
+        stdout=subprocess.DEVNULL,
+    )
+    mine = remotely.options(Node, detached=True)()
+    left = remotely.get_actor("left")
+    assert left.echo(1) == 1
+    joined.run(joined.home, "keys", "revoke", str(ada))
+
+    def has_ended() -> bool:
+        try:
+            remotely.get_actor("left")
+        except (NameError, RemotelyError):
+            return True
+        return False
+
+    wait_until(has_ended, "the end of what ada left")
+    assert mine.ask(Node(), 3) == 3
+    remotely.close(mine)
+
+
+def test_an_actor_whose_master_is_away_says_so_when_it_makes_its_first_call(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from remotely.actor.delegation import Delegation
+    from remotely.errors import MasterLost
+
+    monkeypatch.setattr("remotely.actor.delegation.CONNECT_S", 0.01)
+    told: list[bytes] = []
+    delegation = Delegation(lambda said: told.append(said.key))
+    with pytest.raises(MasterLost, match="tries again"):
+        delegation.pair()
+    threading.Timer(0.0, delegation.confirm).start()
+    wait_until(delegation._is_known.is_set, "its word")
+    assert delegation.pair().public == told[0]
+    assert len(told) == 1

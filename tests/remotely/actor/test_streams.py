@@ -1,0 +1,163 @@
+"""The generators that an actor keeps: each ends with its consumer, however that ended."""
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import remotely
+from remotely.actor import streams as streams_module
+from remotely.actor.streams import SILENT_S, Streams
+from tests.clusters import Started, wait_until
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(streams_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def numbers(closed: list[str]) -> Iterator[int]:
+    try:
+        yield from range(100)
+    finally:
+        closed.append("closed")
+
+
+async def async_numbers(closed: list[str]) -> AsyncIterator[int]:
+    try:
+        for number in range(100):
+            yield number
+    finally:
+        closed.append("closed")
+
+
+def test_a_silent_consumer_is_asked_after_ever_more_rarely(clock: Clock) -> None:
+    streams = Streams()
+    streams.keep(b"here", numbers([]))
+    asked = []
+    for _ in range(3600):
+        clock.now += 1
+        if streams.silent(clock.now):
+            asked.append(clock.now - 100)
+    assert asked[0] == SILENT_S
+    assert len(asked) < 15
+    assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(asked))
+
+
+def test_a_consumer_that_asks_for_items_is_not_asked_after(clock: Clock) -> None:
+    streams = Streams()
+    name = streams.keep(b"here", numbers([])).name
+    for _ in range(50):
+        clock.now += SILENT_S / 2
+        streams.next(b"here", name)
+        assert not streams.silent(clock.now)
+
+
+def test_what_is_over_is_not_kept() -> None:
+    closed: list[str] = []
+    streams = Streams()
+    done, raised, stopped = (streams.keep(b"", numbers(closed)).name for _ in range(3))
+    for _ in range(100):
+        streams.next(b"", done)
+    with pytest.raises(StopIteration):
+        streams.next(b"", done)
+    next(iter([streams.next(b"", raised)]))
+    streams.close(raised)
+    streams.close(stopped)
+    streams.close("unknown")
+    assert closed == ["closed"] * 2  # the third was never begun
+    assert not streams.of(b"")
+    with pytest.raises(StopIteration):
+        streams.next(b"", stopped)
+
+
+def test_what_is_over_is_not_kept_of_async_generators_either() -> None:
+    closed: list[str] = []
+    streams = Streams()
+
+    async def use() -> None:
+        first, second = (streams.keep(b"", async_numbers(closed)).name for _ in range(2))
+        assert streams.is_async(first)
+        for expected in range(100):
+            assert await streams.next_async(b"", first) == expected
+        with pytest.raises(StopAsyncIteration):
+            await streams.next_async(b"", first)
+        assert await streams.next_async(b"", second) == 0
+        await streams.close_async(second)
+
+    asyncio.run(use())
+    assert closed == ["closed"] * 2
+    assert not streams.of(b"")
+
+
+@remotely.remote_class
+class Source:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def count(self) -> Iterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            (Path(self.folder) / "closed").touch()
+
+
+@remotely.remote_class
+class AsyncSource:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    async def count(self) -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            (Path(self.folder) / "closed").touch()
+
+
+CONSUMER = """
+import sys, remotely
+items = remotely.get_actor("source").count()
+print(next(items), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("cls", [Source, AsyncSource])
+def test_the_generator_of_a_client_that_was_killed_is_closed(
+    nothing_left: None, started: Started, tmp_path: Path, cls: type
+) -> None:
+    remotely.connect(started.address, key=started.key)
+    source = remotely.options(cls, name="source")(str(tmp_path))
+    consumer = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER],
+        env={
+            **os.environ,
+            "REMOTELY_ADDRESS": started.address,
+            "REMOTELY_KEY": str(started.key),
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == b"1\n"
+        assert not (tmp_path / "closed").exists()
+        consumer.send_signal(signal.SIGKILL)
+    wait_until((tmp_path / "closed").exists, "the generator is closed")
+    mine = source.count()
+    assert next(mine) == 1

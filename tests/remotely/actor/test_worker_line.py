@@ -1,0 +1,62 @@
+"""Who tells a worker that reads nothing waits, but for the door thread."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from remotely.actor.worker_line import WorkerLine
+from remotely.protocol import control
+from tests.clusters import wait_until
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_the_door_thread_goes_on_while_others_wait_and_its_words_come_in_order(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    actor, worker = pair
+    line = WorkerLine(actor)
+    sent = threading.Semaphore(0)
+
+    def fill() -> None:
+        for _ in range(2000):
+            line.send(b"a record" * 100)
+            sent.release()
+
+    waits = threading.Thread(target=fill, daemon=True)
+    waits.start()
+    while sent.acquire(timeout=0.5):
+        pass  # until it waits
+
+    line.never_wait()  # this thread is the door's
+    line.tell(control.Count(calls=1))
+    line.tell(control.Count(calls=2))
+    assert not line.go_on()
+
+    read: list[bytes] = []
+    reads = threading.Thread(
+        target=lambda: read.extend(worker.recv(4096) for _ in range(2002)), daemon=True
+    )
+    reads.start()
+    wait_until(line.go_on, "there is room")
+    waits.join()
+    reads.join()
+    told = [data for data in read if not data.startswith(b"a record")]
+    assert told == [control.write(control.Count(calls=n)) for n in (1, 2)]
+
+
+def test_without_a_worker_nobody_waits(pair: tuple[socket.socket, socket.socket]) -> None:
+    actor, worker = pair
+    worker.close()
+    line = WorkerLine(actor)
+    line.tell(control.Count(calls=1))
+    line.never_wait()
+    line.tell(control.Count(calls=2))
+    assert line.go_on()

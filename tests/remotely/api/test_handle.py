@@ -1,0 +1,672 @@
+"""What a handle does is what the object would do, on a cluster as with REMOTELY_LOCAL=1.
+
+Over 500 lines: one list of what Python may do with an object, on one set of classes.
+"""
+
+import asyncio
+import copy
+import functools
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely.api import connection
+from remotely.api.handle import GroupMethod, Method
+from remotely.engines.in_process import InProcess
+from remotely.errors import ActorDied, NotPicklable
+from tests.clusters import Traces, wait_until
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[object]:
+    """One embedded cluster for all tests here; each lets go of its actors."""
+    before = Traces()
+    remotely.connect(cpus=32)
+    yield connection.current()
+    remotely.shutdown()
+    wait_until(lambda: not Traces().left_since(before), f"gone: {Traces().left_since(before)}")
+
+
+@pytest.fixture
+def on_cluster(shared: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_engine", shared)
+
+
+@pytest.fixture(params=["cluster", "local"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the objects of a test live."""
+    if request.param == "cluster":
+        request.getfixturevalue("on_cluster")
+    else:
+        monkeypatch.setattr(connection, "_engine", InProcess())
+    return str(request.param)
+
+
+def is_handle(value: object) -> bool:
+    return type(value).__name__.startswith("HandleOf")
+
+
+# --- functions and methods run over there ---------------------------------------------------------
+
+
+class Environment:
+    """What somebody else wrote, and a wrapper delegates to."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.limit = 3
+
+    def step(self, by: int = 1) -> int:
+        """Go on."""
+        self.steps += by
+        return self.steps
+
+    async def step_later(self) -> int:
+        await asyncio.sleep(0)
+        return self.step()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@remotely.remote_class
+class Wrapper:
+    def __init__(self) -> None:
+        self.env = Environment()
+        self.count = 0
+        self.jump = functools.partial(self.env.step, 10)
+        self.closure: Any = lambda: self.env.step(100)
+        self.append = [1].append
+        self.squares: Any = functools.lru_cache(lambda x: x * x)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def add(self, n: int, *, sign: int = 1) -> int:
+        """Count."""
+        self.count += n * sign
+        return self.count
+
+    add_five = functools.partialmethod(add, 5)
+
+    @property
+    def chosen(self) -> Callable[[], int]:
+        return self.env.step
+
+
+def test_a_delegated_method_runs_where_the_object_is(place: str) -> None:
+    wrapper = Wrapper()
+    assert [wrapper.step(), wrapper.step(), wrapper.step(by=3)] == [1, 2, 5]
+    assert (wrapper.pid() == os.getpid()) == (place == "local")
+    assert wrapper.steps == 5
+    assert wrapper.limit == 3
+
+
+def test_a_delegated_method_is_a_method_in_every_way(place: str) -> None:
+    wrapper = Wrapper()
+    step = wrapper.step
+    assert isinstance(step, Method)
+    assert step.submit().result() == 1
+    assert remotely.submit(step).result() == 2
+    assert step.__name__ == "step"
+    assert inspect.getdoc(step) == "Go on."
+    assert str(inspect.signature(step)) == "(*args, **kwargs)"
+    assert "step" in repr(step)
+    assert copy.copy(step)() == 3
+
+
+def test_a_partial_method_runs_where_the_object_is(place: str) -> None:
+    wrapper = Wrapper()
+    assert [wrapper.add_five(), wrapper.add_five(sign=-1), wrapper.add(1)] == [5, 0, 1]
+    assert wrapper.add_five.submit().result() == 6
+    assert str(inspect.signature(wrapper.add_five)) == "(*, sign: int = 1) -> int"
+
+
+@remotely.remote_class
+class Dispatching:
+    """It does not pickle by value, as a class of a test would have to; hence `local`."""
+
+    @functools.singledispatchmethod
+    def kind(self, value: object) -> str:
+        return "object"
+
+    @kind.register
+    def _(self, value: int) -> str:
+        return "int"
+
+
+def test_a_dispatched_method_is_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_engine", InProcess())
+    dispatching = Dispatching()
+    assert isinstance(dispatching.kind, Method)
+    assert (dispatching.kind(1), dispatching.kind("")) == ("int", "object")
+
+
+def test_functions_partials_and_builtins_kept_by_the_object_run_where_it_is(place: str) -> None:
+    wrapper = Wrapper()
+    assert [wrapper.jump(), wrapper.closure(), wrapper.chosen()] == [10, 110, 111]
+    assert wrapper.steps == 111
+    assert wrapper.append(2) is None
+    assert wrapper.squares(3) == 9
+
+
+def test_a_delegated_async_method_runs_to_its_end(place: str) -> None:
+    wrapper = Wrapper()
+    assert [wrapper.step_later(), wrapper.step_later()] == [1, 2]
+
+
+@remotely.remote_class
+class AsyncWrapper(Wrapper):
+    async def own(self) -> int:
+        return await self.env.step_later()
+
+    async def add_slowly(self, n: int) -> int:
+        return self.add(n)
+
+    add_five_slowly = functools.partialmethod(add_slowly, 5)
+
+
+def test_an_async_class_delegates_plain_and_async_methods(place: str) -> None:
+    wrapper = AsyncWrapper()
+    results: list[Any] = [wrapper.own(), wrapper.step_later(), wrapper.step()]
+    assert [*results, wrapper.add_five_slowly()] == [1, 2, 3, 5]
+
+
+def test_in_a_group_delegated_methods_run_where_each_object_is(place: str) -> None:
+    group = remotely.group(Wrapper, 2)
+    assert isinstance(group.step, GroupMethod)
+    assert group.step() == [1, 1]
+    assert [future.result() for future in group.step.submit()] == [2, 2]
+    assert group.add_five() == [5, 5]
+    assert group.limit == [3, 3]
+
+
+class Network:
+    def __init__(self) -> None:
+        self.weight = 5
+
+    def __call__(self) -> int:
+        return self.weight
+
+
+@remotely.remote_class
+class Model:
+    kind = Network
+
+    def __init__(self) -> None:
+        self.network = Network()
+        self.either: Any = 1
+
+
+def test_classes_and_callable_objects_are_values(place: str) -> None:
+    model = Model()
+    assert model.network.weight == 5
+    assert model.kind is Network
+
+
+def test_an_attribute_that_is_a_method_in_one_member_alone_is_one_there(place: str) -> None:
+    group = remotely.group(Model, 2)
+    group[0].either = functools.partial(abs, -7)
+    first, second = group.either
+    assert (first(), second) == (7, 1)
+
+
+def test_a_delegated_name_that_nobody_has_is_an_attribute_error(place: str) -> None:
+    wrapper = Wrapper()
+    with pytest.raises(AttributeError, match="no_such"):
+        wrapper.no_such()
+    assert not hasattr(wrapper, "_repr_html_")
+
+
+# --- the object itself as a result ----------------------------------------------------------------
+
+
+@remotely.remote_class
+class Fluent:
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def then(self, step: str) -> "Fluent":
+        self.steps.append(step)
+        return self
+
+    def __iadd__(self, step: str) -> "Fluent":
+        return self.then(step)
+
+    def __iter__(self) -> "Fluent":
+        return self
+
+    def __next__(self) -> str:
+        if not self.steps:
+            raise StopIteration
+        return self.steps.pop(0)
+
+
+def test_a_method_that_returns_its_object_returns_the_handle(place: str) -> None:
+    fluent = Fluent()
+    same = fluent.then("a").then("b")
+    assert is_handle(same)
+    assert same == fluent
+    assert fluent.then.submit("c").result().steps == ["a", "b", "c"]
+    assert remotely.group(Fluent, 2).then("x")[0].steps == ["x"]
+
+
+def test_augmented_assignment_changes_the_object(place: str) -> None:
+    fluent = first = Fluent()
+    fluent += "a"
+    assert fluent == first
+    assert first.steps == ["a"]
+
+
+def test_an_object_that_is_its_own_iterator_is_iterated_over_there(place: str) -> None:
+    fluent = Fluent().then("a").then("b")
+    assert next(fluent) == "a"
+    assert list(fluent) == ["b"]
+    assert fluent.steps == []
+
+
+# --- special methods ------------------------------------------------------------------------------
+
+
+@remotely.remote_class
+class Numbers:
+    def __init__(self, *items: int) -> None:
+        self.items = list(items)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.items)
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self.items)
+
+    def __getitem__(self, index: int) -> int:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __bool__(self) -> bool:
+        return sum(self.items) > 0
+
+    def __lt__(self, other: "Numbers") -> bool:
+        return sum(self.items) < sum(other)
+
+    def __add__(self, other: object) -> list[int]:
+        return [*self.items, other] if isinstance(other, int) else NotImplemented
+
+    __radd__ = __add__
+
+    def __float__(self) -> float:
+        return float(sum(self.items))
+
+    def __index__(self) -> int:
+        return len(self.items)
+
+    def __neg__(self) -> list[int]:
+        return [-item for item in self.items]
+
+    def __round__(self, digits: int = 0) -> int:
+        return digits
+
+
+def test_iterating_runs_the_classes_own_iter(place: str) -> None:
+    numbers = Numbers(1, 2, 3)
+    assert list(numbers) == [1, 2, 3]
+    assert [*reversed(numbers)] == [3, 2, 1]
+    assert sorted(numbers) == [1, 2, 3]
+    assert 2 in numbers
+
+
+def test_operators_and_conversions_are_the_classes_own(place: str) -> None:
+    numbers, more = Numbers(1, 2), Numbers(3, 4)
+    assert numbers < more
+    assert more > numbers
+    assert numbers + 3 == [1, 2, 3]
+    assert 3 + numbers == [1, 2, 3]
+    assert -numbers == [-1, -2]
+    assert float(numbers) == 3.0
+    assert ["a", "b", "c"][numbers] == "c"
+    assert round(numbers, 2) == 2
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = numbers + "x"
+
+
+def test_a_handle_is_true_as_its_object_is(place: str) -> None:
+    assert Numbers(1)
+    assert not Numbers(0)
+    assert Model()  # type: ignore[truthy-bool]
+
+
+@remotely.remote_class
+@dataclass(order=True)
+class Version:
+    major: int
+    minor: int = 0
+
+
+def test_comparison_is_of_values_but_equality_is_of_identity(place: str) -> None:
+    old, new = Version(1), Version(2)
+    assert old < new
+    assert Version(1) != old
+    assert old == copy.copy(old)
+    assert len({old, copy.copy(old), new}) == 2
+
+
+@remotely.remote_class(wait=False)
+class Eager(Numbers):
+    def __call__(self) -> int:
+        return 1
+
+
+def test_special_methods_wait_even_if_calls_do_not(place: str) -> None:
+    eager = Eager(1, 2)
+    assert len(eager) == 2
+    assert list(eager) == [1, 2]
+    assert eager().result() == 1
+
+
+@remotely.remote_class
+class Told(Numbers):
+    __iter__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise AssertionError("printed over there")
+
+    __repr__ = __str__
+
+
+def test_what_a_class_says_that_it_has_not_its_handle_has_not(place: str) -> None:
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(Told(1))
+
+
+def test_a_handle_is_printed_by_its_name_whatever_its_class_prints(place: str) -> None:
+    told = remotely.options(Told, name=f"told-{place}")(1)
+    for shown in (str(told), repr(told), f"{told}", f"{[told]}"):
+        assert f"told-{place}" in shown
+
+
+# --- with -----------------------------------------------------------------------------------------
+
+
+@remotely.remote_class
+class Session:
+    def __init__(self, gives: str = "itself", suppresses: bool = False) -> None:
+        self.gives = gives
+        self.suppresses = suppresses
+        self.state = "new"
+
+    def __enter__(self) -> Any:
+        self.state = "entered"
+        return self if self.gives == "itself" else self.gives
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        with open(os.environ.get("SESSION_LOG", os.devnull), "a") as log:
+            log.write(f"{kind and kind.__name__}({error})\n")
+        if self.gives == "fails":
+            raise OSError("could not roll back")
+        return self.suppresses
+
+
+@pytest.fixture
+def log(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    path = tmp_path / "log"
+    monkeypatch.setenv("SESSION_LOG", str(path))
+    return lambda: path.read_text().splitlines()
+
+
+def with_log(log: Any) -> Any:
+    return remotely.options(Session, env={"SESSION_LOG": os.environ["SESSION_LOG"]})
+
+
+def test_with_enters_and_leaves_the_object_and_then_closes_it(place: str, log: Any) -> None:
+    with with_log(log)() as session:
+        assert is_handle(session)
+        assert session.state == "entered"
+    assert log() == ["None(None)"]
+    with pytest.raises(ActorDied):
+        _ = session.state
+
+
+def test_with_gives_what_the_class_gives(place: str, log: Any) -> None:
+    with with_log(log)("something else") as given:
+        assert given == "something else"
+
+
+def test_the_error_of_the_block_reaches_the_classes_exit(place: str, log: Any) -> None:
+    with pytest.raises(KeyError, match="oh"), with_log(log)():
+        raise KeyError("oh")
+    assert log() == ["KeyError('oh')"]
+
+
+def test_an_exit_that_deals_with_the_error_suppresses_it(place: str, log: Any) -> None:
+    with with_log(log)(suppresses=True):
+        raise KeyError("oh")
+    assert log() == ["KeyError('oh')"]
+
+
+def test_an_exit_that_raises_does_so_here_and_the_actor_ends(place: str, log: Any) -> None:
+    session = with_log(log)("fails")
+    with pytest.raises(OSError, match="could not roll back"), session:
+        pass
+    with pytest.raises(ActorDied):
+        _ = session.state
+
+
+class Unpicklable(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("not I")
+
+
+def test_an_error_that_cannot_travel_is_told_in_words(on_cluster: None, log: Any) -> None:
+    with pytest.raises(Unpicklable), with_log(log)():
+        raise Unpicklable("secret")
+    assert log() == ["RemotelyError(Unpicklable: secret)"]
+
+
+def test_a_block_that_ended_the_actor_raises_what_it_raised(place: str, log: Any) -> None:
+    session = with_log(log)()
+
+    def block() -> None:
+        with session:
+            remotely.close(session)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        block()
+
+
+def test_with_a_group_enters_and_leaves_each_member(place: str, log: Any) -> None:
+    with remotely.group(with_log(log), 3) as group:
+        assert group.state == ["entered"] * 3
+    assert log() == ["None(None)"] * 3
+
+
+@remotely.remote_class
+class AsyncSession:
+    state = "new"
+
+    async def __aenter__(self) -> "AsyncSession":
+        self.state = "entered"
+        return self
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        return kind is KeyError
+
+
+def test_async_with_enters_and_leaves_the_object_and_then_closes_it(place: str) -> None:
+    async def main() -> Any:
+        async with AsyncSession() as session:
+            assert session.state == "entered"
+            raise KeyError("dealt with")
+        return session
+
+    session = asyncio.run(main())
+    with pytest.raises(ActorDied):
+        _ = session.state
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+class NotToBeSent:
+    def __reduce__(self) -> Any:
+        raise NotPicklable("it was asked for")
+
+
+@remotely.remote_class
+class Heavy:
+    def __init__(self) -> None:
+        self.data = NotToBeSent()
+
+    def work(self, until: str = "") -> None:
+        while until and not os.path.exists(until):
+            time.sleep(0.001)
+
+
+def test_dir_has_the_names_of_the_class_and_of_the_object_and_fetches_none(place: str) -> None:
+    names = dir(Heavy())
+    assert {"data", "work"} <= set(names)
+
+
+def test_dir_of_an_actor_that_is_busy_or_ended_has_the_names_of_the_class(
+    on_cluster: None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remotely.api.handle.DIR_S", 0.05)
+    heavy = Heavy()
+    working = heavy.work.submit(str(tmp_path / "go"))
+    assert "work" in dir(heavy)
+    (tmp_path / "go").touch()
+    working.result()
+    remotely.close(heavy)
+    assert "work" in dir(heavy)
+
+
+@remotely.remote_class
+class Slotted:
+    __slots__ = ("x",)
+
+    def __init__(self) -> None:
+        self.x = 1
+
+
+@remotely.remote_class
+@dataclass(slots=True)
+class SlottedData:
+    x: int = 1
+
+
+@pytest.mark.parametrize("cls", [Slotted, SlottedData])
+def test_a_class_with_slots_takes_no_other_attribute(place: str, cls: Any) -> None:
+    slotted = cls()
+    slotted.x = 2
+    assert slotted.x == 2
+    with pytest.raises(AttributeError, match=r"'Slotted\w*' object has no attribute 'y'"):
+        slotted.y = 1
+    with pytest.raises(AttributeError, match="no attribute 'y'"):
+        remotely.group(cls, 1).y = 1
+
+
+def test_a_notebook_shows_a_handle_by_its_name(place: str) -> None:
+    heavy: Any = remotely.options(Heavy, name=f"shown-{place}")()
+    assert heavy._repr_mimebundle_(include=None, exclude=None) == {"text/plain": repr(heavy)}
+    assert f"shown-{place}" in repr(heavy)
+    assert not hasattr(heavy, "_ipython_canary_method_should_not_exist_")  # or it is not asked
+
+
+@remotely.remote_class
+class ShowsItself:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": "my own"}
+
+
+def test_a_class_that_shows_itself_in_notebooks_does_so(place: str) -> None:
+    assert ShowsItself()._repr_mimebundle_() == {"text/plain": "my own"}
+
+
+def test_tools_that_ask_for_names_of_their_own_ask_nobody_over_there(
+    on_cluster: None, tmp_path: Any
+) -> None:
+    heavy = Heavy()
+    working = heavy.work.submit(str(tmp_path / "go"))
+    asked = threading.Thread(target=lambda: [getattr(heavy, name, 0) for name in TOOLS_ASK_FOR])
+    asked.start()
+    asked.join(5)
+    assert not asked.is_alive()
+    (tmp_path / "go").touch()
+    working.result()
+
+
+TOOLS_ASK_FOR = (
+    "_ipython_canary_method_should_not_exist_",
+    "_ipython_display_",
+    "_repr_html_",
+    "_repr_pretty_",
+    "__rich__",
+    "__rich_repr__",
+    "awehflow",
+    "aihwerij235234ljsdnp34ksodfipwoe234234jlskjdf",
+)
+
+
+# --- who is there, and ending at once ------------------------------------------------------------
+
+
+@remotely.remote_class
+class Stubborn:
+    def close(self) -> None:
+        raise AssertionError("closed")
+
+    def work(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+
+def test_kill_ends_a_busy_actor_at_once_and_without_its_close(place: str) -> None:
+    stubborn = Stubborn()
+    busy = stubborn.work.submit(60 if place == "cluster" else 0)
+    remotely.kill(stubborn)
+    if place == "cluster":
+        error = busy.exception(5)
+        assert isinstance(error, ActorDied)
+        assert f"killed by pid {os.getpid()} on " in str(error)
+        assert "the call may have run" in str(error)
+    with pytest.raises(ActorDied, match="killed"):
+        stubborn.work(0)
+    remotely.kill(stubborn)
+    group = remotely.group(Stubborn, 2)
+    remotely.kill(group)
+    with pytest.raises(ActorDied):
+        group.work(0)
+    with pytest.raises(TypeError, match="handle or a group"):
+        remotely.kill(5)
+
+
+def test_a_borrowed_actor_may_be_killed_and_a_restart_does_not_bring_it_back(
+    on_cluster: None,
+) -> None:
+    mine = remotely.options(Stubborn, name="to-be-killed", max_restarts=5)()
+    remotely.kill(remotely.get_actor("to-be-killed"))
+    with pytest.raises(ActorDied):
+        mine.work(0)
+
+
+def test_status_tells_of_actors_and_of_clients(place: str) -> None:
+    wrapper = remotely.options(Wrapper, name=f"seen-{place}")()
+    found = remotely.status()
+    (actor,) = [actor for actor in found.actors if actor.name == f"seen-{place}"]
+    assert (actor.class_name, actor.pid) == ("Wrapper", wrapper.pid())
+    assert actor.owner is not None
+    assert actor.owner.pid == os.getpid()
+    (me,) = [client for client in found.clients if client.pid == os.getpid()]
+    assert me.actors >= 1
+    assert sum(machine.cpus for machine in found.machines) == (32 if place == "cluster" else 0)
+    remotely.close(wrapper)
+    assert actor.name not in [actor.name for actor in remotely.status().actors]

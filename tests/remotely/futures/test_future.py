@@ -1,0 +1,202 @@
+"""The future of a call is one of the standard library's, to whoever is handed it."""
+
+import asyncio
+import concurrent.futures
+import itertools
+import signal
+import threading
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+import remotely.futures.future
+import remotely.futures.wakeup
+from remotely.errors import CallTimeout
+from remotely.futures.future import CallFuture, completed, failed
+from tests.clusters import wait_until
+from tests.striking import struck_after
+
+
+def test_it_has_what_a_future_has() -> None:
+    """Its constructor does by itself what that of its base would do."""
+    plain = vars(Future())
+    ours = vars(CallFuture("a call"))
+    for name in ("_waiters", "_condition"):  # properties
+        ours[name] = getattr(CallFuture("a call"), name)
+    assert plain.keys() <= ours.keys()
+    for name, value in plain.items():
+        assert isinstance(ours[name], type(value)), name
+        if name != "_condition":
+            assert ours[name] == value, name
+
+
+def test_it_works_with_wait_and_as_completed_and_await() -> None:
+    futures = [CallFuture[int]("a call") for _ in range(5)]
+
+    def complete() -> None:
+        for i, future in enumerate(futures):
+            future.set_result(i)
+
+    thread = threading.Thread(target=complete)
+    done = concurrent.futures.as_completed(futures, timeout=10)
+    thread.start()
+    assert sorted(future.result() for future in done) == list(range(5))
+    assert not concurrent.futures.wait(futures, timeout=10).not_done
+    thread.join()
+
+    async def gather() -> list[int]:
+        return [await future for future in futures]
+
+    assert asyncio.run(gather()) == list(range(5))
+
+
+def test_who_has_locked_one_future_holds_up_nobody_who_locks_another() -> None:
+    """`wait` locks all of its own, and those of the standard library's that are among them."""
+    locked: list[bool] = []
+    one, other = CallFuture[int]("one"), CallFuture[int]("other")
+    with one._condition:
+        thread = threading.Thread(target=lambda: locked.append(other._condition.acquire(timeout=5)))
+        thread.start()
+        thread.join()
+    assert locked == [True]
+
+
+def test_who_looks_at_a_future_and_then_adds_itself_is_told() -> None:
+    future = CallFuture[int]("a call")
+    told: list[object] = []
+    with future._condition:
+        thread = threading.Thread(target=future.set_result, args=(1,))
+        thread.start()
+        thread.join(0.1)
+        assert not future.done()
+        future._waiters.append(SimpleNamespace(add_result=told.append))
+    thread.join()
+    assert told == [future]
+
+
+def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
+    for n in itertools.count(1):
+        seen: list[object] = []
+        future = CallFuture[int]("a call")
+        future.add_done_callback(seen.append)
+        with (
+            suppress(KeyboardInterrupt),
+            struck_after(n, signal.SIGINT, remotely.futures.future) as has_struck,
+        ):
+            future.set_result(1)
+        if not future.done():
+            future.settle(1, None)
+        future.settle(1, None)  # as whoever has the rest left to it does
+        future.tell()
+        assert seen == [future]
+        if not has_struck:
+            break
+    assert n > 2
+
+
+def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
+    for n in itertools.count(1):
+        future = CallFuture[int]("a call")
+        with (
+            suppress(KeyboardInterrupt, CallTimeout),
+            struck_after(n, signal.SIGINT, remotely.futures.wakeup) as has_struck,
+        ):
+            future.result(timeout=0.001)
+        thread = threading.Thread(target=future.set_result, args=(n,))
+        thread.start()
+        assert future.result(timeout=5) == n
+        thread.join()
+        if not has_struck:
+            break
+    assert n > 1
+
+
+def test_who_waits_is_not_woken_by_another_calls_end() -> None:
+    slow, quick = CallFuture[int]("slow"), CallFuture[int]("quick")
+    got: list[int] = []
+    threads = [threading.Thread(target=lambda f=f: got.append(f.result(10))) for f in (slow, quick)]
+    for thread in threads:
+        thread.start()
+    quick.set_result(1)
+    wait_until(lambda: got == [1], "the quick one is told")
+    slow.set_result(2)
+    for thread in threads:
+        thread.join()
+    assert got == [1, 2]
+
+
+def test_a_timeout_names_the_call() -> None:
+    with pytest.raises(CallTimeout, match=r"Actor-1\.sample has not answered after 0 s"):
+        CallFuture("Actor-1.sample").result(timeout=0)
+
+
+def test_a_call_that_has_left_cannot_be_cancelled() -> None:
+    future: CallFuture[int] = CallFuture("a call")
+    assert not future.cancel()
+    assert future.running()
+    future.set_result(1)
+    assert (future.result(), future.running(), future.cancelled()) == (1, False, False)
+
+
+def test_one_that_is_done_lets_go_of_its_actor_and_stays_as_it_is() -> None:
+    value, error = (CallFuture[int]("a call", keep=object()) for _ in "ab")
+    value.set_result(1)
+    error.set_exception(LookupError())
+    for future in (value, error):
+        assert future.keep is None
+        with pytest.raises(InvalidStateError):
+            future.set_result(2)
+
+
+def test_one_that_is_done_already_says_so() -> None:
+    assert completed(3).result() == 3
+    with pytest.raises(LookupError):
+        failed(LookupError()).result()
+
+
+def test_losing_a_call_that_has_its_answer_changes_nothing() -> None:
+    """A connection may end just after the circle that the call waited in was told."""
+    future = CallFuture[int]("a call")
+    told: list[object] = []
+    future.add_done_callback(told.append)
+    future.settle(7, None)
+    future.tell()
+    future.lose(KeyError())
+    future.lose(KeyError())
+    future.tell()
+    assert future.result(0) == 7
+    assert told == [future]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_done_callback_that_exits_ends_neither_its_thread_nor_the_other_callbacks(
+    error: type[BaseException],
+) -> None:
+    def raise_it(_: object) -> None:
+        raise error
+
+    future: CallFuture[int] = CallFuture("a call")
+    told: list[object] = []
+    future.add_done_callback(raise_it)
+    future.add_done_callback(told.append)
+
+    def complete() -> None:
+        future.set_result(1)
+        told.append("the thread goes on")
+
+    thread = threading.Thread(target=complete)
+    thread.start()
+    thread.join()
+    assert told == [future, "the thread goes on"]
+
+
+def test_a_call_that_is_tried_again_tells_nobody_yet() -> None:
+    told: list[object] = []
+    future: CallFuture[int] = CallFuture("a call")
+    future.add_done_callback(told.append)
+    future.tell()
+    assert not told
+    future.set_result(1)
+    assert told == [future]

@@ -1,0 +1,116 @@
+"""Signals that come in a shielded section are handled once, after it."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import threading
+from types import FrameType
+
+import pytest
+
+import remotely.futures.shield
+from remotely.futures.shield import shield
+from tests.striking import struck_after
+
+
+def test_a_signal_is_handled_at_the_end_of_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        seen.append((number, frame is not None))
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with shield:
+            signal.raise_signal(signal.SIGUSR1)
+            assert not seen
+        assert seen == [(signal.SIGUSR1, True)]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_handler_that_raises_does_so_at_the_end_of_the_section() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), shield:  # noqa: PT012 - what is after the signal is the test
+        signal.raise_signal(signal.SIGINT)
+        done.append("the section")
+    assert done == ["the section"]
+
+
+def test_asyncio_runs_its_handler_once() -> None:
+    """It is told through a descriptor, to which Python writes when the signal comes."""
+
+    async def run() -> int:
+        seen: list[int] = []
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, seen.append, 1)
+        with shield:
+            signal.raise_signal(signal.SIGUSR1)
+        told = loop.create_future()
+        loop.add_signal_handler(signal.SIGUSR2, told.set_result, None)
+        signal.raise_signal(signal.SIGUSR2)  # all that was written before has been read then
+        await told
+        loop.remove_signal_handler(signal.SIGUSR1)
+        loop.remove_signal_handler(signal.SIGUSR2)
+        return len(seen)
+
+    assert asyncio.run(run()) == 1
+
+
+def test_a_handler_that_raises_wherever_it_may_leaves_all_handlers_in_place() -> None:
+    handled: list[int] = []
+
+    class Interrupted(Exception):
+        """Raised by the handlers."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        handled.append(number)
+        raise Interrupted
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)  # in the order in which they are put off
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        for number in numbers:
+            for n in itertools.count(1):
+                handled.clear()
+                with (
+                    contextlib.suppress(Interrupted),
+                    struck_after(n, number, remotely.futures.shield) as has_struck,
+                    shield,
+                ):
+                    signal.raise_signal(signal.SIGUSR1)
+                assert [signal.getsignal(one) for one in numbers] == [interrupt, interrupt]
+                assert (shield._depth, shield._replaced, shield._late) == (0, [], [])
+                if not has_struck:
+                    break
+                assert number in handled
+            assert n > 10
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_a_child_that_another_thread_forks_is_in_no_section() -> None:
+    left: list[int] = []
+
+    def fork() -> None:
+        if not (child := os.fork()):
+            os._exit(shield._depth + len(shield._replaced))
+        left.append(os.waitpid(child, 0)[1])
+
+    with shield:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+    assert left == [0]
+
+
+def test_a_child_that_a_section_forks_ends_the_section_itself() -> None:
+    with shield:
+        child = os.fork()
+        depth = shield._depth
+    if not child:
+        os._exit(abs(depth - 1) + abs(shield._depth))
+    assert os.waitpid(child, 0)[1] == 0

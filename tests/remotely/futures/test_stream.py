@@ -1,0 +1,275 @@
+"""Streams: a method that yields is iterated at the caller, a few items ahead, and ends in order."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely.futures.stream import AHEAD
+from tests.clusters import wait_until
+
+
+@remotely.remote_class
+class Source:
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder
+        self.made = 0
+        self.scale = 1
+
+    def count(self, to: int) -> Iterator[int]:
+        try:
+            for number in range(to):
+                self.made += 1
+                yield number * self.scale
+        finally:
+            if self.folder:
+                (Path(self.folder) / "closed").touch()
+
+    def arrays(self, number: int) -> Iterator[Any]:
+        array = np.zeros(50_000)
+        for _ in range(number):
+            array += 1
+            yield array
+
+    def breaks(self) -> Iterator[int]:
+        yield 1
+        raise ValueError("in the middle")
+
+    def slowly(self, seconds: float) -> Iterator[float]:
+        while True:
+            time.sleep(seconds)
+            yield seconds
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@remotely.remote_class
+class AsyncSource:
+    async def count(self, to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            await asyncio.sleep(0.001)
+            yield number
+
+
+@remotely.remote_class(concurrency=2)
+class SharedSource:
+    """Serves two at a time."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def held(self) -> Iterator[int]:
+        yield 1
+        self.go.wait()
+        yield 2
+
+    def count(self, to: int) -> Iterator[int]:
+        yield from range(to)
+
+    @property
+    def held_value(self) -> bool:
+        return self.go.wait()
+
+    @property
+    def setting_releases(self) -> bool:
+        return self.go.is_set()
+
+    @setting_releases.setter
+    def setting_releases(self, value: bool) -> None:
+        self.go.set()
+
+    def release(self) -> None:
+        self.go.set()
+
+    def interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_method_that_yields_is_iterated_at_the_caller(cluster: str) -> None:
+    source = Source()
+
+    assert list(source.count(50)) == list(range(50))
+    assert list(source.count(0)) == []
+
+
+def test_an_item_is_what_it_was_when_it_was_yielded(cluster: str) -> None:
+    assert [float(array[0]) for array in Source().arrays(6)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_nothing_runs_before_the_first_item_is_asked_for(here: None) -> None:
+    source = Source()
+
+    stream = source.count(10)
+
+    assert source.made == 0
+    assert next(stream) == 0
+    stream.close()
+
+
+def test_the_actor_works_ahead_by_a_few_items_and_no_more(here: None) -> None:
+    source = Source()
+
+    stream = source.count(1000)
+    assert [next(stream) for _ in range(3)] == [0, 1, 2]
+
+    assert source.made <= 3 + AHEAD
+    assert list(stream) == list(range(3, 1000))
+
+
+def test_other_calls_are_served_between_two_items(here: None) -> None:
+    source = Source()
+
+    stream = source.count(100)
+    assert next(stream) == 0
+    source.scale = 1000
+
+    assert list(stream)[-1] == 99_000
+
+
+def test_with_concurrency_calls_are_served_while_an_item_is_made(here: None) -> None:
+    source = SharedSource()
+    stream = source.held()
+    assert next(stream) == 1
+
+    remotely.submit(source.release).result(timeout=10)  # the stream asks for several at a time
+
+    assert list(stream) == [2]
+
+
+def test_with_concurrency_attributes_are_served_at_the_same_time(here: None) -> None:
+    source = SharedSource()
+    with ThreadPoolExecutor(1) as other:
+        held = other.submit(getattr, source, "held_value")
+        try:
+            assert source.setting_releases is False
+        finally:
+            source.setting_releases = True
+
+    assert held.result(timeout=10)
+
+
+def test_with_concurrency_the_items_of_a_stream_are_made_one_at_a_time_and_in_order(
+    here: None,
+) -> None:
+    source = SharedSource()
+
+    both = list(zip(source.count(200), source.count(200), strict=True))
+
+    assert both == [(number, number) for number in range(200)]
+    stream = source.count(200)
+    assert next(stream) == 0
+    remotely.close(source)  # what was asked for before is answered
+    assert [next(stream) for _ in range(AHEAD)] == [1, 2, 3, 4]
+
+
+def test_with_concurrency_an_interrupt_that_a_method_raises_is_its_answer(here: None) -> None:
+    source = SharedSource()
+    with pytest.raises(KeyboardInterrupt):
+        source.interrupt()
+    assert list(source.count(2)) == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["close", "break", "forget"])
+def test_a_consumer_that_stops_closes_the_generator_over_there(
+    here: None, tmp_path: Path, how: str
+) -> None:
+    source = Source(str(tmp_path))
+
+    stream = source.count(1000)
+    for item in stream:
+        if item == 2:
+            break
+    if how == "close":
+        stream.close()
+        assert list(stream) == []
+    elif how == "break":
+        with stream:
+            pass
+    else:
+        del stream
+
+    wait_until((tmp_path / "closed").exists, "the end of the generator")
+
+
+def test_an_error_in_the_middle_arrives_after_the_items_before_it(cluster: str) -> None:
+    stream = Source().breaks()
+
+    assert next(stream) == 1
+    with pytest.raises(ValueError, match="in the middle") as raised:
+        next(stream)
+    assert "in breaks" in str(raised.value.__cause__)
+    assert list(stream) == []
+
+
+def test_a_producer_that_dies_raises_at_the_consumer(cluster: str) -> None:
+    source = Source()
+    pid = source.pid()
+    stream = source.slowly(0.05)
+    assert next(stream) == 0.05
+
+    os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(remotely.ActorDied):
+        list(stream)
+
+
+def test_async_generators_are_streams_too(cluster: str) -> None:
+    source: Any = AsyncSource()
+
+    first, second = source.count(20), source.count(20)
+
+    assert list(zip(first, second, strict=True)) == [(n, n) for n in range(20)]
+
+
+def test_a_stream_keeps_its_actor(here: None) -> None:
+    assert list(Source().count(5)) == [0, 1, 2, 3, 4]
+
+
+def test_merge_yields_from_whichever_is_ready(here: None) -> None:
+    slow, fast = Source(), Source()
+
+    seen = []
+    for seconds in remotely.merge([slow.slowly(0.5), fast.slowly(0.01)]):
+        seen.append(seconds)
+        if len(seen) == 20:
+            break
+
+    assert seen.count(0.01) >= 18
+
+
+def test_merge_ends_with_the_last_of_its_streams(cluster: str) -> None:
+    sources = remotely.group(Source, 3)
+
+    items = list(remotely.merge(sources.count(10)))
+
+    assert sorted(items) == sorted([*range(10)] * 3)
+
+
+def test_merge_closes_all_when_its_consumer_stops(here: None, tmp_path: Path) -> None:
+    source = Source(str(tmp_path))
+
+    merged = remotely.merge([source.count(1000)])
+    assert next(merged) == 0
+    merged.close()
+
+    wait_until((tmp_path / "closed").exists, "the end of the generator")
+
+
+def test_streams_work_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMOTELY_LOCAL", "1")
+    try:
+        sources = remotely.group(Source, 2)
+        assert list(sources[0].count(3)) == [0, 1, 2]
+        assert sorted(remotely.merge(sources.count(3))) == [0, 0, 1, 1, 2, 2]
+    finally:
+        remotely.shutdown()

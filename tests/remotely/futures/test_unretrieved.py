@@ -1,0 +1,240 @@
+"""An error that nobody looked at is told once, with its remote traceback; nothing else is."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely.futures.future import CallFuture
+from remotely.futures.unretrieved import source
+from tests.clusters import wait_until
+
+
+@remotely.remote_class(max_restarts=0)
+class Actor:
+    def set_param(self, value: Any) -> None:
+        raise KeyError(value)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def stream(self) -> Iterator[int]:
+        yield 1
+        raise KeyError("in the stream")
+
+
+def raised(told: list[tuple[str, BaseException]]) -> CallFuture[Any]:
+    future: CallFuture[Any] = CallFuture("Actor-1.set_param")
+    future.on_unseen = lambda what, error: told.append((what, error))
+    future.set_exception(KeyError("x"))
+    return future
+
+
+class SeenEarly(CallFuture[Any]):
+    """Another thread asks whether it is done, and sees, while it is being noted."""
+
+    another_asks = True
+
+    def _note(self, outcome: Any) -> None:
+        if self.another_asks:
+            self.another_asks = False
+            with self._condition:
+                assert self.done()
+            assert self.exception(timeout=0) is outcome[2]
+        super()._note(outcome)
+
+
+def test_an_error_that_is_seen_before_whoever_notes_it_is_through_is_not_told() -> None:
+    told: list[object] = []
+    future = SeenEarly("Actor-1.set_param")
+    future.on_unseen = lambda what, error: told.append(error)
+    future.set_exception(KeyError("x"))
+    del future
+    assert told == []
+
+
+def test_of_two_outcomes_one_is_told_if_nobody_looks() -> None:
+    told: list[object] = []
+    future: CallFuture[Any] = CallFuture("Actor-1.set_param")
+    future.on_unseen = lambda what, error: told.append(error)
+    first, second = KeyError("first"), KeyError("second")
+    future.settle(None, first)
+    future.settle(None, second)
+    assert told == []
+    del future
+    assert told == [first]
+
+
+async def _awaited(future: Any) -> None:
+    with pytest.raises(KeyError):
+        await future
+
+
+def _caught(future: Any) -> None:
+    with pytest.raises(KeyError):
+        future.result()
+
+
+SEEING: dict[str, Callable[[Any], object]] = {
+    "result": _caught,
+    "exception": lambda future: future.exception(),
+    "await": lambda future: asyncio.run(_awaited(future)),
+    "as_completed": lambda future: _caught(next(remotely.as_completed([future]))),
+    "wait": lambda future: _caught(wait([future]).done.pop()),
+    "callback": lambda future: future.add_done_callback(_caught),
+}
+
+
+@pytest.mark.parametrize("way", SEEING)
+def test_an_error_that_was_looked_at_is_not_told(way: str) -> None:
+    told: list[Any] = []
+    SEEING[way](raised(told))
+    assert not told
+
+
+def test_one_that_was_not_is_told_when_its_future_is_dropped() -> None:
+    told: list[Any] = []
+    future = raised(told)
+    assert future.done()
+    future.add_done_callback(lambda _: None)
+    assert not told
+    del future
+    assert [(what, str(error)) for what, error in told] == [("Actor-1.set_param", "'x'")]
+
+
+def test_a_value_and_an_error_without_a_listener_are_told_to_nobody() -> None:
+    told: list[Any] = []
+    future: CallFuture[int] = CallFuture("a call")
+    future.on_unseen = lambda *both: told.append(both)
+    future.set_result(1)
+    del future
+    CallFuture("a call").set_exception(KeyError())
+    assert not told
+
+
+def test_the_same_error_of_a_groups_members_has_one_source() -> None:
+    assert source("A-1.f", KeyError("x")) == source("A-2.f", KeyError("x"))
+    assert source("A-1.f", KeyError("x")) != source("A-1.f", KeyError("y"))
+    assert source("A-1.f", remotely.ActorDied("A-1")) == source("A-2.f", remotely.ActorDied("A-2"))
+
+
+def test_a_call_that_is_submitted_and_forgotten_tells_its_error_once(
+    cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actor = Actor()
+    for _ in range(100):
+        actor.set_param.submit("lr")
+    assert actor.pid()
+
+    said = ""
+
+    def is_told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return "KeyError" in said
+
+    wait_until(is_told, "the error")
+    remotely.shutdown()
+    said += capsys.readouterr().err
+    assert said.count("set_param failed, and its future was dropped unseen") == 1
+    assert said.count("KeyError: 'lr'") == 1
+    assert "in set_param" in said
+    assert "result() or exception()" in said
+
+
+def test_an_actor_that_was_killed_tells_of_the_calls_it_never_answered(
+    here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actor: Any = Actor()
+    pid = actor.pid()
+    actor.sleep.submit(60)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: "SIGKILL; the call may have run" in capsys.readouterr().err, "its death")
+
+
+def test_calls_that_are_waited_for_streams_and_ends_on_purpose_say_nothing(
+    here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group: Any = remotely.group(Actor, 2)
+    with pytest.raises(KeyError):
+        group.set_param(1)
+    with pytest.raises(KeyError):
+        group[0].set_param(1)
+    with pytest.raises(AttributeError):
+        group[0].misspelt()
+    stream = group[0].stream()
+    assert next(stream) == 1
+    del stream
+    for member in group:
+        member.sleep.submit(60)
+    remotely.close(group[0], grace_s=0.1)
+    remotely.shutdown()
+    assert capsys.readouterr().err == ""
+
+
+def test_in_process_it_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, nothing_left: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REMOTELY_LOCAL", "1")
+    actor: Any = Actor()
+    for _ in range(3):
+        actor.set_param.submit("lr")
+    said = capsys.readouterr().err
+    assert said.count("Actor-1.set_param failed") == 1
+    assert "KeyError: 'lr'" in said
+
+
+SCRIPT = """
+import threading
+import remotely
+
+@remotely.remote_class
+class Actor:
+    def step(self):
+        return 1
+    def set_param(self, value):
+        raise KeyError(value)
+
+if __name__ == "__main__":
+    {body}
+"""
+
+
+def output_of(tmp_path: Path, body: str) -> str:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(body=body))
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_daemon_thread_that_calls_until_the_end_prints_nothing(tmp_path: Path) -> None:
+    body = """
+    actor = Actor()
+    def play():
+        while True:
+            actor.step()
+            actor.step.submit()
+    for _ in range(3):
+        threading.Thread(target=play, daemon=True).start()
+    print(actor.step())
+    """
+    assert output_of(tmp_path, body) == "1\n"
+
+
+def test_an_error_of_the_last_line_of_a_script_is_told(tmp_path: Path) -> None:
+    said = output_of(tmp_path, "actor = Actor(); actor.set_param.submit('lr'); actor.step()")
+    assert said.count("Actor-1.set_param failed") == 1

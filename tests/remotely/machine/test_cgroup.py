@@ -1,0 +1,98 @@
+"""The limits of a container are read from its control group, of either version."""
+
+from pathlib import Path
+
+import pytest
+
+from remotely.machine import cgroup, host
+
+GIB = 1 << 30
+
+
+class Tree:
+    """A hierarchy of control groups, made of files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "sys"
+        self.own = folder / "own"
+        self.own.write_text("")
+
+    def is_in(self, *lines: str) -> None:
+        self.own.write_text("".join(f"{line}\n" for line in lines))
+
+    def has(self, file: str, text: str) -> None:
+        path = self.root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+    def limits(self) -> tuple[float | None, int | None]:
+        return cgroup.cpus(self.root, self.own), cgroup.memory(self.root, self.own)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_in_a_container_our_group_is_the_root(tree: Tree) -> None:
+    tree.is_in("0::/")
+    tree.has("cpu.max", "250000 100000")
+    tree.has("memory.max", str(8 * GIB))
+    assert tree.limits() == (2.5, 8 * GIB)
+
+
+def test_the_least_limit_of_all_groups_above_counts(tree: Tree) -> None:
+    tree.is_in("0::/user.slice/job.scope")
+    tree.has("user.slice/job.scope/cpu.max", "max 100000")
+    tree.has("user.slice/job.scope/memory.max", str(8 * GIB))
+    tree.has("user.slice/cpu.max", "400000 100000")
+    tree.has("user.slice/memory.max", str(4 * GIB))
+    assert tree.limits() == (4.0, 4 * GIB)
+
+
+def test_without_limits_there_are_none(tree: Tree) -> None:
+    assert tree.limits() == (None, None)
+    tree.is_in("0::/here")
+    tree.has("here/cpu.max", "max 100000")
+    tree.has("here/memory.max", "max")
+    assert tree.limits() == (None, None)
+
+
+def test_version_one_has_a_hierarchy_a_controller(tree: Tree) -> None:
+    tree.is_in("9:name=systemd:/", "4:memory:/job", "2:cpu,cpuacct:/job", "0::/")
+    tree.has("cpu/job/cpu.cfs_quota_us", "150000")
+    tree.has("cpu/job/cpu.cfs_period_us", "100000")
+    tree.has("cpu/cpu.cfs_quota_us", "-1")
+    tree.has("cpu/cpu.cfs_period_us", "100000")
+    tree.has("memory/job/memory.limit_in_bytes", str(2 * GIB))
+    assert tree.limits() == (1.5, 2 * GIB)
+
+
+def test_a_container_that_sees_the_names_of_outside_has_its_own_limits_at_the_top(
+    tree: Tree,
+) -> None:
+    tree.is_in("4:memory:/docker/5a1b", "2:cpu,cpuacct:/docker/5a1b")
+    tree.has("cpu/cpu.cfs_quota_us", "300000")
+    tree.has("cpu/cpu.cfs_period_us", "100000")
+    tree.has("memory/memory.limit_in_bytes", str(GIB))
+    assert tree.limits() == (3.0, GIB)
+
+
+@pytest.mark.parametrize(("limit", "cores"), [(None, 8), (2.5, 2), (0.5, 1), (64.0, 8)])
+def test_a_machine_gives_away_the_cores_that_it_has_time_for(
+    monkeypatch: pytest.MonkeyPatch, limit: float | None, cores: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
+    monkeypatch.setattr(cgroup, "cpus", lambda: limit)
+    assert host.cores() == cores
+
+
+def test_a_machine_gives_away_no_more_memory_than_its_group_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cgroup, "memory", lambda: None)
+    everything = host.memory()
+    monkeypatch.setattr(cgroup, "memory", lambda: 1 << 60)
+    assert host.memory() == everything
+    monkeypatch.setattr(cgroup, "memory", lambda: GIB // 4)
+    assert host.memory() == GIB // 4

@@ -1,0 +1,214 @@
+"""Which key may what, played by calls; test_placing.py has a master on real sockets."""
+
+import msgspec
+import pytest
+
+from remotely.errors import NotAllowed
+from remotely.master.admission import Admission
+from remotely.protocol import control
+from remotely.protocol.ids import bound_id
+from remotely.transport.access_list import Guests, Inquiries
+from remotely.transport.sockets import Unknown
+
+CLIENT, WORKER, OURS, OTHERS = (
+    name.ljust(40) for name in (b"client", b"worker", b"ours", b"other")
+)
+
+
+@pytest.fixture
+def admission() -> Admission:
+    return Admission([CLIENT], [WORKER], b"the master's secret")
+
+
+def hello(key: bytes, actor: str = "", role: str = "client") -> control.Hello:
+    who = bound_id(role, key, "nonce")
+    return control.Hello(
+        session=who, python="3.11", pid=1, host="", machine="", actor=actor, nonce="nonce"
+    )
+
+
+def request(**wishes: object) -> control.Request:
+    fields = {"actor": "a", "name": "a", "class_name": "A", "owner": "", "job": "", **wishes}
+    return control.Request(python="3.11", **fields)  # type: ignore[arg-type]
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_that_of_one_key_in_one_role_and_of_one_process() -> None:
+    ids = {
+        bound_id(role, key, nonce)
+        for role in ("client", "worker")
+        for key in (CLIENT, WORKER)
+        for nonce in ("nonce", "another's")
+    }
+    assert len(ids) == 8
+
+
+def test_nobody_can_use_anothers_id(admission: Admission) -> None:
+    admission.relist([CLIENT, OTHERS], [WORKER])
+    taken = hello(CLIENT)
+    for liar in (
+        msgspec.structs.replace(taken, nonce="guessed"),  # with the same key
+        msgspec.structs.replace(hello(OTHERS), session=taken.session),
+        hello(CLIENT, role="worker"),
+    ):
+        with pytest.raises(NotAllowed, match="not that of its key"):
+            admission.vet_client(liar, OTHERS if liar.nonce == "nonce" else CLIENT)
+
+
+# --- seals ----------------------------------------------------------------------------------------
+
+
+def test_a_seal_holds_for_one_placement_on_one_worker_by_one_master(admission: Admission) -> None:
+    placed = request()
+    seal = admission.seals.seal("worker", placed, [0])
+    is_ours = admission.seals.is_ours
+    assert is_ours("worker", placed, [0], seal)
+    assert not is_ours("another", placed, [0], seal)
+    assert not is_ours("worker", placed, [0, 1], seal)
+    assert not is_ours("worker", placed, [0], b"")
+    for changed in (request(life=1), request(name="store", named=True), request(owner="another")):
+        assert not is_ours("worker", changed, [0], seal)
+    assert not Admission([], [], b"another's secret").seals.is_ours("worker", placed, [0], seal)
+
+
+# --- delegates ------------------------------------------------------------------------------------
+
+
+def test_a_delegate_is_a_client_inside_of_its_actor_until_that_has_ended(
+    admission: Admission,
+) -> None:
+    assert admission.role_of(OURS) is None
+    assert admission.delegate("a", OURS)
+    assert admission.role_of(OURS) == "client"
+    assert admission.vet_client(hello(OURS, "a"), OURS).actor == "a"
+    for elsewhere in ("", "b"):
+        with pytest.raises(NotAllowed, match="for that actor alone"):
+            admission.vet_client(hello(OURS, elsewhere), OURS)
+    admission.note_told("near", OURS)
+    admission.note_told("far", OURS)
+    assert admission.end("a") == (OURS, ["near", "far"])
+    assert admission.role_of(OURS) is None
+    assert admission.end("a") == (b"", [])
+
+
+def test_a_listed_client_lives_in_no_actor_whatever_it_says(admission: Admission) -> None:
+    assert admission.vet_client(hello(CLIENT, "a"), CLIENT).actor == ""
+
+
+def test_an_actor_has_one_delegate_and_never_a_listed_key(admission: Admission) -> None:
+    assert not admission.delegate("a", CLIENT)
+    assert not admission.delegate("a", WORKER)
+    assert not admission.delegate("a", b"short")
+    assert admission.delegate("a", OURS)
+    assert admission.delegate("a", OURS)  # said again, after a connection that broke
+    assert not admission.delegate("a", OTHERS)
+    assert admission.role_of(OTHERS) is None
+
+
+def test_who_names_anothers_delegate_can_not_have_it_revoked(admission: Admission) -> None:
+    admission.delegate("victim", OURS)
+    admission.delegate("liar", OURS)
+    assert admission.end("liar") == (b"", [])
+    assert admission.vet_client(hello(OURS, "victim"), OURS) is not None
+    assert admission.end("victim") == (OURS, [])
+
+
+# --- at the actors' doors -------------------------------------------------------------------------
+
+
+def test_a_door_asks_about_a_key_that_is_not_listed_and_forgets_it_when_it_is_told() -> None:
+    asked: list[bytes] = []
+    guests = Guests([CLIENT], asked.append)
+    assert guests.admit(CLIENT) == "client"
+    assert guests.admit(OURS) is Unknown.ASKED
+    assert asked == [OURS]
+    guests.hear(control.Caller(key=OURS, admitted=True))
+    assert guests.admit(OURS) == "client"
+    assert not guests.some_revoked
+    guests.hear(control.Caller(key=OURS, admitted=False))
+    assert not guests.may_call(OURS)
+    assert guests.some_revoked
+
+
+def test_a_key_that_never_came_in_costs_no_call_a_look() -> None:
+    guests = Guests([CLIENT], lambda key: None)
+    guests.hear(control.Caller(key=OURS, admitted=False))
+    assert not guests.some_revoked
+
+
+def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_again() -> None:
+    guests = Guests([CLIENT, OURS, OTHERS], lambda key: None)
+    assert guests.admit(OURS) == "client"
+    guests.relist([CLIENT, OURS])  # others never came
+    assert not guests.some_revoked
+    guests.relist([CLIENT])
+    assert guests.some_revoked
+    guests.relist([CLIENT, OURS])
+    assert not guests.some_revoked
+    guests.relist([CLIENT])
+    assert guests.some_revoked
+
+
+def test_a_key_that_was_listed_while_its_holder_waited_at_the_door_is_one_that_came() -> None:
+    guests = Guests([CLIENT], lambda key: None)
+    assert guests.admit(OURS) is Unknown.ASKED
+    guests.relist([CLIENT, OURS])
+    guests.hear(control.Caller(key=OURS, admitted=True))
+    guests.relist([CLIENT])
+    assert guests.some_revoked
+
+
+class Machine:
+    """The inquiries of a worker, and what its master and actors hear."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.told: list[tuple[str, bool]] = []
+        self.inquiries = Inquiries(
+            lambda question: self.asked.append(question.key),
+            lambda actor, caller: self.told.append((actor, caller.admitted)),
+        )
+
+    def knocks(self, actor: str) -> None:
+        self.inquiries.hear_actor(actor, control.MayCall(key=OURS))
+
+    def hears(self, admitted: bool) -> None:
+        self.inquiries.hear_master(control.Caller(key=OURS, admitted=admitted))
+
+
+def test_a_worker_asks_once_for_all_its_actors_and_tells_them_of_the_end() -> None:
+    machine = Machine()
+    machine.knocks("a")
+    machine.hears(True)
+    machine.knocks("b")
+    assert machine.asked == [OURS]
+    assert machine.told == [("a", True), ("b", True)]
+    machine.told.clear()
+    machine.hears(False)
+    assert machine.told == [("a", False), ("b", False)]
+    machine.knocks("a")  # it is asked about anew
+    assert machine.asked == [OURS, OURS]
+
+
+def test_a_worker_asks_again_when_its_master_may_have_changed_its_mind() -> None:
+    machine = Machine()
+    machine.knocks("a")
+    machine.hears(True)
+    machine.inquiries.ask_again()
+    assert machine.asked == [OURS, OURS]
+    machine.hears(False)
+    assert machine.told == [("a", True), ("a", False)]
+
+
+def test_nothing_is_kept_of_keys_about_which_no_living_actor_asked() -> None:
+    machine = Machine()
+    machine.knocks("a")
+    machine.hears(True)
+    machine.inquiries.forget("a")
+    machine.inquiries.ask_again()
+    assert machine.asked == [OURS]
+    machine.hears(True)  # late
+    machine.knocks("b")
+    assert machine.asked == [OURS, OURS]

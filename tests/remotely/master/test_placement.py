@@ -1,0 +1,319 @@
+"""Actors spread, fit, and are told in words why they never will."""
+
+import time
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from remotely.master.placement import Ledger, Never, Placement, Wait
+from remotely.protocol.resources import Resources, parse_memory
+
+GIB = 1 << 30
+PYTHON = "3.11"
+
+
+def ledger_of(**workers: Resources) -> Ledger:
+    ledger = Ledger()
+    for name, total in workers.items():
+        ledger.add_worker(name, total, PYTHON)
+    return ledger
+
+
+def placed_by(ledger: Ledger, asked: Resources) -> Placement:
+    answer = ledger.place(asked, PYTHON)
+    assert isinstance(answer, Placement)
+    return answer
+
+
+# --- where --------------------------------------------------------------------------------------
+
+
+def test_an_actor_goes_where_most_cpus_are_free() -> None:
+    ledger = ledger_of(small=Resources(2), large=Resources(8), middle=Resources(4))
+    assert ledger.place(Resources(1), PYTHON) == Placement("large", ())
+
+
+def test_among_equals_the_first_by_id_is_taken_whatever_the_order_of_arrival() -> None:
+    for names in (["b", "a", "c"], ["c", "b", "a"]):
+        ledger = ledger_of(**{name: Resources(4) for name in names})
+        placed = [placed_by(ledger, Resources(1)) for _ in range(4)]
+        assert [p.worker for p in placed] == ["a", "b", "c", "a"]
+
+
+def test_free_cpus_do_not_help_where_memory_or_gpus_are_short() -> None:
+    ledger = ledger_of(
+        cpus=Resources(64, 0, GIB), memory=Resources(2, 0, 64 * GIB), gpu=Resources(1, 1, GIB)
+    )
+    assert placed_by(ledger, Resources(1, 0, 2 * GIB)).worker == "memory"
+    assert ledger.place(Resources(1, 1, GIB), PYTHON) == Placement("gpu", (0,))
+
+
+def test_each_gpu_is_given_to_one_actor_and_comes_back() -> None:
+    ledger = ledger_of(a=Resources(16, 4))
+    first = placed_by(ledger, Resources(1, 2))
+    second = placed_by(ledger, Resources(1, 2))
+    assert (first.gpu_ids, second.gpu_ids) == ((0, 1), (2, 3))
+    assert ledger.place(Resources(1, 1), PYTHON) == Wait()
+    ledger.release("a", Resources(1, 2), first.gpu_ids)
+    assert placed_by(ledger, Resources(1, 1)).gpu_ids == (0,)
+
+
+def test_an_actor_that_asks_for_no_cpu_fits_on_a_full_worker() -> None:
+    ledger = ledger_of(a=Resources(1))
+    ledger.place(Resources(1), PYTHON)
+    assert ledger.place(Resources(0), PYTHON) == Placement("a", ())
+
+
+def test_ten_tenths_of_a_cpu_are_one_cpu_before_and_after() -> None:
+    ledger = ledger_of(a=Resources(1))
+    tenth = Resources(0.1)
+    for _ in range(10):
+        assert isinstance(ledger.place(tenth, PYTHON), Placement)
+    assert ledger.place(tenth, PYTHON) == Wait()
+    for _ in range(10):
+        ledger.release("a", tenth, ())
+    assert ledger.free("a") == Resources(1)
+
+
+def test_only_workers_with_the_same_python_are_looked_at() -> None:
+    ledger = Ledger()
+    ledger.add_worker("old", Resources(64), "3.10")
+    ledger.add_worker("new", Resources(1), "3.11")
+    assert ledger.place(Resources(1), "3.11") == Placement("new", ())
+    assert ledger.place(Resources(1), "3.11") == Wait()
+
+
+# --- never --------------------------------------------------------------------------------------
+
+
+def test_what_is_only_taken_now_is_waited_for() -> None:
+    ledger = ledger_of(a=Resources(2))
+    ledger.place(Resources(2), PYTHON)
+    assert ledger.place(Resources(2), PYTHON) == Wait()
+
+
+def reason(ledger: Ledger, asked: Resources, python: str = PYTHON) -> str:
+    answer = ledger.place(asked, python)
+    assert isinstance(answer, Never)
+    return answer.reason
+
+
+def test_the_reason_says_what_was_asked_and_what_the_largest_worker_has() -> None:
+    ledger = ledger_of(a=Resources(2, 0, 4 * GIB), b=Resources(8, 1, 2 * GIB))
+    why = reason(ledger, Resources(16, 4, 8 * GIB))
+    assert "16 CPUs where the largest worker has 8" in why
+    assert "4 GPUs where the largest worker has 1" in why
+    assert "8 GiB where the largest worker has 4 GiB" in why
+
+
+def test_the_reason_leaves_out_what_there_is_enough_of() -> None:
+    why = reason(ledger_of(a=Resources(2, 0, GIB)), Resources(1, 1))
+    assert "1 GPU where the largest worker has 0" in why
+    assert "CPU" not in why
+    assert "GiB" not in why
+
+
+def test_each_resource_may_be_there_and_yet_not_on_one_worker() -> None:
+    ledger = ledger_of(cpus=Resources(8), gpus=Resources(1, 2))
+    why = reason(ledger, Resources(8, 2))
+    assert "8 CPUs and 2 GPUs" in why
+    assert "no worker has all of it" in why
+
+
+def test_the_reason_names_the_other_pythons() -> None:
+    ledger = Ledger()
+    ledger.add_worker("a", Resources(4), "3.9")
+    ledger.add_worker("b", Resources(4), "3.12")
+    assert "no worker runs Python 3.11: they run 3.9 and 3.12" in reason(ledger, Resources(1))
+
+
+def test_the_reason_can_be_said_whatever_workers_call_their_python() -> None:
+    ledger = ledger_of(a=Resources(cpus=8))
+    ledger.add_worker("b", Resources(cpus=8), "3.²")
+    assert "they run 3.² and 3.11" in reason(ledger, Resources(cpus=2), "3.12")
+
+
+def test_the_reason_says_if_only_the_python_is_in_the_way() -> None:
+    ledger = ledger_of(a=Resources(2))
+    ledger.add_worker("big", Resources(64), "3.12")
+    assert "Python 3.12 has it" in reason(ledger, Resources(16))
+
+
+def test_without_workers_the_reason_says_so() -> None:
+    assert "no machine has joined" in reason(Ledger(), Resources(1))
+
+
+# --- what happened elsewhere --------------------------------------------------------------------
+
+
+def test_what_a_new_master_learns_from_a_worker_is_taken() -> None:
+    ledger = ledger_of(a=Resources(4, 4, 8 * GIB))
+    ledger.reserve("a", Resources(3, 2, GIB), (1, 3))
+    assert ledger.free("a") == Resources(1, 2, 7 * GIB)
+    assert placed_by(ledger, Resources(1, 2)).gpu_ids == (0, 2)
+
+
+def test_more_may_be_held_than_there_is_and_then_nothing_is_placed() -> None:
+    ledger = ledger_of(a=Resources(2))
+    ledger.reserve("a", Resources(5), ())
+    assert ledger.free("a").cpus == -3
+    assert ledger.place(Resources(1), PYTHON) == Wait()
+
+
+def test_an_actor_may_end_after_its_worker_did() -> None:
+    ledger = ledger_of(a=Resources(2), b=Resources(2))
+    placed = placed_by(ledger, Resources(1))
+    ledger.remove_worker("a")
+    ledger.release("a", Resources(1), placed.gpu_ids)
+    ledger.remove_worker("a")
+    assert placed_by(ledger, Resources(1)).worker == "b"
+
+
+workers = st.lists(
+    st.builds(
+        Resources,
+        st.sampled_from([0, 0.5, 1, 3, 8, 16.3]),
+        st.integers(0, 4),
+        st.integers(0, 8).map(lambda n: n * GIB),
+    ),
+    min_size=1,
+    max_size=4,
+)
+requests = st.builds(
+    Resources,
+    st.sampled_from([0, 0.1, 0.25, 1 / 3, 1, 2, 8]),
+    st.integers(0, 2),
+    st.integers(0, 3).map(lambda n: n * GIB),
+)
+events = st.lists(st.tuples(st.booleans(), requests, st.integers(0, 99)), max_size=50)
+
+
+@hypothesis.given(workers, events)
+def test_no_order_of_placing_and_ending_gives_out_more_than_there_is(
+    totals: list[Resources], events: list[tuple[bool, Resources, int]]
+) -> None:
+    ledger = ledger_of(**{f"w{i}": total for i, total in enumerate(totals)})
+    placed: list[tuple[Resources, Placement]] = []
+    for ends, asked, which in events:
+        if ends and placed:
+            asked, where = placed.pop(which % len(placed))
+            ledger.release(where.worker, asked, where.gpu_ids)
+            continue
+        before = [ledger.free(f"w{i}") for i in range(len(totals))]
+        match ledger.place(asked, PYTHON):
+            case Placement() as where:
+                assert len(where.gpu_ids) == asked.gpus
+                placed.append((asked, where))
+            case Wait():
+                assert not any(asked.fits(free) for free in before)
+                assert any(asked.fits(total) for total in totals)
+            case Never(reason=why):
+                assert why
+                assert not any(asked.fits(total) for total in totals)
+        for i, total in enumerate(totals):
+            here = [(a, w) for a, w in placed if w.worker == f"w{i}"]
+            held = sum((a for a, _ in here), Resources())
+            gpu_ids = [gpu for _, w in here for gpu in w.gpu_ids]
+            assert held.fits(total)
+            assert ledger.free(f"w{i}") == total - held
+            assert len(set(gpu_ids)) == len(gpu_ids)
+            assert set(gpu_ids) <= set(range(total.gpus))
+    for asked, where in placed:
+        ledger.release(where.worker, asked, where.gpu_ids)
+    assert [ledger.free(f"w{i}") for i in range(len(totals))] == [t + Resources() for t in totals]
+
+
+joins = st.tuples(workers.map(lambda sizes: sizes[0]), st.sampled_from(["3.10", PYTHON]))
+changes = st.lists(st.one_of(requests, joins, st.integers(0, 99)), max_size=60)
+
+
+@hypothesis.given(changes)
+def test_the_choice_is_that_of_a_search_among_all_whoever_comes_and_goes(
+    changes: list[Resources | tuple[Resources, str] | int],
+) -> None:
+    ledger = Ledger()
+    there: dict[str, tuple[Resources, str]] = {}
+    placed: list[tuple[Resources, Placement]] = []
+    for number, change in enumerate(changes):
+        if isinstance(change, tuple):  # few names, so that some start anew
+            name = f"w{number % 7}"
+            placed = [(asked, where) for asked, where in placed if where.worker != name]
+            there[name] = change
+            ledger.add_worker(name, *change)
+        elif isinstance(change, int) and change % 3 and placed:
+            asked, where = placed.pop(change % len(placed))
+            ledger.release(where.worker, asked, where.gpu_ids)
+        elif isinstance(change, int) and there:
+            name = sorted(there)[change % len(there)]
+            del there[name]
+            ledger.remove_worker(name)
+        elif isinstance(change, Resources):
+            alike = [name for name, (_, python) in there.items() if python == PYTHON]
+            frees = {name: ledger.free(name) for name in alike}
+            fitting = [name for name in alike if change.fits(frees[name])]
+            assert fitting == [name for name in there if ledger.has_room(name, change, PYTHON)]
+            answer = ledger.place(change, PYTHON)
+            if fitting:
+                assert isinstance(answer, Placement)
+                assert answer.worker == min(fitting, key=lambda name: (-frees[name].cpus, name))
+                placed.append((change, answer))
+            else:
+                possible = any(change.fits(there[name][0]) for name in alike)
+                assert isinstance(answer, Wait if possible else Never)
+        assert ledger.pythons == sorted({python for _, python in there.values()})
+        assert ledger.cpus == sum((total for total, _ in there.values()), Resources()).cpus
+        if there:
+            frees_of_all = [ledger.free(name) for name in there]
+            assert ledger.most_free() == Resources(
+                max(free.cpus for free in frees_of_all),
+                max(free.gpus for free in frees_of_all),
+                max(free.memory for free in frees_of_all),
+            )
+
+
+def test_twenty_thousand_actors_on_a_thousand_workers_are_placed_as_fast_as_the_first() -> None:
+    ledger = ledger_of(**{f"{i:016x}": Resources(32, 8, 256 * GIB) for i in range(1000)})
+    for i in range(1000):
+        ledger.reserve(f"{i:016x}", Resources(10, 0, 100 * GIB), ())  # twenty actors each
+    started = time.process_time()
+    for _ in range(200):
+        assert isinstance(ledger.place(Resources(0.5, 0, GIB), PYTHON), Placement)
+    assert (time.process_time() - started) / 200 < 0.0003, "5 us here; sixty times that is a bug"
+
+
+# --- amounts of memory --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (0, 0),
+        (512, 512),
+        ("512", 512),
+        ("512B", 512),
+        ("512MB", 512_000_000),
+        ("512MiB", 512 << 20),
+        ("2GiB", 2 << 30),
+        ("2 gib", 2 << 30),
+        ("1.5GiB", 3 << 29),
+        ("1T", 10**12),
+        (" 64kB ", 64_000),
+    ],
+)
+def test_memory_is_written_in_bytes_or_with_a_unit(text: Any, size: int) -> None:
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1", -1, "2 Gigs", "1e9", "0x10", "2GiB 3MiB", True, None, 1.5, "²GiB"]
+)
+def test_other_amounts_are_refused_with_an_example(text: Any) -> None:
+    with pytest.raises(ValueError, match="512MB"):
+        parse_memory(text)
+
+
+def test_resources_are_written_as_people_say_them() -> None:
+    assert str(Resources(1, 1, 2 * GIB)) == "1 CPU, 1 GPU and 2 GiB"
+    assert str(Resources(0.5)) == "0.5 CPUs"

@@ -1,0 +1,1469 @@
+"""What the master knows stays true in any order of events, and its price does not grow with it.
+
+The peers are played by calls; test_placing.py proves what they are promised on real sockets.
+
+Over 500 lines: the slow oracle and the table of events serve every test here.
+"""
+
+import gc
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any, TypeVar
+
+import hypothesis
+import hypothesis.strategies as st
+import msgspec
+import pytest
+
+from remotely.master.admission import Admission
+from remotely.master.registry import Registry
+from remotely.master.waiting import Waiter, Waiting
+from remotely.protocol import control
+from remotely.protocol.index import Index
+from remotely.protocol.lease import EXPECTED_S, RESTARTS_WITHIN_S
+from remotely.protocol.resources import Resources
+
+PYTHON = "3.11"
+GIB = 1 << 30
+LEASE_S = 10.0
+KEY = b"a client's key, listed".ljust(40)
+SECRET = b"the master's"
+
+Said = TypeVar("Said")
+
+
+class Cluster:
+    """A registry, and peers that say what a test has them say."""
+
+    def __init__(self, waiting: type[Waiting] = Waiting) -> None:
+        self.now = 0.0
+        self.said: list[tuple[str, msgspec.Struct]] = []
+        self.to_spawn: list[tuple[str, control.Spawn]] = []
+        self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
+        self.births: dict[str, list[control.Spawn]] = {}  # that a worker is about
+        self.tickets = itertools.count(1)
+        self.waiting = waiting
+        self.cut_off: set[str] = set()
+        self.starts_master()
+
+    def starts_master(self) -> None:
+        """Put a master that knows nobody in the place of the one there is."""
+        admission = Admission([KEY], [], SECRET)
+        self.registry = Registry(self._tell, lambda who: None, admission, LEASE_S)
+        self.registry._state.waiting = self.waiting()
+
+    def _tell(self, who: str, message: msgspec.Struct) -> bool:
+        if who in self.cut_off:
+            return False
+        self.said.append((who, message))
+        if isinstance(message, control.Spawn):
+            self.to_spawn.append((who, message))
+        return True
+
+    def told(self, kind: type[Said]) -> list[tuple[str, Said]]:
+        """Return what was said of this kind since the last time, and to whom."""
+        found: list[tuple[str, Said]] = []
+        found += [(who, said) for who, said in self.said if isinstance(said, kind)]
+        self.said.clear()
+        return found
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def hello(self, who: str, modules: Iterable[str] = (), actor: str = "") -> None:
+        hello = control.Hello(
+            session=who,
+            python=PYTHON,
+            pid=1,
+            host="",
+            machine="",
+            actor=actor,
+            modules=list(modules),
+        )
+        self.registry.greet(hello, KEY, self.now)
+
+    def says(self, who: str, message: msgspec.Struct) -> None:
+        hear = self.registry.hear_worker if who in self.living else self.registry.hear_client
+        hear(who, message, self.now)
+
+    def asks(self, who: str, actor: str, **wishes: Any) -> int:
+        """Ask for an actor; return the ticket."""
+        request = request_of(actor, who, **wishes)
+        place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
+        self.says(who, place)
+        return place.ticket
+
+    def has(self, who: str, actor: str, **wishes: Any) -> None:
+        self.asks(who, actor, **wishes)
+        assert self.spawns() == [actor]
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def joins(self, worker: str, cpus: float = 2, gpus: int = 0, python: str = PYTHON) -> None:
+        """Join, or be back, with what lives there."""
+        self.cut_off.discard(worker)
+        register = control.Register(
+            worker=worker,
+            python=python,
+            host="",
+            machine="",
+            address="",
+            pid=1,
+            cpus=cpus,
+            gpus=gpus,
+            memory=8 * GIB,
+            actors=list(self.living.setdefault(worker, {}).values()),
+            births=self.births.get(worker, []),
+        )
+        self.registry.enlist(register, self.now)
+        self.registry.settle(register)
+
+    def spawns(self, at_most: int = 1000) -> list[str]:
+        """Have the workers do what they were told; return whom they brought to life, in order."""
+        told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
+        for worker, spawn in told:
+            if worker in self.registry.workers:
+                status = status_of(spawn.request, spawn.gpu_ids, spawn.seal)
+                self.living[worker][spawn.request.actor] = status
+                self.says(worker, control.Spawned(location=status.location))
+        return [spawn.request.actor for _, spawn in told]
+
+    def houses(self, worker: str, requests: Iterable[control.Request]) -> None:
+        """Have actors live there that an earlier master has placed."""
+        seal = Admission([], [], SECRET).seals.seal
+        self.living[worker] = {r.actor: status_of(r, (), seal(worker, r, [])) for r in requests}
+
+    def buries(self, actor: str) -> None:
+        for worker, living in self.living.items():
+            if actor in living and worker in self.registry.workers:
+                life = living.pop(actor).request.life
+                self.says(worker, control.Died(obituary=control.Obituary(actor=actor, life=life)))
+                return
+
+
+def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
+    fields: dict[str, Any] = {
+        "actor": actor,
+        "name": actor,
+        "class_name": "Counter",
+        "owner": who,
+        "maker": who,
+        "job": who,
+        "python": PYTHON,
+        "key": KEY,
+        **wishes,
+    }
+    return control.Request(**fields)
+
+
+def status_of(
+    request: control.Request, gpu_ids: Iterable[int] = (), seal: bytes = b""
+) -> control.ActorStatus:
+    location = control.Location(
+        actor=request.actor,
+        name=request.name,
+        class_name=request.class_name,
+        life=request.life,
+        pid=1,
+        host="",
+        machine="",
+        ipc="",
+        tcp="",
+        public_key=b"",
+    )
+    return control.ActorStatus(location=location, request=request, gpu_ids=list(gpu_ids), seal=seal)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.hello("client")
+    return made
+
+
+# --- any order of events --------------------------------------------------------------------------
+
+
+class PlainWaiting(Waiting):
+    """Tries everyone who may have room, one by one: the promise, and slow."""
+
+    def serve(
+        self, may_fit: Callable[[Resources, str], bool], is_served: Callable[[Waiter], bool]
+    ) -> None:
+        for actor, waiter in list(self._waiters.items()):
+            still_waits = self._waiters.get(actor) is waiter
+            if still_waits and may_fit(*needs_of(waiter.request)) and is_served(waiter):
+                self.remove(actor)
+
+
+def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
+    """Have one thing happen, of those that a master may meet."""
+    registry = cluster.registry
+    who, worker, actor = f"client-{a % 3}", f"worker-{a % 4}", f"actor-{b % 8}"
+    match event:
+        case "hello":
+            modules = [[], ["numpy"], ["numpy", "torch"]][b % 3]
+            cluster.hello(who, modules, actor if b % 4 == 0 and a % 3 else "")
+        case "join":
+            cluster.joins(worker, [2, 1, 4, 2.5][a % 4], a % 2, [PYTHON, PYTHON, "3.10"][b % 3])
+        case "forget" if worker in cluster.living:  # an end that is not told
+            cluster.living[worker].pop(actor, None)
+        case "lose":
+            registry.remove_worker(worker, "lost", may_return=b % 2 == 0)
+        case "cut off":
+            cluster.cut_off.add(worker)
+            if b % 2:
+                registry.lose_route(worker)
+        case "spawn":
+            cluster.spawns(at_most=1)
+        case "die":
+            cluster.buries(actor)
+        case "wait":
+            cluster.now += a % 7
+            registry.expire(cluster.now)
+        case "end session":
+            registry.end_session(who)
+        case "new master" if a % 5 == 0:
+            cluster.starts_master()
+        case "delegate":
+            key = f"key-{b % 8}".encode().ljust(40)
+            for name in registry.workers:  # all but one have no say in it
+                cluster.says(name, control.Delegate(actor=actor, key=key))
+            if worker in registry.workers:
+                cluster.says(worker, control.MayCall(key=key))
+        case _ if who not in registry._sessions or registry._sessions[who].hello.actor == actor:
+            pass  # a client that lives in an actor does not make that actor
+        case "place":
+            cluster.asks(
+                who,
+                actor,
+                cpus=[0.5, 1, 2, 4][a % 4],
+                gpus=int(b % 5 == 0),
+                owner=who if b % 3 else "",
+                max_restarts=[0, 2][a % 2],
+                name="store" if a % 2 else actor,
+                named=b % 2 == 0,
+                life=int(a % 6 == 0),
+            )
+        case "end":
+            cluster.says(who, control.End(actor=actor, grace_s=0))
+        case "locate":
+            cluster.says(who, control.Locate(ticket=1, **{["actor", "name"][a % 2]: actor}))
+        case "read a log":
+            cluster.says(who, control.ReadLog(ticket=1, actor=actor))
+        case "goodbye":
+            cluster.says(who, control.Goodbye())
+
+
+EVENTS = [
+    *["place"] * 6,
+    *["spawn"] * 4,
+    *["join", "die", "hello"] * 3,
+    *[
+        "forget",
+        "lose",
+        "cut off",
+        "wait",
+        "end session",
+        "new master",
+        "end",
+        "locate",
+        "read a log",
+    ],
+    "goodbye",
+    "delegate",
+]
+events = st.lists(
+    st.tuples(st.sampled_from(EVENTS), st.integers(0, 59), st.integers(0, 59)), max_size=80
+)
+
+
+@hypothesis.given(events)
+def test_no_order_of_events_parts_an_index_from_the_records(
+    events: list[tuple[str, int, int]],
+) -> None:
+    cluster = Cluster()
+    for event in events:
+        happen(cluster, *event)
+        check(cluster.registry)
+
+
+@hypothesis.given(events)
+def test_who_waits_hears_what_a_search_among_all_who_wait_would_tell_them(
+    events: list[tuple[str, int, int]],
+) -> None:
+    cluster, plain = Cluster(), Cluster(PlainWaiting)
+    for event in events:
+        happen(cluster, *event)
+        happen(plain, *event)
+        assert cluster.said == plain.said
+
+
+def check(registry: Registry) -> None:
+    """Find everything by search, and compare."""
+    actors, sessions = registry._roster.actors, registry._sessions._sessions
+    records = list(actors.items())
+    assert held_by(registry._roster.owned) == by((r.request.owner, a) for a, r in records)
+    assert held_by(registry._roster.housed) == by((r.worker, a) for a, r in records)
+    assert held_by(registry._roster.watched) == by((w, a) for a, r in records for w in r.watchers)
+    assert held_by(registry._sessions.inside) == by(
+        (session.hello.actor, who) for who, session in sessions.items() if session.hello.actor
+    )
+    assert held_by(registry._sessions.using) == by(
+        ((PYTHON, module), who) for who, session in sessions.items() for module in session.modules
+    )
+    assert {r.worker for r in actors.values()} <= set(registry.workers)
+    assert not actors.keys() & registry._roster.deaths.keys()
+    for name, actor in registry._roster.names.items():
+        due = registry._state.restarts.due(actor)
+        assert (due or actors[actor]).request.name == name
+    for worker, machine in registry._fleet.machines.items():
+        register = machine.register
+        here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
+        taken = sum(here, Resources())
+        total = Resources(register.cpus, register.gpus, register.memory)
+        assert registry._fleet.ledger.free(worker).cpus == (total - taken).cpus
+        assert registry._fleet.ledger.free(worker).memory == (total - taken).memory
+    check_callers(registry)
+    check_waiting(registry)
+
+
+def check_callers(registry: Registry) -> None:
+    admission = registry._admission
+    for actor in admission._delegates:
+        record = registry._roster.actors[actor]
+        assert record.location is not None
+        assert admission.is_listed(record.request.key)
+    assert held_by(admission._actors) == by((k, a) for a, k in admission._delegates.items())
+    assert held_by(admission._asked) == by(
+        (w, k) for k in admission._told for w in admission._told.of(k)
+    )
+    assert set(admission._asked) <= set(registry.workers)
+    assert set(admission._told) <= set(admission._actors)
+
+
+def check_waiting(registry: Registry) -> None:
+    waiting = registry._state.waiting
+    waiters = waiting._waiters.values()
+    assert [w.number for w in waiters] == sorted(w.number for w in waiters)
+    in_lines = {a: w for line in waiting._lines.values() for a, w in line.items()}
+    assert in_lines == waiting._waiters
+    assert all(waiting._lines.values())
+    assert held_by(waiting._by_session) == by((w.session, w.request.actor) for w in waiters)
+    assert held_by(waiting._by_name) == by(
+        (w.request.name, w.request.actor) for w in waiters if w.request.named
+    )
+    assert not waiting._waiters.keys() & registry._roster.actors.keys()
+    for waiter in waiters:
+        assert waiter.session in registry._sessions
+        asked, python = needs_of(waiter.request)
+        assert not any(registry._fleet.ledger.has_room(w, asked, python) for w in registry.workers)
+        sizes = registry._fleet.ledger._sizes
+        totals = sizes[python].largest if python in sizes else []
+        assert not registry.workers or any(asked.fits(total) for total in totals)
+
+
+def needs_of(request: control.Request) -> tuple[Resources, str]:
+    return Resources(request.cpus, request.gpus, request.memory), request.python
+
+
+def held_by(index: Index[Any, Any]) -> dict[Any, set[Any]]:
+    return {key: set(index.of(key)) for key in index}
+
+
+def by(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, set[Any]]:
+    found: dict[Any, set[Any]] = {}
+    for key, item in pairs:
+        found.setdefault(key, set()).add(item)
+    return found
+
+
+# --- the price ------------------------------------------------------------------------------------
+
+
+def cluster_of(workers: int) -> Cluster:
+    """Return one whose workers have twenty actors each, which belong to a client each."""
+    cluster = Cluster()
+    for number in range(workers):
+        requests = [request_of(f"{number}.{n}", f"client-{number}") for n in range(20)]
+        cluster.houses(f"worker-{number}", requests)
+        cluster.joins(f"worker-{number}", cpus=21)
+        cluster.hello(f"client-{number}", ["numpy"])
+    for number in range(10 * workers):
+        cluster.asks(f"client-{number % workers}", f"waits-{number}", cpus=15)
+    assert len(cluster.registry._state.waiting) == 10 * workers
+    cluster.said.clear()
+    return cluster
+
+
+def steps(action: Callable[[], object]) -> int:
+    """Return how many instructions of Python an action takes: a time that is the same each time."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    gc.disable()  # what it would have freed may be another test's, and run instructions
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+        gc.enable()
+    return count
+
+
+def _goes(cluster: Cluster) -> None:
+    cluster.says("client-1", control.Goodbye())
+    for number in range(20):
+        cluster.buries(f"1.{number}")
+    assert cluster.told(control.Farewell)
+
+
+def _comes_back(cluster: Cluster) -> None:
+    cluster.living["worker-1"].pop("1.7")
+    cluster.joins("worker-1", cpus=21)
+    assert len(cluster.told(control.Died)) == 1
+
+
+def _is_new(cluster: Cluster) -> None:
+    requests = [request_of(f"new.{n}", "client-1") for n in range(20)]
+    cluster.houses("new", requests)
+    cluster.joins("new", cpus=21)
+
+
+FLAT: dict[str, Callable[[Cluster], object]] = {
+    "a placement": lambda c: c.has("client-1", "a", cpus=0.5),
+    "the end of an actor, in vain for all who wait": lambda c: c.buries("1.3"),
+    "an actor is to end": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
+    "a request that has to wait": lambda c: c.asks("client-1", "a", cpus=15),
+    "a request that nobody can serve": lambda c: c.asks("client-1", "a", cpus=99),
+    "a request that is taken back": lambda c: c.says(
+        "client-1", control.End(actor="waits-9", grace_s=0)
+    ),
+    "a beat": lambda c: c.says("worker-1", control.Beat()),
+    "a report": lambda c: c.says(
+        "worker-1", control.Report(actors=[control.Figures(actor=a) for a in c.living["worker-1"]])
+    ),
+    "a look-up": lambda c: c.says("client-2", control.Locate(ticket=1, name="1.3")),
+    "the log of one that lives": lambda c: c.says(
+        "client-2", control.ReadLog(ticket=1, actor="1.3")
+    ),
+    "a client comes": lambda c: c.hello("client-new", ["numpy"]),
+    "a client is back": lambda c: c.hello("client-1", ["numpy"]),
+    "a client goes with its actors": _goes,
+    "a client is lost": lambda c: c.registry.end_session("client-1"),
+    "a worker is lost with its actors": lambda c: c.registry.remove_worker("worker-1", "lost"),
+    "a worker is back and has lost one": _comes_back,
+    "a worker comes with its actors": _is_new,
+}
+
+
+@pytest.mark.parametrize("event", FLAT)
+def test_an_event_takes_as_many_steps_on_a_large_cluster_as_on_a_small_one(event: str) -> None:
+    small, large = cluster_of(5), cluster_of(50)
+    steps_of_small = steps(lambda: FLAT[event](small))
+    assert steps_of_small > 10
+    assert steps(lambda: FLAT[event](large)) == pytest.approx(steps_of_small, rel=0.02)
+
+
+def test_a_thousand_who_wait_in_vain_for_the_same_are_tried_as_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.joins("worker", cpus=4)
+    for n in range(4):
+        cluster.has("client", f"a{n}", cpus=1)
+    for n in range(1000):
+        cluster.asks("client", f"w{n}", cpus=2)
+    tried, really_try = [], cluster.registry._lives._try
+
+    def counted(who: str, place: control.Place) -> bool:
+        tried.append(place.request.actor)
+        return really_try(who, place)
+
+    monkeypatch.setattr(cluster.registry._lives, "_try", counted)
+    cluster.buries("a0")
+    assert tried == []
+    cluster.buries("a1")
+    assert tried == ["w0", "w1"]
+
+
+# --- who waits ------------------------------------------------------------------------------------
+
+
+def test_of_those_who_have_room_the_first_to_ask_is_served_first_whatever_they_ask_for(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "all", cpus=4)
+    for n, cpus in enumerate([2, 1, 2, 0.5, 1]):
+        cluster.asks("client", f"w{n}", cpus=cpus)
+    cluster.buries("all")
+    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+
+
+def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "other")
+    ticket = cluster.asks("client", "large", cpus=2, name="store", named=True)
+    cluster.has("client", "small", cpus=1, name="store", named=True)
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NameTaken")
+
+
+def test_who_waits_for_a_machine_that_leaves_is_refused_if_no_other_is_large_enough(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("large", cpus=4)
+    cluster.joins("small", cpus=2)
+    cluster.has("client", "a", cpus=3)
+    ticket = cluster.asks("client", "b", cpus=3)
+    cluster.has("client", "c", cpus=2)
+    cluster.asks("client", "d", cpus=2)
+    cluster.registry.remove_worker("large", "lost")
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NoResources")
+    cluster.buries("c")
+    assert cluster.spawns() == ["d"]
+
+
+def test_a_client_that_says_goodbye_asks_for_nothing_any_more(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=1)
+    cluster.has("client", "b", cpus=1)
+    cluster.asks("client", "c", cpus=1)
+    cluster.says("client", control.Goodbye())
+    cluster.buries("a")
+    assert cluster.spawns() == []
+    cluster.buries("b")
+    assert cluster.told(control.Farewell)
+
+
+def test_an_actor_that_its_client_asked_a_new_master_for_before_its_worker_was_back_is_made_once(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a")
+    cluster.starts_master()
+    cluster.hello("client")
+    ticket = cluster.asks("client", "a")  # it was never told that it has it
+    assert cluster.told(control.Waiting)
+    cluster.joins("worker", cpus=2)
+    ((who, placed),) = cluster.told(control.Placed)
+    assert (who, placed.ticket) == ("client", ticket)
+    assert placed.location == cluster.living["worker"]["a"].location
+    assert cluster.spawns() == []
+
+
+# --- who was away ---------------------------------------------------------------------------------
+
+
+def test_a_beat_that_asks_is_told_which_beat_was_heard(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.says("worker", control.Beat())
+    assert cluster.told(control.Tick) == []
+    cluster.says("worker", control.Beat(asked=12.5))
+    assert cluster.told(control.Tick) == [("worker", control.Tick(asked=12.5))]
+
+
+def test_a_new_master_says_of_nobody_that_he_is_gone_before_his_worker_may_be_back(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.has("client", "b")
+    cluster.starts_master()
+    cluster.registry._state.learns_until = cluster.now + LEASE_S
+    cluster.hello("client")
+    for ticket, actor in enumerate("ab"):
+        cluster.says("client", control.Locate(ticket=ticket, actor=actor))
+    assert cluster.told(control.Located) == []
+    cluster.living["worker"].pop("b")
+    cluster.joins("worker")
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location == cluster.living["worker"]["a"].location
+    cluster.now += LEASE_S
+    cluster.hello("client")
+    cluster.registry.expire(cluster.now)
+    ((_, located),) = cluster.told(control.Located)
+    assert (located.ticket, located.location) == (1, None)
+
+
+def test_leases_do_not_run_while_their_judge_is_away(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.now += 3 * LEASE_S
+    cluster.registry.extend_leases(3 * LEASE_S)
+    assert cluster.registry.expire(cluster.now) == []
+    cluster.now += LEASE_S
+    assert "lost the worker on " in cluster.registry.expire(cluster.now)
+
+
+def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) -> None:
+    cluster.joins("far")
+    cluster.has("client", "a")
+    cluster.registry.remove_worker("far", "silent")
+    cluster.joins("near")
+    cluster.has("client", "a", life=1)
+    cluster.told(control.End)
+    cluster.joins("far")
+    assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0, kill=True))]
+    assert cluster.registry._roster.actors["a"].worker == "near"
+    assert cluster.registry._fleet.ledger.free("far").cpus == 2
+
+
+# --- workers that are away ------------------------------------------------------------------------
+
+
+def test_nothing_is_placed_on_a_worker_that_cannot_be_reached(cluster: Cluster) -> None:
+    cluster.joins("large", cpus=4)
+    cluster.joins("small", cpus=2)
+    cluster.cut_off.add("large")
+    cluster.asks("client", "a", cpus=1)
+    assert [(worker, spawn.request.actor) for worker, spawn in cluster.to_spawn] == [("small", "a")]
+
+
+def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere_and_once(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("large", cpus=4)
+    ticket = cluster.asks("client", "a", cpus=1)
+    ((_, spawn),) = cluster.to_spawn
+    cluster.joins("small", cpus=2)
+    cluster.cut_off.add("large")
+    cluster.registry.lose_route("large")
+    cluster.spawns()
+    ((_, placed),) = cluster.told(control.Placed)
+    assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
+
+    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)  # it had heard
+    cluster.joins("large")
+    assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
+    assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.said
+
+
+def test_who_asked_for_an_actor_that_was_closed_before_its_birth_is_told_when_its_worker_goes(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    ticket = cluster.asks("client", "a")
+    cluster.says("client", control.End(actor="a", grace_s=0.0))
+    cluster.registry.lose_route("worker")
+    ((_, refused),) = [(w, s) for w, s in cluster.said if isinstance(s, control.NotPlaced)]
+    assert (refused.ticket, refused.error) == (ticket, "ActorDied")
+    ((who, died),) = cluster.told(control.Died)
+    assert (who, died.obituary.asked, died.obituary.lost) == ("client", True, False)
+
+
+@pytest.mark.parametrize("is_born", [True, False])
+def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_back(
+    cluster: Cluster, is_born: bool
+) -> None:
+    cluster.joins("worker")
+    ticket = cluster.asks("client", "a")
+    ((_, spawn),) = cluster.to_spawn
+    cluster.to_spawn.clear()
+    cluster.registry.lose_route("worker")
+    assert cluster.told(control.Waiting)
+    status = status_of(spawn.request, seal=spawn.seal)
+    if is_born:
+        cluster.living["worker"]["a"] = status
+    else:
+        cluster.births["worker"] = [spawn]
+    cluster.joins("worker")
+    if not is_born:
+        assert cluster.told(control.Placed) == []
+        cluster.says("worker", control.Spawned(location=status.location))
+    ((_, placed),) = cluster.told(control.Placed)
+    assert placed.ticket == ticket
+    assert cluster.to_spawn == []
+
+
+def test_what_runs_on_a_worker_that_is_cut_off_for_less_than_its_lease_goes_on(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.told(control.Placed)
+    cluster.registry.lose_route("worker")
+    cluster.says("client", control.Locate(ticket=1, actor="a"))
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is not None
+    cluster.joins("worker")
+    assert cluster.told(control.End) == []
+    cluster.has("client", "b")
+
+
+def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> None:
+    cluster.joins("head", cpus=0)
+    cluster.joins("far", cpus=2)
+    cluster.now += LEASE_S / 2
+    cluster.says("head", control.Beat())
+    cluster.registry.renew("client", cluster.now)
+    cluster.now += LEASE_S / 2
+    assert len(cluster.registry.expire(cluster.now)) == 1
+    cluster.asks("client", "a")
+    ((_, waiting),) = cluster.told(control.Waiting)
+    assert "cannot be reached now, and may come back" in waiting.why
+    cluster.joins("far", cpus=2)
+    assert cluster.spawns() == ["a"]
+
+
+def test_of_two_workers_of_one_host_that_were_lost_each_is_expected_until_its_own_next_one_joins(
+    cluster: Cluster,
+) -> None:
+    sizes = {"small": 1.0, "large": 4.0}
+    for name, cpus in sizes.items():
+        cluster.joins(name, cpus=cpus)
+    for name in sizes:
+        cluster.registry.remove_worker(name, "lost", may_return=True)
+    cluster.joins("large's next", cpus=4)
+    assert set(cluster.registry._fleet.ledger.away) == {"small"}
+    cluster.joins("small's next", cpus=1)
+    assert not cluster.registry._fleet.ledger.away
+
+
+def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster) -> None:
+    cluster.joins("far", cpus=2)
+    cluster.registry.remove_worker("far", "lost", may_return=True)
+    cluster.joins("far's next", cpus=1)
+    cluster.asks("client", "a", cpus=2)
+    assert cluster.told(control.NotPlaced)
+
+
+def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster) -> None:
+    cluster.joins("head", cpus=0)
+    cluster.joins("far", cpus=2)
+    cluster.registry.remove_worker("far", "lost", may_return=True)
+    cluster.asks("client", "a")
+    assert cluster.told(control.NotPlaced) == []
+    for who in ("head", "client"):
+        cluster.registry.renew(who, EXPECTED_S)
+    cluster.now = EXPECTED_S
+    cluster.registry.expire(cluster.now)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert refusal.error == "NoResources"
+    cluster.asks("client", "b")
+    assert cluster.told(control.NotPlaced)
+
+
+def test_a_new_master_refuses_nothing_before_its_workers_may_be_back(cluster: Cluster) -> None:
+    cluster.starts_master()
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.hello("client")
+    cluster.joins("head", cpus=0)
+    cluster.asks("client", "a", cpus=1)
+    cluster.asks("client", "b", cpus=64)
+    assert cluster.told(control.NotPlaced) == []
+    cluster.joins("far", cpus=2)
+    assert cluster.spawns() == ["a"]
+    cluster.now = LEASE_S
+    for who in ("head", "far", "client"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.registry.expire(cluster.now)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert refusal.error == "NoResources"
+
+
+@pytest.mark.parametrize("away", ["cut off", "new master"])
+def test_an_end_of_which_the_word_was_lost_is_told_when_the_worker_is_back(
+    cluster: Cluster, away: str
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.cut_off.add("worker")
+    if away == "cut off":
+        cluster.registry.end_session("client")
+    else:
+        cluster.starts_master()
+    cluster.told(control.End)
+    cluster.joins("worker")
+    if away == "new master":  # its owner does not come back
+        cluster.now += LEASE_S
+        cluster.registry.renew("worker", cluster.now)
+        cluster.registry.expire(cluster.now)
+    assert [who for who, end in cluster.told(control.End) if end.actor == "a"] == ["worker"]
+
+
+def test_an_actor_that_ended_while_its_end_was_on_the_way_is_not_lost_but_closed(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=3)
+    cluster.says("client", control.End(actor="a", grace_s=1))
+    cluster.living["worker"].clear()
+    cluster.joins("worker")
+    ((_, died),) = cluster.told(control.Died)
+    assert (died.obituary.asked, died.obituary.lost, died.obituary.restarting) == (
+        True,
+        False,
+        False,
+    )
+
+
+def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgotten(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.starts_master()
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.hello("client")
+    cluster.says("client", control.End(actor="a", grace_s=1))
+    assert cluster.told(control.Died) == []
+    cluster.joins("worker")
+    assert ("worker", control.End(actor="a", grace_s=1)) in cluster.told(control.End)
+    cluster.buries("a")
+    assert [died.obituary.actor for _, died in cluster.told(control.Died)] == ["a"]
+
+
+def test_a_worker_that_joins_while_the_cluster_is_being_stopped_is_told_to_leave(
+    cluster: Cluster,
+) -> None:
+    cluster.registry.close()
+    cluster.joins("late")
+    assert [who for who, _ in cluster.told(control.Leave)] == ["late"]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_who_reads_a_log_is_answered_though_its_worker_was_away(
+    cluster: Cluster, heard: bool
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    if not heard:
+        cluster.cut_off.add("worker")
+    cluster.says("client", control.ReadLog(ticket=7, actor="a"))
+    assert len(cluster.told(control.ReadLog)) == heard
+    cluster.joins("worker")
+    ((_, again),) = cluster.told(control.ReadLog)
+    piece = control.LogPiece(ticket=again.ticket, text="x", offset=1, known=True, ended=False)
+    for _ in range(2):  # it may have heard both
+        cluster.says("worker", piece)
+    ((_, answer),) = cluster.told(control.LogPiece)
+    assert answer.ticket == 7
+
+
+@pytest.mark.parametrize("waits_for", ["room", "its name", "room for its next life"])
+def test_who_asked_for_an_actor_that_is_closed_before_it_has_room_is_told_so(
+    cluster: Cluster, waits_for: str
+) -> None:
+    cluster.joins("worker")
+    match waits_for:
+        case "room":
+            cluster.has("client", "large", cpus=2)
+            ticket = cluster.asks("client", "a")
+        case "its name":
+            cluster.registry._state.learns_until = LEASE_S
+            ticket = cluster.asks("client", "a", name="store", named=True)
+        case _:
+            cluster.has("client", "a", max_restarts=1)
+            cluster.asks("client", "large", cpus=2)
+            cluster.buries("a")
+            cluster.spawns()
+            ticket = cluster.asks("client", "a", max_restarts=1, life=1)
+    assert cluster.spawns() == []
+
+    cluster.says("client", control.End(actor="a", grace_s=0.0, kill=True))
+
+    ((who, refused),) = cluster.told(control.NotPlaced)
+    assert (who, refused.ticket, refused.error) == ("client", ticket, "ActorDied")
+
+
+def test_who_has_an_actor_ended_that_is_not_there_is_told_so(cluster: Cluster) -> None:
+    cluster.says("client", control.End(actor="a", grace_s=1))
+    ((who, died),) = cluster.told(control.Died)
+    assert (who, died.obituary.actor, died.obituary.asked) == ("client", "a", True)
+
+
+def test_an_end_that_is_asked_for_again_is_never_put_off(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    for grace_s in (5, 60, 1, 5):
+        cluster.says("client", control.End(actor="a", grace_s=grace_s))
+    cluster.told(control.End)
+    cluster.joins("worker")  # which may not have heard
+    assert [end.grace_s for _, end in cluster.told(control.End)] == [1]
+
+
+def test_a_birth_that_nobody_knows_of_is_ended(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    stray = status_of(request_of("a", "client"))
+    cluster.says("worker", control.Spawned(location=stray.location))
+    assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
+
+
+def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("one")
+    cluster.asks("client", "a")
+    ((_, spawn),) = cluster.to_spawn
+    cluster.to_spawn.clear()
+    cluster.starts_master()
+    cluster.hello("client")
+    cluster.joins("two")
+    ticket = cluster.asks("client", "a")  # and another worker is about to make it
+    cluster.told(control.Placed)
+
+    cluster.living["one"]["a"] = status_of(spawn.request, seal=spawn.seal)
+    cluster.joins("one")
+
+    assert ("two", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
+    ((_, placed),) = cluster.told(control.Placed)
+    assert placed.ticket == ticket
+    assert cluster.registry._roster.actors["a"].worker == "one"
+
+
+# --- names and a new master -----------------------------------------------------------------------
+
+
+def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", name="store", named=True)
+    cluster.starts_master()
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.hello("client")
+    cluster.hello("other")
+    cluster.joins("head")
+    cluster.said.clear()
+    cluster.says("other", control.Locate(ticket=1, name="store"))
+    cluster.asks("other", "b", name="store", named=True)
+    assert cluster.told(control.Located) == []
+    assert cluster.spawns() == []
+
+    cluster.joins("worker")
+
+    kinds: dict[str, Any] = {
+        type(said).__name__: said for who, said in cluster.said if who == "other"
+    }
+    assert kinds["Located"].location == cluster.living["worker"]["a"].location
+    assert kinds["NotPlaced"].error == "NameTaken"
+
+
+def test_a_client_that_has_said_goodbye_is_given_no_actor_for_which_it_was_waiting(
+    cluster: Cluster,
+) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "keeps it from going")
+    cluster.asks("client", "a", name="store", named=True)
+    cluster.says("client", control.Goodbye())
+    assert "client" in cluster.registry._sessions
+    cluster.now = LEASE_S
+    for who in ("worker", "client"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.registry.expire(cluster.now)
+    assert cluster.spawns() == []
+
+
+def test_what_was_asked_of_a_new_master_is_looked_at_when_there_is_news_of_it_and_not_before(
+    cluster: Cluster,
+) -> None:
+    """Else a thousand workers that come back would each have all who ask looked at again."""
+
+    def steps_of_a_return(asked: int) -> int:
+        cluster.starts_master()
+        cluster.registry._state.learns_until = LEASE_S
+        cluster.hello("client")
+        for n in range(asked):
+            cluster.says("client", control.Locate(ticket=n, actor=f"elsewhere-{n}"))
+            cluster.says("client", control.Locate(ticket=n, name=f"name-{n}"))
+            cluster.asks("client", f"new-{n}", name=f"other-{n}", named=True)
+            cluster.says("client", control.End(actor=f"ends-{n}", grace_s=1))
+        return steps(lambda: cluster.joins("worker"))
+
+    assert steps_of_a_return(200) == pytest.approx(steps_of_a_return(10), rel=0.02)
+
+
+def test_an_automatic_name_is_no_news_of_an_actor_that_was_named_so(cluster: Cluster) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.hello("other")
+    cluster.joins("head")
+    cluster.says("other", control.Locate(ticket=1, name="store"))
+    cluster.asks("other", "early", name="store", named=True)
+    cluster.has("client", "automatic", name="store")
+    cluster.asks("other", "late", name="store", named=True)
+    assert cluster.told(control.Located) == []
+    assert cluster.spawns() == []
+    cluster.houses("worker", [request_of("a", "client", name="store", named=True)])
+    cluster.joins("worker")
+    ((_, located),) = [(w, s) for w, s in cluster.said if isinstance(s, control.Located)]
+    assert located.location is not None
+    assert located.location.actor == "a"
+    assert [said.error for _, said in cluster.told(control.NotPlaced)] == ["NameTaken"] * 2
+
+
+def test_a_name_whose_holder_does_not_come_back_is_given_away(cluster: Cluster) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.joins("worker")
+    cluster.asks("client", "taken back", name="store", named=True)
+    cluster.asks("client", "b", name="store", named=True)
+    cluster.says("client", control.End(actor="taken back", grace_s=0))
+    assert cluster.spawns() == []
+    cluster.now = LEASE_S
+    for who in ("worker", "client"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.registry.expire(cluster.now)
+    assert cluster.spawns() == ["b"]
+
+
+# --- the next life --------------------------------------------------------------------------------
+
+
+def test_everybody_is_told_that_a_life_follows_and_is_answered_when_it_has_a_place(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    cluster.told(control.Located)
+
+    cluster.buries("a")
+
+    told = cluster.told(control.Died)
+    assert {who for who, _ in told} == {"client", "borrower"}
+    assert all(died.obituary.restarting for _, died in told)
+    cluster.says("borrower", control.Locate(ticket=2, actor="a"))
+    cluster.says("borrower", control.Locate(ticket=3, name="a"))
+    cluster.asks("client", "a", max_restarts=1, life=1)
+    assert cluster.told(control.Located) == []
+    cluster.spawns()
+    told_where = cluster.told(control.Located)
+    assert [where.ticket for _, where in told_where] == [2, 3]
+    assert all(where.location and where.location.life == 1 for _, where in told_where)
+
+    cluster.buries("a")
+    assert not any(died.obituary.restarting for _, died in cluster.told(control.Died))
+
+
+def test_an_actor_that_was_to_end_has_no_next_life_however_it_died(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=5)
+    cluster.says("client", control.End(actor="a", grace_s=60))
+    cluster.buries("a")  # by itself, before its worker had heard that it was to end
+    (_, died), *_ = cluster.told(control.Died)
+    assert (died.obituary.restarting, died.obituary.asked) == (False, True)
+
+
+@pytest.mark.parametrize("end", ["refused", "taken back", "maker goes", "maker is lost"])
+def test_who_waits_for_a_next_life_that_does_not_come_is_told_how_the_last_one_ended(
+    cluster: Cluster, end: str
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=1, named=True)
+    cluster.buries("a")
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    assert cluster.told(control.Located) == []
+    match end:
+        case "refused":
+            cluster.asks("client", "a", max_restarts=1, life=1, named=True, cpus=64)
+        case "taken back":
+            cluster.says("client", control.End(actor="a", grace_s=0))
+        case "maker goes":
+            cluster.says("client", control.Goodbye())
+        case "maker is lost":
+            cluster.registry.end_session("client")
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is None
+    assert located.obituary is not None
+    assert not located.obituary.restarting
+    cluster.has("borrower", "b", name="a", named=True)  # the name is free
+
+
+def test_the_name_of_an_actor_between_two_lives_is_not_free(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1, named=True)
+    cluster.buries("a")
+    cluster.asks("client", "b", name="a", named=True)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert refusal.error == "NameTaken"
+    cluster.has("client", "a", max_restarts=1, named=True, life=1)
+
+
+def test_lives_are_counted_within_ten_minutes(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    for life in range(5):
+        cluster.has("client", "a", max_restarts=2, life=life)
+        cluster.buries("a")
+        told = [died.obituary.restarting for _, died in cluster.told(control.Died)]
+        assert told == [life != 4]
+        if life == 1:
+            cluster.now += RESTARTS_WITHIN_S
+            cluster.registry.renew("client", cluster.now)
+
+
+def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -> None:
+    cluster.joins("worker", gpus=2)
+    cluster.has("client", "a", max_restarts=1, owner="", gpus=2, cpus=2)
+    cluster.registry.end_session("client")
+    cluster.hello("finder")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    cluster.told(control.Located)
+
+    cluster.buries("a")
+
+    assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [True]
+    ((worker, spawn),) = cluster.to_spawn
+    assert (worker, spawn.again, spawn.request.life, spawn.gpu_ids) == ("worker", True, 1, [0, 1])
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 0
+    cluster.says("finder", control.Locate(ticket=2, actor="a"))
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location == cluster.living["worker"]["a"].location
+
+    cluster.buries("a")
+    assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [False]
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 2
+
+
+@pytest.mark.parametrize("maker", ["there", "gone"])
+def test_a_detached_actor_is_lost_with_its_machine_unless_its_maker_is_there(
+    cluster: Cluster, maker: str
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("finder")
+    cluster.has("client", "a", max_restarts=1, owner="")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    if maker == "gone":
+        cluster.registry.end_session("client")
+    cluster.told(control.Died)
+    cluster.registry.remove_worker("worker", "silent")
+    told = cluster.told(control.Died)
+    assert {died.obituary.restarting for _, died in told} == {maker == "there"}
+    assert {died.obituary.lost for _, died in told} == {True}
+
+
+@pytest.mark.parametrize("owner", ["client", ""])
+def test_an_actor_that_died_while_there_was_no_master_has_its_next_life(
+    cluster: Cluster, owner: str
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1, owner=owner)
+    lived = cluster.living["worker"].pop("a")
+    cluster.starts_master()
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.hello("finder")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    cluster.joins("worker")
+    obituary = control.Obituary(actor="a", life=0)
+    cluster.says("worker", control.Died(obituary=obituary, lived=lived))
+    if owner:
+        cluster.hello("client")
+        assert cluster.told(control.Died)[-1][1].obituary.restarting
+        cluster.asks("client", "a", max_restarts=1, life=1)
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is not None
+    assert located.location.life == 1
+
+
+def test_a_maker_whose_connection_was_broken_is_told_again_of_what_it_is_to_make(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.buries("a")
+    cluster.told(control.Died)
+    cluster.hello("client")
+    ((who, died),) = cluster.told(control.Died)
+    assert (who, died.obituary.restarting) == ("client", True)
+    cluster.has("client", "a", max_restarts=1, life=1)
+    cluster.hello("client")
+    assert cluster.told(control.Died) == []
+
+
+# --- what has ended is gone -----------------------------------------------------------------------
+
+
+def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=2)
+    cluster.has("client", "a", cpus=2, life=1)
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 0
+    cluster.buries("a")
+    assert cluster.registry._fleet.ledger.free("worker").cpus == 2
+
+
+def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_for(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("one")
+    cluster.has("client", "a")
+    cluster.joins("two", cpus=4)
+    cluster.asks("client", "a", life=1)
+    assert cluster.told(control.End) == [("one", control.End(actor="a", grace_s=0.0, kill=True))]
+    assert cluster.spawns() == ["a"]
+    assert cluster.registry._roster.actors["a"].worker == "two"
+
+
+@pytest.mark.parametrize("how", ["asked for", "brought along"])
+def test_an_earlier_life_whose_end_was_not_told_has_ended_to_begin_again(
+    cluster: Cluster, how: str
+) -> None:
+    cluster.joins("one", cpus=1)
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=2, name="store", named=True)
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    cluster.said.clear()
+    if how == "asked for":
+        cluster.asks("client", "a", max_restarts=2, name="store", named=True, life=1)
+    else:
+        later = request_of("a", "client", max_restarts=2, name="store", named=True, life=1)
+        cluster.houses("two", [later])
+        cluster.joins("two", cpus=1)
+    told = [(who, said) for who, said in cluster.said if isinstance(said, control.Died)]
+    assert {who for who, _ in told} == {"client", "borrower"}
+    assert all(died.obituary.restarting for _, died in told)
+    cluster.says("borrower", control.Locate(ticket=2, actor="a"))
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is not None
+    assert located.location.life == 1
+    assert not list(cluster.registry._state.restarts.due_by("client"))
+
+
+def test_the_place_of_a_life_that_is_over_is_not_asked_for_again(cluster: Cluster) -> None:
+    """By a maker whose connection broke, and that never heard of the birth."""
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.buries("a")
+    cluster.said.clear()
+    cluster.asks("client", "a", max_restarts=1)
+    ((_, refused),) = cluster.told(control.NotPlaced)
+    assert (refused.error, cluster.spawns()) == ("ActorDied", [])
+    cluster.has("client", "a", max_restarts=1, life=1)
+
+
+@pytest.mark.parametrize("later", ["lives", "waits"])
+def test_a_life_that_is_over_is_not_placed_again(cluster: Cluster, later: str) -> None:
+    if later == "lives":
+        cluster.joins("worker")
+    cluster.asks("client", "a", life=2)
+    cluster.spawns()
+    cluster.said.clear()
+    ticket = cluster.asks("client", "a", life=1)
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "ActorDied")
+    if later == "waits":
+        cluster.joins("worker")
+        cluster.spawns()
+    assert cluster.registry._roster.actors["a"].request.life == 2
+    assert cluster.told(control.End) == []
+
+
+def test_modules_are_told_once_and_not_after_the_last_who_uses_them_has_gone(
+    cluster: Cluster,
+) -> None:
+    def told() -> list[tuple[str, list[str]]]:
+        return [(who, said.modules) for who, said in cluster.told(control.Preload)]
+
+    cluster.joins("w1")
+    cluster.joins("other python", python="3.10")
+    cluster.hello("c1", ["numpy"])
+    assert told() == [("w1", ["numpy"])]
+    cluster.hello("c2", ["numpy", "torch"])
+    assert told() == [("w1", ["torch"])]
+    cluster.hello("c1", ["numpy", "torch"])
+    assert told() == []
+    cluster.joins("w2")
+    assert told() == [("w2", ["numpy", "torch"])]
+    cluster.registry.end_session("c1")
+    cluster.registry.end_session("c2")
+    cluster.joins("w3")
+    assert told() == []
+
+
+def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
+    for n in range(3):
+        cluster.joins(f"worker-{n}", cpus=2)
+        cluster.hello(f"client-{n}", ["numpy"])
+    for n in range(9):
+        cluster.asks(
+            f"client-{n % 3}", f"actor-{n}", name=f"name-{n}", named=True, max_restarts=n % 2
+        )
+    cluster.spawns()
+    cluster.buries("actor-1")
+    cluster.buries("actor-3")
+    cluster.says("client-0", control.ReadLog(ticket=1, actor="unknown"))
+    for n in range(3):
+        cluster.registry.end_session(f"client-{n}")
+        cluster.registry.remove_worker(f"worker-{n}", "lost")
+    cluster.registry.end_session("client")
+    registry = cluster.registry
+    for index in (
+        registry._roster.owned,
+        registry._roster.housed,
+        registry._roster.watched,
+        registry._sessions.inside,
+    ):
+        assert held_by(index) == {}
+    assert held_by(registry._sessions.using) == {}
+    assert (len(registry._state.waiting), registry._state.waiting._lines) == (0, {})
+    assert (registry._roster.actors, registry._roster.names, list(registry._sessions)) == (
+        {},
+        {},
+        [],
+    )
+    ledger = registry._fleet.ledger
+    assert (ledger._shelves, ledger._sizes, ledger._memories) == ({}, {}, [])
+    assert (registry._lives._sought._questions, registry._state.restarts._due) == ({}, {})
+    assert registry._state.restarts._begun == {}
+    assert registry._log_asks._asks == {}
+    assert held_by(registry._log_asks._unanswered) == {}
+
+
+# --- a worker and a client that lie ---------------------------------------------------------------
+
+
+def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
+    """Return what a worker may say of an actor that is housed by another."""
+    actor = about.request.actor
+    elsewhere = msgspec.structs.replace(about.location, public_key=b"a liar's")
+    names = {"actor": actor, "name": about.request.name, "job": about.request.job}
+    return [
+        control.Died(obituary=control.Obituary(actor=actor, life=0)),
+        control.Died(obituary=control.Obituary(actor=actor, life=0), lived=about),
+        control.Spawned(location=elsewhere),
+        control.Report(actors=[control.Figures(actor=actor, calls=99)]),
+        control.Output(**names, error=False, text="a lie"),
+        control.LogPiece(ticket=1, text="a lie", offset=0, known=True, ended=True),
+        control.Delegate(actor=actor, key=b"l" * 40),
+        control.MayCall(key=b"l" * 40),
+        msgspec.structs.replace(A_RECORD, **names),
+    ]
+
+
+A_RECORD = control.Logged(
+    logger="root",
+    level=50,
+    level_name="CRITICAL",
+    message="a lie",
+    created=1.0,
+    path="/x.py",
+    line=1,
+    function="f",
+    process=1,
+    process_name="p",
+    thread=1,
+    thread_name="t",
+)
+
+
+@hypothesis.given(st.lists(st.integers(0, 8), min_size=1, max_size=40))
+def test_a_worker_that_lies_of_anothers_actor_changes_nothing(choices: list[int]) -> None:
+    cluster = Cluster()
+    cluster.hello("client")
+    cluster.joins("honest")
+    cluster.has("client", "a")
+    cluster.joins("liar", cpus=0)
+    victim = cluster.living["honest"]["a"]
+    cluster.says("client", control.ReadLog(ticket=5, actor="a"))
+    cluster.said.clear()
+    for choice in choices:
+        cluster.says("liar", lies_of_a_worker(victim)[choice])
+    assert [said for who, said in cluster.said if who != "liar"] == []
+    cluster.says("client", control.Locate(ticket=6, actor="a"))
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location == victim.location
+    cluster.says("client", control.AskStatus(ticket=7))
+    for worker in ("honest", "liar"):
+        cluster.says(worker, control.Report(actors=[]))
+    cluster.says("client", control.Unanswered(calls={}))
+    ((_, status),) = cluster.told(control.Status)
+    assert [(told.worker, len(told.actors)) for told in status.workers] == [
+        ("honest", 1),
+        ("liar", 0),
+    ]
+
+
+def test_a_client_that_lies_about_its_calls_spoils_no_status(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.says("client", control.Unanswered(calls={"a": 2}))
+    for liar in ("one", "two", "three"):
+        cluster.hello(liar)
+        cluster.says(liar, control.Unanswered(calls={"a": control.MOST}))
+    cluster.says("client", control.AskStatus(ticket=1, fresh=False))
+    ((_, status),) = cluster.told(control.Status)
+    ((actor,),) = [worker.actors for worker in status.workers]
+    assert actor.queue == control.MOST
+
+
+def test_a_client_cannot_place_in_the_name_or_the_place_of_another(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.hello("liar")
+    cluster.asks("liar", "a", life=7)
+    ((who, refused),) = cluster.told(control.NotPlaced)
+    assert (who, refused.error) == ("liar", "NotAllowed")
+    cluster.asks("liar", "b", owner="client", job="client", maker="client", key=b"another's")
+    ((_, spawn),) = cluster.to_spawn
+    placed = spawn.request
+    assert (placed.owner, placed.job, placed.maker, placed.key) == ("liar", "liar", "liar", KEY)
+
+
+def test_nobody_is_admitted_as_an_actor_that_is_not_born(cluster: Cluster) -> None:
+    cluster.joins("liar")
+    cluster.asks("client", "a")
+    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
+    assert cluster.registry._admission.role_of(b"l" * 40) is None
+
+
+def test_a_client_whose_key_was_revoked_is_given_no_actor(cluster: Cluster) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.asks("client", "held", name="store", named=True)
+    cluster.registry.list_keys([], [])
+    cluster.now = LEASE_S
+    cluster.registry.renew("client", cluster.now)
+    cluster.registry.expire(cluster.now)
+    cluster.asks("client", "a")
+    cluster.joins("worker")
+    assert {refusal.error for _, refusal in cluster.told(control.NotPlaced)} == {"NotAllowed"}
+    assert cluster.to_spawn == []
+
+
+def test_who_let_a_delegate_in_is_told_when_its_client_is_taken_off_the_list(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.joins("other", cpus=0)
+    cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
+    cluster.says("other", control.MayCall(key=b"d" * 40))
+    assert cluster.told(control.Caller)[-1][1].admitted
+    cluster.registry.list_keys([], [])
+    taken_back = control.Caller(key=b"d" * 40, admitted=False)
+    assert cluster.told(control.Caller) == [("other", taken_back)]
+
+
+def test_nothing_is_kept_of_workers_that_asked_about_keys_and_went(cluster: Cluster) -> None:
+    cluster.registry._state.learns_until = LEASE_S
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
+    for n in range(5):
+        cluster.joins(f"guest-{n}", cpus=0)
+        cluster.says(f"guest-{n}", control.MayCall(key=b"d" * 40))
+        cluster.says(f"guest-{n}", control.MayCall(key=b"unknown".ljust(40)))
+        cluster.registry.remove_worker(f"guest-{n}", "stopped")
+    assert held_by(cluster.registry._admission._told) == {}
+    assert held_by(cluster.registry._callers._sought) == {}
+
+
+def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Cluster) -> None:
+    cluster.joins("liar")
+    cluster.has("client", "a")
+    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
+    assert cluster.registry._admission.role_of(b"l" * 40) == "client"
+    cluster.registry.list_keys([], [])
+    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
+    assert cluster.registry._admission.role_of(b"l" * 40) is None

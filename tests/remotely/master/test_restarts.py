@@ -1,0 +1,156 @@
+"""An actor that dies is there again, for everybody who holds a handle of it."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely.api.handle import _remote
+from remotely.client.cluster_actor import ClusterActor
+from tests.clusters import wait_until
+
+
+@remotely.remote_class(max_restarts=2)
+class Keeper:
+    def __init__(self, start: Any = 0) -> None:
+        self.count = start
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def add(self) -> Any:
+        self.count = self.count + 1
+        return self.count
+
+
+@remotely.remote_class
+class Borrower:
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+
+    def pid_of_keeper(self) -> int:
+        return self.keeper.pid()
+
+    def add(self) -> Any:
+        return self.keeper.add()
+
+
+def survived(pid: Callable[[], int]) -> int:
+    """Return the pid of an actor that has just been killed; a call under way may be told."""
+    for _ in range(3):
+        try:
+            return pid()
+        except (remotely.ActorDied, remotely.WorkerLost):
+            pass
+    return pid()
+
+
+def test_a_borrowed_handle_follows_its_actor_through_its_lives(cluster: str) -> None:
+    keeper = Keeper()
+    borrower = Borrower(keeper)
+    pids = [borrower.pid_of_keeper()]
+
+    for _ in range(2):
+        os.kill(pids[-1], signal.SIGKILL)
+        pids.append(survived(borrower.pid_of_keeper))
+        assert borrower.add() == 1
+        assert keeper.add() == 2
+
+    assert len(set(pids)) == 3
+    os.kill(pids[-1], signal.SIGKILL)
+    with pytest.raises(remotely.ActorDied):
+        survived(borrower.pid_of_keeper)
+
+
+def test_a_detached_actor_is_restarted_when_its_maker_has_gone(
+    started: Any, nothing_left: None
+) -> None:
+    start = np.arange(100_000.0)
+    remotely.connect(started.address, key=started.key)
+    pid = remotely.options(Keeper, name="store", detached=True)(start).pid()
+    remotely.shutdown()
+
+    remotely.connect(started.address, key=started.key)
+    found = remotely.get_actor("store")
+    for _ in range(2):
+        os.kill(pid, signal.SIGKILL)
+        reborn = survived(found.pid)
+        assert reborn != pid
+        assert np.array_equal(found.add(), start + 1)
+        assert np.array_equal(remotely.get_actor("store").add(), start + 2)
+        pid = reborn
+
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(remotely.ActorDied):
+        survived(found.pid)
+    wait_until(lambda: not recipes(), "the end of what it was made from")
+
+
+def test_a_detached_actor_that_is_closed_is_not_restarted(started: Any, nothing_left: None) -> None:
+    remotely.connect(started.address, key=started.key)
+    keeper = remotely.options(Keeper, name="closed", detached=True)()
+    pid = keeper.pid()
+    os.kill(pid, signal.SIGKILL)
+    assert survived(keeper.pid) != pid
+
+    remotely.close(keeper)
+
+    with pytest.raises(NameError):
+        remotely.get_actor("closed")
+    wait_until(lambda: not recipes(), "the end of what it was made from")
+
+
+def test_a_constructor_that_fails_in_the_next_life_is_the_end(
+    started: Any, nothing_left: None, tmp_path: Any
+) -> None:
+    @remotely.remote_class(max_restarts=5)
+    class Once:
+        def __init__(self) -> None:
+            (tmp_path / "made").mkdir()
+
+        def pid(self) -> int:
+            return os.getpid()
+
+    remotely.connect(started.address, key=started.key)
+    once = remotely.options(Once, detached=True)()
+    os.kill(once.pid(), signal.SIGKILL)
+
+    with pytest.raises(remotely.ActorDied, match="FileExistsError"):
+        survived(once.pid)
+
+
+def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are_told(
+    here: None,
+) -> None:
+    keeper = remotely.options(Keeper, cpus=16)()
+    pid = keeper.pid()
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(remotely.options(Keeper, cpus=1))
+        wait_until(lambda: remotely.status().waiting == 1, "who waits for its room")
+        os.kill(pid, signal.SIGKILL)
+        taker = other.result()
+        call = pool.submit(keeper.pid)
+        wait_until(lambda: remotely.status().waiting == 1, "its next life waits for room")
+
+        remotely.kill(keeper)
+        remote = cast(ClusterActor, _remote(keeper))
+        assert remote.gone  # who killed it was told, and did not give up waiting
+
+        with pytest.raises(remotely.ActorDied):
+            call.result()
+    with pytest.raises(remotely.ActorDied):
+        keeper.pid()
+    assert remotely.status().waiting == 0
+    assert taker.add() == 1
+
+
+def recipes() -> list[Path]:
+    """Return what workers keep for the next lives of actors."""
+    return list(Path(tempfile.gettempdir()).glob("remotely-*/recipes/*"))

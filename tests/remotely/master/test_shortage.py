@@ -1,0 +1,66 @@
+"""Who is refused or waits is told what is asked, what is free, who has the rest, and a way out."""
+
+from remotely.master.shortage import Holder, way_out, why_never_together, why_waiting
+from remotely.protocol.resources import Resources
+
+ONE = Resources(1)
+NONE = Resources(0)
+
+
+def test_a_wait_names_what_is_asked_what_is_free_and_who_has_the_rest() -> None:
+    holders = [Holder("Counter-1", ONE, ""), Holder("Big-1", Resources(0.5, 1), "of pid 7 on m1")]
+    why = why_waiting("Counter", ONE, NONE, holders, 0, Resources(2))
+    assert why.startswith(
+        "Counter asks for 1 CPU; the most that a machine has free is 0 CPUs. Counter-1 (1 CPU) and "
+        "Big-1 (0.5 CPUs and 1 GPU, of pid 7 on m1) have the rest. Close an actor"
+    )
+
+
+def test_of_many_holders_a_few_are_named_and_the_others_counted() -> None:
+    holders = [Holder(f"A-{n}", ONE, "") for n in (1, 2, 3)]
+    why = why_waiting("A", ONE, NONE, holders, 5, None)
+    assert "A-1 (1 CPU), A-2 (1 CPU), A-3 (1 CPU) and 5 more have the rest" in why
+    assert "A-1 (1 CPU) has the rest" in why_waiting("A", ONE, NONE, holders[:1], 0, None)
+
+
+def test_the_way_out_is_that_of_the_cluster() -> None:
+    """A script's own takes more CPUs than it has cores; a machine can join a started one."""
+    own = why_waiting("A", ONE, NONE, [], 0, Resources(2))
+    assert "remotely.connect(cpus=3)" in own
+    assert "remotely join" not in own
+    started = why_waiting("A", ONE, NONE, [], 0, None)
+    assert "remotely join" in started
+    assert "connect(" not in started
+
+
+def test_a_name_that_is_bound_again_and_a_notebooks_outputs_are_said_to_keep_actors() -> None:
+    why = why_waiting("A", ONE, NONE, [], 0, None)
+    assert "`a = A()` makes the new actor before it lets go of the old one" in why
+    assert "Out[n]" in why
+
+
+def test_gpus_and_memory_are_told_if_they_are_asked_for() -> None:
+    asked = Resources(1, 1, 1 << 30)
+    why = why_waiting("A", asked, Resources(4, 0, 1 << 29), [], 0, Resources(4, 1, 1 << 30))
+    assert "asks for 1 CPU, 1 GPU and 1 GiB; the most that a machine has free is" in why
+    assert "4 CPUs and 512 MiB" in why
+    assert "connect(" not in why  # more CPUs would not help
+
+
+def test_what_is_reserved_beyond_what_there_is_is_not_told_as_less_than_nothing() -> None:
+    assert "is 0 CPUs" in why_waiting("A", ONE, Resources(-1, -1, -5), [], 0, None)
+
+
+def test_a_group_that_can_never_live_at_once_is_told_how_many_cpus_it_takes() -> None:
+    why = why_never_together("Counter", 8, ONE, Resources(2, 0, 1 << 30))
+    assert why is not None
+    assert why.startswith("8 actors of Counter ask for 8 CPUs; this cluster has 2 CPUs in all. ")
+    assert "remotely.connect(cpus=8)" in why
+    assert why_never_together("Counter", 2, ONE, Resources(2)) is None
+    assert why_never_together("Counter", 20, Resources(0.1), Resources(2)) is None
+    assert why_never_together("Counter", 1, Resources(9), Resources(2)) is None  # the ledger's part
+
+
+def test_gpus_that_are_not_there_are_no_matter_of_a_number_in_connect() -> None:
+    assert "connect(cpus=" not in way_out(Resources(1, 2), Resources(4))
+    assert "connect(cpus=5)" in way_out(Resources(4.5), Resources(4))

@@ -1,0 +1,115 @@
+"""Words of another library, and slips of the fingers: each error says what to write here."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely.api import connection
+
+
+@remotely.remote_class
+class Counter:
+    def add(self, n: int) -> int:
+        return n + 1
+
+
+@remotely.remote_class
+class Wrapper:
+    """It has one of the words itself, and is asked for the other."""
+
+    options = ("fast",)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "remote":
+            return "control"
+        raise AttributeError(name)
+
+
+@remotely.remote_class
+class Slotted:
+    __slots__ = ("count",)
+
+
+@pytest.fixture(params=["cluster", "local"])
+def place(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+) -> Iterator[None]:
+    if request.param == "local":
+        monkeypatch.setenv("REMOTELY_LOCAL", "1")
+    remotely.connect(cpus=4)
+    yield
+    remotely.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [("remote", r"Counter\(\.\.\.\)"), ("options", r"remotely\.options\(Counter, cpus=2\)")],
+)
+def test_a_class_says_what_to_write_for_words_of_ray(word: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"class Counter has no '{word}': .*{instead}"):
+        getattr(Counter, word)
+    assert not hasattr(Counter, word)
+
+
+def test_a_method_says_what_to_write_for_words_of_ray(place: None) -> None:
+    counter: Any = Counter()
+    with pytest.raises(AttributeError, match=r"add\(\.\.\.\) waits .* add\.submit\(\.\.\.\)"):
+        counter.add.remote(1)
+    with pytest.raises(AttributeError, match=r"remotely\.options\(Actor"):
+        counter.add.options(num_returns=2)
+    with pytest.raises(AttributeError, match="the method add has no attribute 'bind'"):
+        counter.add.bind(1)
+    with pytest.raises(AttributeError, match="has no 'remote'"):
+        counter.remote()
+    assert not {"remote", "options"} & set(dir(counter))
+
+
+def test_a_class_that_has_such_a_word_keeps_it(place: None) -> None:
+    assert Wrapper.options == ("fast",)
+    wrapper: Any = Wrapper()
+    assert wrapper.options == ("fast",)
+    assert wrapper.remote == "control"
+    slotted: Any = Slotted()
+    with pytest.raises(AttributeError, match="no attribute 'remote'"):
+        slotted.remote = 1
+
+
+def test_an_unknown_parameter_is_told_with_the_nearest() -> None:
+    connect: Any = remotely.connect
+    with pytest.raises(TypeError, match=r"connect\(\) has no parameter 'cpu'; did you mean"):
+        connect(cpu=3)
+    with pytest.raises(TypeError, match=r"no parameter 'zzz'; there are address, key, cpus"):
+        connect(zzz=3)
+    close: Any = remotely.close
+    with pytest.raises(TypeError, match="did you mean 'grace_s'"):
+        close(None, grace=1)
+
+
+loose: Any = remotely  # what a type checker would have told
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "why"),
+    [
+        (lambda: loose.connect(5), TypeError, "address=5: it is to be a string"),
+        (lambda: loose.connect(key=5), TypeError, "key=5: it is to be a path"),
+        (lambda: loose.connect(cpus="2"), ValueError, "cpus='2': it is to be a number"),
+        (lambda: loose.connect(cpus=-1), ValueError, "cpus=-1: it is to be a number from 0 up"),
+        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: it is to be how many, or which"),
+        (lambda: loose.connect(patience_s=-1), ValueError, "patience_s=-1: it is to be"),
+        (lambda: loose.connect(show_output="no"), TypeError, "it is to be True or False"),
+        (lambda: loose.group(Counter, "2"), ValueError, "count='2': it is to be a whole number"),
+        (lambda: loose.group(Counter, 0), ValueError, "count=0: .* a whole number from 1 up"),
+        (lambda: loose.get_actor(5), TypeError, "name=5: it is to be a string"),
+        (lambda: loose.close(None, grace_s="x"), ValueError, "grace_s=.x.: it is to be"),
+        (lambda: loose.idempotent(retry=1), TypeError, "did you mean 'retries'"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_meant_is_refused_before_anything_starts(
+    nothing_left: None, mistake: Any, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        mistake()
+    assert not connection.is_connected()

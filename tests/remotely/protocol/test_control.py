@@ -1,0 +1,246 @@
+"""Every control message survives its way, and is taken from the role that may say it alone."""
+
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remotely.errors import RemotelyError, VersionMismatch, WireError
+from remotely.protocol import control
+
+UNIONS: dict[str, Any] = {
+    **{f"to the master from a {role}": union for role, union in control.ToMaster.items()},
+    **{f"from the master to a {role}": union for role, union in control.FromMaster.items()},
+    "to an actor": control.ToActor,
+    "from a client to an actor": control.FromClient,
+    "from an actor": control.FromActor,
+    "to the zygote": control.ToZygote,
+    "from the zygote": control.FromZygote,
+}
+READERS = {way: control.Reader(union) for way, union in UNIONS.items()}
+
+
+def members(way: str) -> set[type[msgspec.Struct]]:
+    return set(typing.get_args(UNIONS[way]) or [UNIONS[way]])
+
+
+EVERY = sorted(set().union(*map(members, UNIONS)), key=lambda kind: kind.__name__)
+ROWS = [(way, kind) for way in UNIONS for kind in sorted(members(way), key=lambda k: k.__name__)]
+
+PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    bytes: st.binary(max_size=8),
+    bool: st.booleans(),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),  # one is not equal to itself
+    type(None): st.none(),
+}
+NUMBERS: dict[Any, Callable[[Any, Any], st.SearchStrategy[Any]]] = {
+    int: st.integers,
+    float: st.floats,
+}
+
+
+@cache
+def made(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
+    """Return messages of this kind with values of all their fields, defaults or not."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return st.fixed_dictionaries({name: values(hint) for name, hint in hints.items()}).map(
+        lambda fields: kind(**fields)
+    )
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        kind, bounds = arguments
+        if kind is str:
+            return st.from_regex(bounds.pattern, fullmatch=True)
+        return NUMBERS[kind](bounds.ge, bounds.le)
+    if origin is list:
+        return st.lists(values(arguments[0]), max_size=2)
+    if origin is dict:
+        return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=2)
+    if arguments:
+        return st.one_of(*map(values, arguments))
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return made(hint)
+    return PLAIN[hint]
+
+
+def accepts(way: str, data: bytes) -> bool:
+    try:
+        READERS[way].read(data)
+    except WireError:
+        return False
+    return True
+
+
+messages = st.sampled_from(EVERY).flatmap(made)
+
+
+# --- what is sent arrives -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("way", "kind"), ROWS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_every_message_of_a_direction_arrives_as_it_was_sent(
+    way: str, kind: type[msgspec.Struct], data: st.DataObject
+) -> None:
+    message = data.draw(made(kind))
+    assert READERS[way].read(control.write(message)) == message
+
+
+@given(messages)
+def test_a_message_may_come_from_the_frame_of_a_socket(message: msgspec.Struct) -> None:
+    way = next(way for way in UNIONS if type(message) in members(way))
+    assert READERS[way].read(memoryview(control.write(message))) == message
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_a_message_of_another_direction_is_refused(
+    kind: type[msgspec.Struct], data: st.DataObject
+) -> None:
+    sent = control.write(data.draw(made(kind)))
+    assert {way for way in UNIONS if accepts(way, sent)} == {
+        way for way in UNIONS if kind in members(way)
+    }
+
+
+def test_a_client_cannot_pose_as_a_worker_nor_a_worker_as_a_client() -> None:
+    to_master = {role: members(f"to the master from a {role}") for role in control.ToMaster}
+    assert to_master["client"] & to_master["worker"] == {control.Beat}
+
+
+def test_what_moves_a_worker_to_start_or_end_something_comes_from_the_master_alone() -> None:
+    for way in UNIONS:
+        if way not in ("from the master to a worker", "to an actor"):
+            assert not members(way) & {control.Spawn, control.Leave, control.Registered}
+
+
+# --- what must be refused -------------------------------------------------------------------------
+
+
+def numbers(kind: type[msgspec.Struct]) -> list[str]:
+    """Return the names of the fields that are numbers, bounded or not."""
+    hints = typing.get_type_hints(kind)
+    return [name for name, hint in hints.items() if hint in (int, float)]
+
+
+TO_MASTER: list[type[msgspec.Struct]] = sorted(
+    {kind for role in control.ToMaster for kind in members(f"to the master from a {role}")}
+    | members("from an actor")
+    | {control.Request, control.Location, control.ActorStatus, control.Figures, control.Obituary},
+    key=lambda kind: kind.__name__,
+)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TO_MASTER if numbers(kind)])
+@settings(max_examples=1)
+@given(data=st.data())
+def test_a_number_that_nobody_has_is_refused_in_every_field(
+    kind: type[msgspec.Struct], data: st.DataObject
+) -> None:
+    """An infinity among the CPUs once left the master unable to answer any status."""
+    good = msgspec.to_builtins(data.draw(made(kind)))
+    for name in numbers(kind):
+        for wrong in (float("inf"), float("nan"), -2, 1 << 63):
+            bad = msgspec.msgpack.encode({**good, name: wrong})
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.msgpack.decode(bad, type=kind)
+
+
+@pytest.mark.parametrize("wrong", ["", "..", "../x", "a/b", "a\0", "a\n", "é", "a" * 65])
+def test_an_actors_id_is_one_that_a_file_may_have(wrong: str) -> None:
+    end = {"type": "End", "actor": wrong, "grace_s": 1.0}
+    with pytest.raises(msgspec.ValidationError, match="actor"):
+        msgspec.convert(end, control.End)
+
+
+@pytest.mark.parametrize("way", UNIONS)
+def test_an_empty_message_is_refused(way: str) -> None:
+    with pytest.raises(WireError, match="empty"):
+        READERS[way].read(b"")
+
+
+@pytest.mark.parametrize("version", [0, control.VERSION + 1, 255])
+def test_another_version_is_refused_with_what_to_do(version: int) -> None:
+    sent = bytes([version]) + control.write(control.Beat())[1:]
+    with pytest.raises(VersionMismatch, match=f"version {version} .* install the same version"):
+        READERS["to the master from a client"].read(sent)
+
+
+def test_another_version_is_told_even_if_nothing_else_can_be_read() -> None:
+    with pytest.raises(VersionMismatch):
+        READERS["to the master from a client"].read(bytes([control.VERSION + 1]) + b"\xc1\xff")
+
+
+def test_a_field_of_the_wrong_type_is_named() -> None:
+    sent = bytes([control.VERSION]) + msgspec.msgpack.encode(
+        {"type": "End", "actor": 7, "grace_s": 1.0}
+    )
+    with pytest.raises(WireError, match=r"\$\.actor"):
+        READERS["to the master from a client"].read(sent)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"\x91" * 100_000, id="lists in lists in lists"),
+        pytest.param(b"\x81\xa4type" * 50_000, id="maps in maps in maps"),
+        pytest.param(
+            b"\x82\xa4type\xa8Register\xa3old" + b"\x91" * 100_000 + b"\xc0",
+            id="lists in lists where a field is not known",
+        ),
+        pytest.param(b"\xdd\xff\xff\xff\xff", id="a list of four thousand million"),
+        pytest.param(b"\xdb\xff\xff\xff\xff", id="a string of four gigabytes"),
+        pytest.param(b"\x82\xa4type\xa3End\xa5actor\xa1\xff", id="a string that is no text"),
+        pytest.param(b"\xc7\x08\x05abcdefgh", id="an extension type"),
+        pytest.param(b"\xd6\xff\xff\xff\xff\xff", id="a timestamp"),
+        pytest.param(b"\xc1", id="the byte that msgpack never uses"),
+        pytest.param(b"\x81\xa4type\xa5Tick\0", id="a tag that is nearly one"),
+        pytest.param(b"\x81\xa4type\xa4Beat" + b"\0", id="a byte too many"),
+    ],
+)
+@pytest.mark.parametrize("way", UNIONS)
+def test_hostile_bytes_are_a_wire_error(way: str, body: bytes) -> None:
+    with pytest.raises(WireError):
+        READERS[way].read(bytes([control.VERSION]) + body)
+
+
+@given(st.sampled_from(list(UNIONS)), st.binary(max_size=64))
+def test_any_bytes_at_all_are_a_message_or_an_error_of_ours(way: str, data: bytes) -> None:
+    for sent in (data, bytes([control.VERSION]) + data):
+        try:
+            assert type(READERS[way].read(sent)) in members(way)
+        except (WireError, VersionMismatch):
+            pass
+
+
+@given(messages, st.data())
+def test_a_damaged_message_is_a_message_or_an_error_of_ours(
+    message: msgspec.Struct, data: st.DataObject
+) -> None:
+    sent = bytearray(control.write(message))
+    for _ in range(data.draw(st.integers(1, 4), "damages")):
+        place = data.draw(st.integers(0, len(sent)), "place")
+        match data.draw(st.sampled_from(["cut", "grow", "change"]), "damage"):
+            case "cut":
+                del sent[place:]
+            case "grow":
+                sent[place:place] = data.draw(st.binary(min_size=1, max_size=9), "grown by")
+            case _ if place < len(sent):
+                sent[place] = data.draw(st.integers(0, 255), "changed to")
+    for way, reader in READERS.items():
+        try:
+            assert type(reader.read(bytes(sent))) in members(way)
+        except RemotelyError:
+            pass

@@ -1,0 +1,102 @@
+"""Leases end in order, once, and only by the time that is handed in."""
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from remotely.protocol import lease
+from remotely.protocol.lease import Leases
+
+
+def test_a_lease_ends_when_its_time_is_up_and_not_before() -> None:
+    leases = Leases(10)
+    leases.renew("worker", now=5)
+    assert leases.expired(14.9) == []
+    assert leases.expired(15) == ["worker"]
+    assert "worker" not in leases
+
+
+def test_an_ended_lease_is_told_once() -> None:
+    leases = Leases(10)
+    leases.renew("worker", now=0)
+    assert leases.expired(100) == ["worker"]
+    assert leases.expired(100) == []
+
+
+def test_a_renewed_lease_lasts_from_its_renewal() -> None:
+    leases = Leases(10)
+    leases.renew("early", now=0)
+    leases.renew("late", now=1)
+    leases.renew("early", now=5)
+    assert leases.next_deadline() == 11
+    assert leases.expired(14) == ["late"]
+    assert leases.expired(15) == ["early"]
+
+
+def test_ending_a_lease_early_is_not_told_and_may_be_done_twice() -> None:
+    leases = Leases(10)
+    leases.renew("client", now=0)
+    leases.end("client")
+    leases.end("client")
+    assert leases.expired(100) == []
+    assert leases.next_deadline() is None
+
+
+def test_who_never_had_a_lease_never_loses_it() -> None:
+    assert Leases().expired(1e9) == []
+    assert len(Leases()) == 0
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["renew", "end", "expired"]),
+        st.sampled_from("abcde"),
+        st.integers(0, 7),
+    ),
+    max_size=60,
+)
+
+
+@hypothesis.given(steps)
+def test_any_order_of_events_gives_what_a_plain_table_of_deadlines_gives(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    leases, now = Leases(10), 0
+    table: dict[str, float] = {}
+    for step, holder, pause in steps:
+        now += pause
+        if step == "renew":
+            leases.renew(holder, now)
+            table[holder] = now + 10
+        elif step == "end":
+            leases.end(holder)
+            table.pop(holder, None)
+        else:
+            ended = leases.expired(now)
+            deadlines = [table[name] for name in ended]
+            assert deadlines == sorted(deadlines)
+            assert set(ended) == {name for name, deadline in table.items() if deadline <= now}
+            for name in ended:
+                del table[name]
+        assert leases.next_deadline() == min(table.values(), default=None)
+        assert len(leases) == len(table)
+
+
+@pytest.mark.parametrize("time", lease.TIMES, ids=lambda time: time.name)
+def test_every_time_of_the_table_is_the_constant_of_that_name_and_has_a_reason(
+    time: lease.Time,
+) -> None:
+    assert getattr(lease, time.name) == time.seconds > 0
+    assert time.reason
+
+
+def test_the_table_names_every_constant() -> None:
+    constants = {name for name in vars(lease) if name.endswith("_S")}
+    assert constants == {time.name for time in lease.TIMES}
+
+
+def test_the_times_fit_each_other() -> None:
+    assert 4 * lease.BEAT_EVERY_S < lease.LEASE_S, "four beats may be lost"
+    assert lease.HEARTBEAT_IVL_S * 2 < lease.HEARTBEAT_TIMEOUT_S < lease.LEASE_S
+    assert lease.TICK_EVERY_S <= lease.BEAT_EVERY_S
+    assert lease.HEARTBEAT_TIMEOUT_S < 65, "libzmq keeps it as a 16-bit number of tenths"

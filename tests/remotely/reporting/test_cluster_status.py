@@ -1,0 +1,30 @@
+"""What a status tells people, of clusters that a test makes up."""
+
+from remotely.protocol import control
+from remotely.reporting.cluster_status import status_facts, tables
+
+GIB = 1 << 30
+
+
+def worker(name: str, host: str, free_memory: int) -> control.WorkerStatus:
+    return control.WorkerStatus(
+        worker=name,
+        machine=f"machine of {host}",
+        host=host,
+        address="",
+        python="3.11",
+        cpus=2,
+        gpus=0,
+        memory=8 * GIB,
+        free_cpus=1,
+        free_gpus=0,
+        free_memory=free_memory,
+        actors=[],
+    )
+
+
+def test_two_workers_of_one_machine_have_its_memory_once() -> None:
+    workers = [worker("a", "h1", 7 * GIB), worker("b", "h1", 6 * GIB), worker("c", "h2", 8 * GIB)]
+    found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
+    head, *_ = tables(status_facts(found, "here"), now=0).splitlines()
+    assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13.0 GiB of 16.0 GiB")

@@ -1,0 +1,310 @@
+"""What each file may import and call, as its syntax tells."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "remotely"
+FILES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+# What happens in these depends on what they are handed, and on nothing else.
+PURE = (
+    "errors",
+    *(file for file in FILES if file.startswith("protocol.")),
+    *(file for file in FILES if file.startswith("reporting.")),
+    *(
+        file
+        for file in FILES
+        if file.startswith("master.") and file not in ("master.master", "master.__main__")
+    ),
+    "values.codec",
+    "values.culprit",
+    "values.error_copy",
+    "values.blocks",
+    "objects.batching",
+    "futures.unretrieved",
+)
+IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
+
+# Beyond the pure files, these are reached from them: by_value looks at files, to learn where a
+# module lies.
+REACHED = {"values.by_value"}
+
+# The one unpickle site: codec.decode.
+LOADERS = {"loads", "load", "Unpickler"}
+PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
+
+# The wall's clock jumps.  Where it is read for people, who compare it with a watch:
+WALL_CLOCK_FOR_PEOPLE = {
+    ("worker.nursery", "time.time"),  # since when an actor lives, in `remotely status`
+    ("cli", "time.time"),  # and how long ago that is
+}
+WALL_CLOCKS = {
+    "time.time",
+    "time.time_ns",
+    "time.localtime",
+    "time.gmtime",
+    "time.ctime",
+    "time.strftime",
+    "datetime.now",
+    "datetime.datetime.now",
+    "datetime.datetime.utcnow",
+    "datetime.date.today",
+}
+
+STDLIB_AND_CORE = sys.stdlib_module_names | {
+    "remotely",
+    "click",
+    "cloudpickle",
+    "msgspec",
+    "psutil",
+    "threadpoolctl",
+    "zmq",
+}
+
+
+@cache
+def tree_of(stem: str) -> ast.Module:
+    return ast.parse(FILES[stem].read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names of all modules imported anywhere in the tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports here are absolute"
+            module = node.module or ""
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def at_import(tree: ast.Module) -> ast.Module:
+    """Return the tree without the bodies of its functions: what runs when it is imported."""
+
+    class Drop(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+    kept: ast.Module = Drop().visit(ast.parse(ast.unparse(tree)))
+    return kept
+
+
+def ours(tree: ast.AST) -> set[str]:
+    """Return the files of `remotely` that the tree imports."""
+    names = {name.removeprefix("remotely.") for name in imports(tree) if name != "remotely"}
+    return names & FILES.keys()
+
+
+def roots(tree: ast.AST) -> set[str]:
+    return {name.partition(".")[0] for name in imports(tree)}
+
+
+def dotted(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{dotted(value)}.{name}"
+    return "?"
+
+
+def run(script: str) -> str:
+    """Run a script in a fresh interpreter and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+# --- pure files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stem", PURE)
+def test_a_pure_file_imports_nothing_that_acts(stem: str) -> None:
+    assert not roots(tree_of(stem)) & IMPURE
+
+
+@pytest.mark.parametrize("stem", PURE)
+def test_a_pure_file_reaches_none_that_acts(stem: str) -> None:
+    reached: set[str] = set()
+    todo = {stem}
+    while todo:
+        file = todo.pop()
+        reached.add(file)
+        todo |= ours(tree_of(file)) - reached
+    assert reached <= {*PURE, *REACHED}
+    assert not set().union(*(roots(tree_of(file)) for file in reached)) & IMPURE
+
+
+@pytest.mark.parametrize("stem", PURE)
+def test_a_pure_file_opens_no_file(stem: str) -> None:
+    calls = [node for node in ast.walk(tree_of(stem)) if isinstance(node, ast.Call)]
+    assert not {dotted(call.func) for call in calls} & {"open", "io.open", "print", "input"}
+
+
+# --- one unpickle site ----------------------------------------------------------------------------
+
+
+def unpicklers(tree: ast.AST) -> Iterator[str]:
+    """Yield every mention of what unpickles, called or not, by whatever name it is imported."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] in PICKLES:
+                    names[alias.asname or alias.name] = alias.name
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PICKLES:
+            yield from (f"{node.module}.{a.name}" for a in node.names if a.name in {*LOADERS, "*"})
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in LOADERS:
+            module = dotted(node.value)
+            if module in names:
+                yield f"{names[module]}.{node.attr}"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("recv_pyobj"):
+            yield f"zmq's {node.attr}"
+
+
+def test_the_code_unpickles_in_one_place() -> None:
+    found = [(stem, name) for stem in FILES for name in unpicklers(tree_of(stem))]
+    assert found == [("values.codec", "pickle.loads")]
+
+
+def test_only_the_codec_knows_of_pickle() -> None:
+    knowing = {(stem, name) for stem in FILES for name in roots(tree_of(stem)) & PICKLES}
+    assert knowing == {
+        ("values.codec", "pickle"),
+        ("values.codec", "cloudpickle"),
+        ("values.sources", "marshal"),  # to write what Python itself reads, as it does .pyc files
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle as p; p.loads(b'')",
+        "from cloudpickle import loads as innocent",
+        "import pickle\nread = pickle.Unpickler",
+        "import _pickle; _pickle.load(file)",
+        "socket.recv_pyobj()",
+    ],
+)
+def test_this_lint_finds_other_ways_to_unpickle(line: str) -> None:
+    assert list(unpicklers(ast.parse(line)))
+
+
+def test_nothing_here_runs_text_as_code() -> None:
+    for stem in FILES:
+        calls = [node for node in ast.walk(tree_of(stem)) if isinstance(node, ast.Call)]
+        assert not {dotted(call.func) for call in calls} & {"eval", "exec", "compile"}, stem
+
+
+# --- layers and dependencies ----------------------------------------------------------------------
+
+
+def test_imports_between_packages_go_one_way() -> None:
+    """The order is data: `[tool.importlinter]` in pyproject.toml."""
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-logo"],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("stem", FILES)
+def test_importing_a_file_needs_what_every_install_has(stem: str) -> None:
+    assert roots(at_import(tree_of(stem))) <= STDLIB_AND_CORE
+
+
+@pytest.mark.parametrize(
+    "stem",
+    ["api.handle", "api.remote_class", "engine", "engines.in_process", "futures.future"],
+)
+def test_what_users_hold_knows_nothing_of_zeromq(stem: str) -> None:
+    assert "zmq" not in roots(tree_of(stem))
+    packages = {file.partition(".")[0] for file in ours(at_import(tree_of(stem)))}
+    assert not packages & {"client", "transport", "master", "worker"}
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "master.master",
+        "worker.worker",
+        "actor.zygote",
+        *(file for file in FILES if file.startswith("transport.")),
+    ],
+)
+def test_the_daemons_never_see_a_class(stem: str) -> None:
+    reached = ours(at_import(tree_of(stem)))
+    assert not reached & {"values.codec", "api.remote_class", "api.handle"}
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def clocks(tree: ast.AST) -> set[str]:
+    for node in ast.walk(tree):
+        assert not (isinstance(node, ast.ImportFrom) and node.module == "time"), (
+            "import the module: time.monotonic() tells the reader which clock it is"
+        )
+    mentioned = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return mentioned & WALL_CLOCKS
+
+
+def test_the_wall_clock_is_read_for_people_alone() -> None:
+    assert {(stem, name) for stem in FILES for name in clocks(tree_of(stem))} == (
+        WALL_CLOCK_FOR_PEOPLE
+    )
+
+
+# --- what importing does --------------------------------------------------------------------------
+
+
+def test_importing_remotely_loads_nothing_heavy() -> None:
+    loaded = run(
+        "import sys, remotely\n"
+        "heavy = {'torch', 'gymnasium', 'ale_py', 'cv2', 'numpy', 'matplotlib', 'zmq',"
+        " 'remotely_rl'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    assert loaded == "[]"
+
+
+def test_importing_remotely_starts_nothing_and_opens_nothing() -> None:
+    difference = run(
+        "import os, threading, psutil\n"
+        "me = psutil.Process()\n"
+        "before = (os.getcwd(), me.num_fds(), me.num_threads(), threading.active_count())\n"
+        "import remotely\n"
+        "after = (os.getcwd(), me.num_fds(), me.num_threads(), threading.active_count())\n"
+        "print(before == after or (before, after))\n"
+        "print(me.children())\n"
+    )
+    assert difference == "True\n[]"
+
+
+def test_a_local_run_needs_no_zeromq() -> None:
+    printed = run(
+        "import os, sys\n"
+        "os.environ['REMOTELY_LOCAL'] = '1'\n"
+        "import remotely\n"
+        "@remotely.remote_class\n"
+        "class Adder:\n"
+        "    def add(self, a, b): return a + b\n"
+        "print(Adder().add(1, 2), 'zmq' in sys.modules)"
+    )
+    assert printed == "3 False"

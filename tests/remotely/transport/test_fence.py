@@ -1,0 +1,116 @@
+"""An actor whose worker is cut off from its master serves nobody any more, and ends."""
+
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from remotely.protocol.lease import FENCE_S
+from remotely.transport import fence as fence_module
+from remotely.transport.fence import PROBE_BEFORE_S, Fence, Probe, WorkersFence, now
+from tests.clusters import free_port
+
+
+@pytest.fixture
+def fence(tmp_path: Path) -> Fence:
+    return Fence(tmp_path, make=True)
+
+
+def test_without_a_lease_it_never_passes(fence: Fence) -> None:
+    assert not fence.has_passed
+    assert not fence.look()
+
+
+def test_an_actor_sees_at_once_what_its_worker_writes(fence: Fence, tmp_path: Path) -> None:
+    of_the_actor = Fence(tmp_path)
+    at = now()
+    fence.move(at - 1)
+    assert of_the_actor.has_passed
+    fence.move(at + 60)
+    assert of_the_actor.moment == at + 60
+    assert not of_the_actor.has_passed
+
+
+def test_one_look_after_it_passed_ends_nobody_since_a_machine_may_have_been_paused(
+    fence: Fence,
+) -> None:
+    fence.move(0.0)
+    assert not fence.look()
+    fence.move(now() + 60)
+    assert not fence.look()
+    fence.move(0.0)
+    assert not fence.look()
+    assert fence.look()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here counts suspends")
+def test_the_time_of_a_suspend_counts(fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {time.CLOCK_MONOTONIC: 100.0, time.CLOCK_BOOTTIME: 100.0}
+    monkeypatch.setattr(fence_module, "time", SimpleNamespace(clock_gettime=clocks.get))
+    fence.move(now() + FENCE_S)
+    assert not fence.has_passed
+    clocks[time.CLOCK_BOOTTIME] += 3600.0
+    assert fence.has_passed
+
+
+def test_two_workers_never_share_one(fence: Fence, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        Fence(tmp_path, make=True)
+
+
+def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
+    assert Probe(("127.0.0.1", free_port())).refused()
+
+
+def test_who_listens_or_is_silent_has_not_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert not Probe(listening.getsockname()).refused()
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
+        socket.create_connection(silent.getsockname()),  # the one that it has room for
+    ):
+        assert not Probe(silent.getsockname()).refused()
+    assert not Probe(("no.such.machine.invalid", 9)).refused()
+
+
+# --- the worker's ---------------------------------------------------------------------------------
+
+
+def test_the_worker_may_serve_for_so_long_after_it_asked_and_no_answer_takes_that_back(
+    tmp_path: Path,
+) -> None:
+    fence = WorkersFence(tmp_path, "tcp://127.0.0.1:9")
+    fence.renew(100.0)
+    assert fence.moment == 100.0 + FENCE_S
+    fence.renew(104.0)
+    assert fence.moment == 104.0 + FENCE_S
+    fence.renew(102.0)
+    assert fence.moment == 104.0 + FENCE_S
+
+
+def test_the_worker_of_an_embedded_cluster_has_no_lease_to_lose(tmp_path: Path) -> None:
+    fence = WorkersFence(tmp_path, "ipc:///tmp/somewhere")
+    fence.renew(100.0)
+    assert fence.moment == float("inf")
+
+
+def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path: Path) -> None:
+    fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{free_port()}")
+    begun = now()
+    for _ in range(3):
+        fence.move(begun + PROBE_BEFORE_S / 2)
+        assert not fence.look()  # asks
+        assert not fence.look()  # hears
+        assert fence.moment >= begun + FENCE_S
+
+
+def test_where_a_master_may_be_and_is_silent_the_actors_of_a_worker_end(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{master.getsockname()[1]}")
+        moment = now() - 0.1
+        fence.move(moment)
+        assert not fence.look()
+        assert fence.look()
+        assert fence.moment == moment

@@ -1,0 +1,128 @@
+"""The line to the master tells a key that is not admitted from a handshake that was cut."""
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from remotely.errors import NotAllowed, RemotelyError
+from remotely.protocol import control
+from remotely.reporting.throttled_log import Complaints
+from remotely.transport import sockets
+from remotely.transport.keys import MasterKey, MemberKey, fresh_keys
+from remotely.transport.loop import Loop
+from remotely.transport.master_link import CUT_AGAIN_S, Link
+
+
+class Place:
+    """An address where a test puts what answers, or cuts, and one client that knocks there."""
+
+    def __init__(self) -> None:
+        self.port = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self.port.getsockname()[1]}"
+        self.loop, self.context = Loop(), sockets.new_context()
+        self.refused: list[RemotelyError] = []
+        self.arrived: list[bytes] = []
+        self.links: list[Link] = []
+
+    def knocks(self, key: MemberKey) -> None:
+        self.links.append(
+            Link(
+                self.loop,
+                self.context,
+                self.address,
+                key,
+                control.Beat,
+                lambda message: None,
+                self.refused.append,
+            )
+        )
+
+    def cuts(self) -> None:
+        """Take a connection, and cut it before it has shaken hands."""
+        self.port.setblocking(False)
+        taken: list[socket.socket] = []
+
+        def take() -> bool:
+            try:
+                taken.append(self.port.accept()[0])
+            except BlockingIOError:
+                return False
+            return True
+
+        self.until(take)
+        taken[0].close()
+
+    def has_master(self, key: MasterKey) -> None:
+        """From now on a master answers here."""
+        self.port.close()
+        door = sockets.Door(self.context, lambda key: "client", Complaints(print))
+        self.loop.watch_socket(door.socket, door.answer)
+        server = sockets.server(self.context, key.pair)
+        self.loop.watch_socket(server, lambda frames: self.arrived.append(frames[1].bytes))
+        sockets.bind(server, self.address)
+
+    def until(self, fact: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not fact():
+            assert time.monotonic() < deadline
+            self.loop.turn(0.01)
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+        self.port.close()
+        self.context.destroy(linger=0)
+        self.loop.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    made.close()
+
+
+def test_a_handshake_that_was_cut_is_tried_again_and_is_no_refusal(place: Place) -> None:
+    """As when the master ends, or a firewall's table is full, in the middle of one."""
+    master, client, _ = fresh_keys()
+    place.knocks(client)
+    place.cuts()
+    place.has_master(master)
+    place.until(lambda: place.arrived)
+    assert place.refused == []
+
+
+def test_handshakes_that_are_cut_now_and_then_are_no_refusal(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client, _ = fresh_keys()
+    place.knocks(client)
+    (link,) = place.links
+    now = 0.0
+    monkeypatch.setattr("remotely.transport.master_link.time.monotonic", lambda: now)
+
+    def is_cut() -> None:
+        for event in (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_DISCONNECTED):
+            link._see_handshake([zmq.Frame(event.to_bytes(2, sys.byteorder))])
+
+    for _ in range(5):
+        now += CUT_AGAIN_S + 1
+        is_cut()
+    assert not place.refused
+    is_cut()
+    is_cut()
+    assert place.refused
+
+
+def test_handshakes_that_are_cut_each_time_are_a_refusal(place: Place) -> None:
+    _, client, _ = fresh_keys()
+    place.has_master(fresh_keys()[0])
+    place.knocks(client)
+    place.until(lambda: place.refused)
+    assert isinstance(place.refused[0], NotAllowed)
+    assert "another cluster's, or is no remotely master" in str(place.refused[0])
+    assert not place.arrived

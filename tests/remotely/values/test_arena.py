@@ -1,0 +1,281 @@
+"""What is lent arrives unchanged, stays until the reader lets go, and comes back then."""
+
+import gc
+import os
+import pickle
+from typing import Any
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from remotely.values import codec
+from remotely.values.arena import IDLE_TICKS, SHARE_FROM_BYTES, Address, Arena, Loan
+from remotely.values.blocks import GRANULE
+from remotely.values.borrowing import Lender
+from remotely.values.codec import Encoded
+
+Array = np.ndarray[Any, Any]
+LARGE = SHARE_FROM_BYTES
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.lives = True
+
+    def alive(self) -> bool:
+        return self.lives
+
+
+@pytest.fixture
+def arena() -> Arena:
+    return Arena(64 << 20)
+
+
+def lend(arena: Arena, value: object, private: bool = False, reader: Reader | None = None) -> Loan:
+    """Lend a value to one reader, for whom alone it was placed."""
+    placed = arena.place(codec.encode(value))
+    assert placed is not None
+    loan = arena.lend(placed, reader or Reader(), private)
+    arena.let_go(placed)
+    assert loan is not None
+    return loan
+
+
+def read(lender: Lender, loan: Loan, encoded: Encoded) -> Any:
+    payload, buffers = lender.open(loan)
+    return codec.decode(encoded.payload if payload is None else payload, buffers)
+
+
+def crossed(arena: Arena, value: object, private: bool = False) -> Any:
+    lender = Lender(arena.address)
+    return read(lender, lend(arena, value, private), codec.encode(value))
+
+
+# --- what arrives ---------------------------------------------------------------------------------
+
+arrays = hnp.arrays(
+    hnp.scalar_dtypes() | hnp.array_dtypes(max_size=3),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=40),
+)
+
+
+@hypothesis.settings(
+    max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(
+    st.recursive(
+        arrays | st.binary(max_size=100) | st.integers() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+        max_leaves=6,
+    ),
+    st.booleans(),
+)
+def test_any_value_arrives_as_it_would_by_socket(arena: Arena, value: Any, private: bool) -> None:
+    value = [value, np.arange(LARGE, dtype=np.uint8)]
+    encoded = codec.encode(value)
+    by_socket = codec.decode(encoded.payload, [bytearray(b) for b in encoded.buffers])
+    by_memory = crossed(arena, value, private)
+    assert codec.encode(by_memory).payload == codec.encode(by_socket).payload
+    same_buffers = zip(
+        codec.encode(by_memory).buffers, codec.encode(by_socket).buffers, strict=True
+    )
+    assert all(bytes(here) == bytes(there) for here, there in same_buffers)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_an_array_arrives_writable_without_a_copy(arena: Arena, private: bool) -> None:
+    sent = np.arange(LARGE, dtype=np.float32)
+    got = crossed(arena, sent, private)
+    assert got.flags.writeable
+    assert not got.flags.owndata
+    got += 1
+    assert (got == sent + 1).all()
+
+
+def test_bytes_within_a_value_cross_in_the_arena_too(arena: Arena) -> None:
+    sent = {"deep": [b"x" * LARGE, "y" * LARGE, bytearray(b"z" * LARGE)]}
+    loan = lend(arena, sent)
+    assert loan.has_payload
+    assert read(Lender(arena.address), loan, codec.NOTHING) == sent
+
+
+def test_each_reader_of_one_value_has_its_own(arena: Arena) -> None:
+    encoded = codec.encode(np.zeros(LARGE))
+    placed = arena.place(encoded)
+    assert placed is not None
+    lender = Lender(arena.address)
+    loans = [arena.lend(placed, Reader(), private=True) for _ in range(2)]
+    one, two = (read(lender, loan, encoded) for loan in loans if loan)
+    one[:] = 1
+    assert (two == 0).all()
+    two[:] = 2
+    assert (one == 1).all()
+
+
+def test_what_a_reader_wrote_is_gone_when_its_pages_are_lent_again(arena: Arena) -> None:
+    lender = Lender(arena.address)
+    for number in range(3):
+        sent = np.full(LARGE, number)
+        got = read(lender, lend(arena, sent, private=True), codec.encode(sent))
+        assert (got == number).all()
+        got[:] = -1
+        del got
+
+
+def test_the_value_may_be_changed_as_soon_as_it_is_lent(arena: Arena) -> None:
+    sent = np.zeros(LARGE)
+    loan = lend(arena, sent)
+    sent += 1
+    assert (read(Lender(arena.address), loan, codec.encode(sent)) == 0).all()
+
+
+# --- when it comes back ---------------------------------------------------------------------------
+
+
+def test_a_block_comes_back_when_the_last_view_is_gone(arena: Arena) -> None:
+    got = crossed(arena, {"a": np.zeros(LARGE), "b": np.ones(LARGE)})
+    view = got["b"][5:7]
+    del got
+    gc.collect()
+    assert arena.lent_bytes > 0
+    assert (view == 1).all()
+    del view
+    gc.collect()
+    assert arena.lent_bytes == 0
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_ten_thousand_values_use_the_same_pages(arena: Arena, private: bool) -> None:
+    sent, encoded = np.zeros(LARGE, np.uint8), codec.encode(np.zeros(LARGE, np.uint8))
+    lender = Lender(arena.address)
+    read(lender, lend(arena, sent, private), encoded)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    offsets = set()
+    for _ in range(10_000):
+        loan = lend(arena, sent, private)
+        offsets.add(loan.blocks[0][1])
+        read(lender, loan, encoded)
+    assert len(offsets) == 1
+    assert arena.lent_bytes == 0
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_what_the_dead_held_comes_back(arena: Arena) -> None:
+    reader, other = Reader(), Reader()
+    lend(arena, np.zeros(LARGE), reader=reader)
+    kept = lend(arena, np.zeros(LARGE), reader=other)
+    reader.lives = False
+    arena.tidy()
+    assert arena.lent_bytes == kept.blocks[0][2] // GRANULE * GRANULE
+
+
+def test_a_loan_that_was_never_read_can_be_declined_or_taken_back(arena: Arena) -> None:
+    Lender(arena.address).decline(lend(arena, np.zeros(LARGE)))
+    assert arena.lent_bytes == 0
+    arena.take_back(lend(arena, np.zeros(LARGE)))
+    assert arena.lent_bytes == 0
+
+
+def test_a_loan_that_ended_with_its_reader_cannot_be_taken_back_from_the_next(arena: Arena) -> None:
+    reader = Reader()
+    stale = lend(arena, np.zeros(LARGE), reader=reader)
+    reader.lives = False
+    arena.tidy()
+    arena.take_back(stale)
+    slots = [lend(arena, np.zeros(LARGE)).blocks[0][0] for _ in range(3)]
+    assert len(set(slots)) == 3, "no slot is given out twice"
+
+
+def test_a_full_arena_says_so_once_and_lends_again_when_there_is_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    arena = Arena(1 << 20)
+    kept = crossed(arena, np.zeros(800_000, np.uint8))
+    for _ in range(3):
+        assert arena.place(codec.encode(np.zeros(800_000, np.uint8))) is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "REMOTELY_ARENA" in caplog.text
+    del kept
+    assert (crossed(arena, np.ones(800_000, np.uint8)) == 1).all()
+
+
+def test_idle_memory_goes_back_to_the_machine(arena: Arena) -> None:
+    def resident() -> int:
+        return os.stat(f"/proc/self/fd/{arena.address.fd}").st_blocks * 512
+
+    crossed(arena, np.zeros(10 << 20, np.uint8))
+    assert resident() > 10 << 20
+    for _ in range(IDLE_TICKS):
+        arena.tidy()
+    assert resident() < 1 << 20
+    assert (crossed(arena, np.ones(10 << 20, np.uint8)) == 1).all()
+
+
+def test_what_is_borrowed_at_a_fork_is_kept_for_both(arena: Arena) -> None:
+    got = crossed(arena, np.ones(LARGE))
+    child = os.fork()
+    if child == 0:
+        del got
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert arena.lent_bytes > 0
+    del got
+    assert arena.lent_bytes > 0, "a further child may still read it"
+    later = crossed(arena, np.ones(LARGE))
+    before = arena.lent_bytes
+    del later
+    assert arena.lent_bytes < before
+
+
+# --- refs -----------------------------------------------------------------------------------------
+
+
+def test_what_is_pinned_is_lent_again_and_again_without_a_copy(arena: Arena) -> None:
+    params = {"w": np.arange(LARGE, dtype=np.float32), "b": np.arange(LARGE, dtype=np.float64)}
+    encoded = codec.encode(params)
+    placed = arena.place(encoded)
+    assert placed is not None
+    views = arena.pin(placed)
+    taken = arena.lent_bytes
+    lender = Lender(arena.address)
+    for _ in range(3):
+        once_more = arena.place(Encoded(encoded.pieces, views_of(views)))
+        assert once_more is not None
+        assert once_more.block is None
+        loan = arena.lend(once_more, Reader(), private=False)
+        assert loan is not None
+        assert all(private for *_, private in loan.blocks), "the ref stays as it is"
+        got = read(lender, loan, encoded)
+        got["w"][:] = -1
+        arena.let_go(once_more)
+        assert arena.lent_bytes == taken
+        del got, once_more
+    views.clear()
+    assert arena.lent_bytes == 0
+
+
+def views_of(views: list[memoryview]) -> list[memoryview]:
+    """As pickling a ref hands them on."""
+    return [pickle.PickleBuffer(view).raw() for view in views]
+
+
+# --- an arena that is not there -------------------------------------------------------------------
+
+
+def test_an_arena_of_a_process_that_is_gone_cannot_be_opened() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(OSError, match="No such file"):
+        Lender(Address(1, child, 3, 4096))
+
+
+def test_another_file_is_not_taken_for_an_arena(arena: Arena, tmp_path: Any) -> None:
+    with (tmp_path / "file").open("wb+") as file:
+        address = Address(1, os.getpid(), file.fileno(), 4096)
+        with pytest.raises(OSError, match="another file"):
+            Lender(address)

@@ -1,0 +1,353 @@
+"""What goes by value runs where nobody has heard of its module; this module, say, for pytest
+changes it as it reads it."""
+
+import collections
+import dataclasses
+import enum
+import functools
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, NewType, ParamSpec, TypeVar
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+from remotely.errors import NotPicklable
+from remotely.values import by_value as rule
+from remotely.values.by_value import Way, way_of
+from remotely.values.codec import decode, encode
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def sent(value: object) -> Any:
+    """Return what arrives, in the same process."""
+    encoded = encode(value)
+    return decode(encoded.payload, encoded.buffers)
+
+
+COUNT = 3
+
+
+class Point:
+    x: int
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+    def more(self) -> int:
+        return self.x + COUNT
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Config:
+    rate: float = 0.1
+    names: list[str] = dataclasses.field(default_factory=list)
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("__main__", Way.VALUE),
+        (__name__, Way.VALUE),
+        ("never_imported", Way.VALUE),
+        ("tests", Way.VALUE),
+        ("tests.clusters", Way.SOURCE),
+        ("json.decoder", Way.INSTALLED),
+        ("builtins", Way.INSTALLED),
+        ("_thread", Way.INSTALLED),
+        ("numpy", Way.INSTALLED),
+        ("numpy._core._multiarray_umath", Way.INSTALLED),
+        ("torch.nn.modules.linear", Way.INSTALLED),
+        ("torch._C._nn", Way.INSTALLED),
+        ("pytest", Way.INSTALLED),
+        ("remotely.values.codec", Way.INSTALLED),
+        ("remotely", Way.INSTALLED),
+        ("remotely_rl.functions.returns", Way.INSTALLED),
+    ],
+)
+def test_what_workers_have_goes_by_name_what_they_can_import_as_source(name: str, way: Way) -> None:
+    assert way_of(name) is way
+    assert way_of(name) is way
+
+
+def test_a_module_made_by_hand_goes_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("made_by_hand")
+    monkeypatch.setitem(sys.modules, "made_by_hand", module)
+    assert way_of("made_by_hand") is Way.VALUE
+
+
+def module_at(path: Path, name: str) -> types.ModuleType:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    module.__spec__ = importlib.util.spec_from_file_location(name, path)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("metadata", "place", "name", "is_installed"),
+    [
+        ({"top_level.txt": "mine\n"}, "mine/core.py", "mine.core", True),
+        ({}, "my_project/core.py", "my_project.core", True),
+        ({"mine.pth": "src"}, "src/mine/core.py", "mine.core", True),
+        ({"mine.pth": ""}, "tests/test_core.py", "tests.test_core", False),
+        ({"top_level.txt": "tests\n"}, "../elsewhere/tests/core.py", "tests.core", False),
+        ({"not editable": ""}, "my_project/core.py", "my_project.core", False),
+    ],
+    ids=["declared", "same name", "src", "tests beside it", "same name elsewhere", "not editable"],
+)
+def test_an_editable_install_counts_as_installed(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    metadata: dict[str, str],
+    place: str,
+    name: str,
+    is_installed: bool,
+) -> None:
+    project, site = tmp_path / "project", tmp_path / "site"
+    info = site / "my_project-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-project\nVersion: 1\n")
+    editable = str("not editable" not in metadata).lower()
+    url = f'{{"url": "{project.as_uri()}", "dir_info": {{"editable": {editable}}}}}'
+    (info / "direct_url.json").write_text(url)
+    (info / "RECORD").write_text("mine.pth,,\n" if "mine.pth" in metadata else "")
+    if (text := metadata.get("top_level.txt")) is not None:
+        (info / "top_level.txt").write_text(text)
+    if (text := metadata.get("mine.pth")) is not None:
+        (site / "mine.pth").write_text(f"{project / text}\n")
+    found = [by_value_distribution(info)]
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: found)
+    monkeypatch.setattr(rule, "_known", {})
+    monkeypatch.setitem(sys.modules, name, module_at(project / place, name))
+    rule._in_place.cache_clear()
+    try:
+        assert way_of(name) is (Way.INSTALLED if is_installed else Way.SOURCE)
+    finally:
+        rule._in_place.cache_clear()
+
+
+def by_value_distribution(info: Path) -> object:
+    from importlib.metadata import PathDistribution
+
+    return PathDistribution(info)
+
+
+class Unfamiliar:
+    """Decodes in a process that has never heard of this module, and calls what comes out."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self._folder = tmp_path
+
+    def result_of(self, value: object) -> Any:
+        encoded = encode(value, in_band=True)
+        (self._folder / "value").write_bytes(encoded.payload)
+        script = """
+            import sys
+            from remotely.codec import decode, encode
+            value = decode(open("value", "rb").read())
+            assert "tests" not in sys.modules
+            open("result", "wb").write(encode(value(), in_band=True).payload)
+        """
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            check=True,
+            cwd=self._folder,
+            env={"PYTHONPATH": str(self._folder / "lib"), "HOME": str(self._folder)},
+        )
+        return decode((self._folder / "result").read_bytes())
+
+
+@pytest.fixture
+def unfamiliar(tmp_path: Path) -> Unfamiliar:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "remotely").symlink_to(ROOT / "remotely")
+    return Unfamiliar(tmp_path)
+
+
+def everything_here() -> tuple[object, ...]:
+    return Point(4).more(), Point(5), Colour.RED, Config(0.2, ["a"]), Pair(1, 2), Point, helper()
+
+
+def helper() -> int:
+    return COUNT
+
+
+def test_this_modules_code_runs_where_this_module_is_not_and_comes_back_as_ours(
+    unfamiliar: Unfamiliar,
+) -> None:
+    more, point, colour, config, pair, cls, count = unfamiliar.result_of(everything_here)
+    assert (more, count) == (7, COUNT)
+    assert type(point) is Point
+    assert point.x == 5
+    assert colour is Colour.RED
+    assert config == Config(0.2, ["a"])
+    assert pair == Pair(1, 2)
+    assert type(pair) is Pair
+    assert cls is Point
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module without a file, whose functions use each other and it."""
+    module = types.ModuleType("by_hand")
+    monkeypatch.setitem(sys.modules, "by_hand", module)
+    text = """
+        import threading, by_hand as myself
+        LOCK, HELD = threading.Lock(), threading.BoundedSemaphore(2)
+        FACTOR = 6
+        def scale(x): return x * myself.FACTOR + offset()
+        def offset(): return FACTOR
+        def lock(): return LOCK
+        def hold(): return LOCK.acquire(blocking=False) and HELD.acquire(blocking=False)
+        class Guarded:
+            lock = LOCK
+        """
+    exec(textwrap.dedent(text), vars(module))  # noqa: S102 - as a hand would
+    return module
+
+
+def test_a_module_made_by_hand_travels_as_a_whole(by_hand: Any, unfamiliar: Unfamiliar) -> None:
+    assert unfamiliar.result_of(lambda: by_hand.scale(5)) == 36
+    assert unfamiliar.result_of(functools.partial(by_hand.scale, 5)) == 36
+
+
+def test_locks_of_a_module_are_made_anew_where_it_goes_by_value(
+    by_hand: Any, unfamiliar: Unfamiliar
+) -> None:
+    by_hand.HELD.acquire()
+    with by_hand.LOCK:
+        assert unfamiliar.result_of(lambda: (by_hand.hold(), by_hand.hold())) == (True, False)
+        assert unfamiliar.result_of(lambda: by_hand.Guarded.lock is by_hand.lock())
+    by_hand.HELD.release()
+
+
+def test_a_lock_that_comes_back_is_the_one_that_went(by_hand: Any) -> None:
+    assert sent(by_hand.Guarded).lock is by_hand.LOCK
+    assert sent(by_hand.lock)() is by_hand.LOCK
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.ModuleType]:
+    """A module beside the script, with what cannot be sent."""
+    (tmp_path / "beside.py").write_text(
+        textwrap.dedent("""
+            import socket, typing
+            SOCKET = socket.socket()
+            SOCKET.close()
+            T = typing.TypeVar("T")
+            def closed(): return SOCKET.fileno()
+            def local():
+                class Local(typing.Generic[T]):
+                    def socket(self): return SOCKET
+                return Local, lambda: SOCKET
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import beside  # type: ignore[import-not-found]
+
+    yield beside
+    del sys.modules["beside"]
+
+
+def test_what_is_in_a_module_with_source_goes_by_name(beside: Any) -> None:
+    assert way_of("beside") is Way.SOURCE
+    assert sent(beside) is beside
+    assert sent(beside.closed) is beside.closed
+    assert sent(lambda: beside.closed())() == -1
+
+
+def test_what_is_local_to_a_module_with_source_has_its_globals_there(beside: Any) -> None:
+    local, function = sent(beside.local())
+    assert local().socket() is beside.SOCKET
+    assert function() is beside.SOCKET
+    assert function.__globals__ is vars(beside)
+
+
+def test_what_others_register_with_cloudpickle_is_neither_used_nor_changed(beside: Any) -> None:
+    before = cloudpickle.list_registry_pickle_by_value()
+    encode((Point, lambda: helper()))
+    assert cloudpickle.list_registry_pickle_by_value() == before
+    cloudpickle.register_pickle_by_value(beside)
+    try:
+        assert sent([lambda: 0, beside.closed])[1] is beside.closed
+    finally:
+        cloudpickle.unregister_pickle_by_value(beside)
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Name = NewType("Name", str)
+
+
+class Box(Generic[T]):
+    def name(self, name: Name) -> T | None:
+        return None
+
+
+def test_what_typing_makes_of_a_module_goes_with_it(unfamiliar: Unfamiliar) -> None:
+    assert unfamiliar.result_of(lambda: Box[int]().name(Name("x"))) is None
+    typed, params, box, name = unfamiliar.result_of(lambda: (T, P, Box, Name))
+    assert (typed, box) == (T, Box)
+    assert (params.__name__, params.__module__) == ("P", __name__)
+    assert (name.__supertype__, name.__module__) == (str, __name__)
+
+
+class Counted:
+    asked = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        type(self).asked += 1
+        return {"function": lambda: 0}
+
+
+def test_a_value_is_asked_for_its_state_once_by_each_pickler_and_no_more() -> None:
+    encode([Counted()])
+    assert Counted.asked <= 2
+
+
+def test_what_is_defined_in_a_function_arrives() -> None:
+    class Local:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+        def doubled(self) -> int:
+            return 2 * self.x
+
+    assert sent(Local(4)).doubled() == 8
+    assert type(sent(Local(4))) is Local
+    assert sent(lambda x: x + COUNT)(1) == 4
+    assert sent(functools.partial(Local, 3))().x == 3
+
+
+def test_classes_of_installed_modules_arrive_as_themselves() -> None:
+    assert sent(collections.Counter) is collections.Counter
+    assert sent([torch.nn.Linear, np.dot, len, NotPicklable]) == [
+        torch.nn.Linear,
+        np.dot,
+        len,
+        NotPicklable,
+    ]
+
+
+def test_an_error_arrives_with_its_arguments() -> None:
+    back = sent(NotPicklable("no"))
+    assert type(back) is NotPicklable
+    assert back.args == ("no",)

@@ -1,0 +1,451 @@
+"""Any value arrives equal, whatever rides beside its pickle.
+
+Its classes and functions are in test_by_value.py, what cannot be sent in test_not_picklable.py.
+"""
+
+import ast
+import collections
+import pickle
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+
+from remotely.values import codec
+from remotely.values.codec import SMALL_BUFFER_BYTES, Encoded, decode, encode
+
+Array = np.ndarray[Any, Any]
+
+ROOT = Path(__file__).resolve().parents[3]
+LARGE = SMALL_BUFFER_BYTES  # bytes; as elements of a byte each, and of more, it is large enough
+
+
+def arrived(encoded: Encoded) -> Any:
+    """Decode as after a journey: every buffer is other memory, and may be written to."""
+    return decode(encoded.payload, [memoryview(bytearray(b)) for b in encoded.buffers])
+
+
+def sent(value: object) -> Any:
+    return arrived(encode(value))
+
+
+# --- plain values ---------------------------------------------------------------------------------
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.builds(bytearray, st.binary()),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(plain)
+def test_plain_values_arrive_equal_and_of_the_same_type(value: Any) -> None:
+    back = sent(value)
+    assert back == value
+    assert repr(back) == repr(value)
+
+
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(plain)
+def test_in_band_everything_is_one_piece(value: Any) -> None:
+    encoded = encode([value, np.ones(LARGE)], in_band=True)
+    assert encoded.buffers == []
+    back = decode(encoded.payload)
+    assert back[0] == value
+    assert back[1].flags.writeable
+    assert (back[1] == 1).all()
+
+
+def test_what_is_the_same_object_stays_the_same_object() -> None:
+    inner = [1]
+    cyclic: list[object] = [inner, inner]
+    cyclic.append(cyclic)
+    back = sent(cyclic)
+    assert back[0] is back[1]
+    assert back[2] is back
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def same_array(left: Array, right: Array) -> bool:
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
+    )
+
+
+dtypes = (
+    hnp.scalar_dtypes()
+    | hnp.byte_string_dtypes()
+    | hnp.unicode_string_dtypes()
+    | hnp.array_dtypes(hnp.scalar_dtypes(), allow_subarrays=True)
+)
+arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, min_side=0, max_side=5))
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(arrays, st.sampled_from(["C", "F", "strided", "read-only", "reversed"]))
+def test_any_array_arrives_equal_and_writable(array: Array, form: str) -> None:
+    if form == "F":
+        array = np.asfortranarray(array)
+    elif form == "strided" and array.ndim:
+        array = array[..., ::2]
+    elif form == "reversed" and array.ndim:
+        array = array[::-1].T
+    elif form == "read-only":
+        array.flags.writeable = False
+    back = sent(array)
+    if array.dtype.kind in "mM":  # numpy sends dates in the byte order of the machine
+        array = array.astype(array.dtype.newbyteorder("="))
+    assert same_array(back, array)
+    assert back.flags.writeable
+    if form == "F":
+        assert back.flags.f_contiguous
+
+
+grid = np.arange(3 * LARGE, dtype=np.float64).reshape(3, LARGE)
+read_only = grid.copy()
+read_only.flags.writeable = False
+
+LARGE_ARRAYS = {
+    "C": grid,
+    "F": np.asfortranarray(grid),
+    "strided": grid[:, ::2],
+    "transposed": grid.T,
+    "read-only": read_only,
+    "read-only F": read_only.T,
+    "read-only strided": read_only[:, ::2],
+    "broadcast": np.broadcast_to(np.float32(7), (200, 200)),
+    "big-endian": grid.astype(">f8"),
+    "structured": np.zeros(LARGE, [("a", "i1"), ("b", ">f8")]),
+    "padded": np.zeros(LARGE, np.dtype([("a", "i1"), ("b", "f8")], align=True)),
+    "bool": grid > 5,
+    "half": grid.astype(np.float16),
+    "complex": grid.astype(np.complex64),
+    "text": np.full(LARGE, "é", "U3"),
+    "long double": grid.astype(np.longdouble),
+}
+
+
+@pytest.mark.parametrize("array", LARGE_ARRAYS.values(), ids=LARGE_ARRAYS)
+def test_a_large_array_rides_beside_the_pickle_and_arrives_equal(array: Array) -> None:
+    encoded = encode({"array": array})
+    assert len(encoded.payload) < 1000
+    assert [buffer.nbytes for buffer in encoded.buffers] == [array.nbytes]
+    back = arrived(encoded)["array"]
+    assert same_array(back, array)
+    assert back.flags.writeable
+
+
+@pytest.mark.parametrize("form", ["C", "F", "read-only", "read-only F"])
+def test_a_contiguous_array_is_not_copied_on_either_side(form: str) -> None:
+    array = LARGE_ARRAYS[form]
+    encoded = encode(array)
+    assert np.shares_memory(np.asarray(encoded.buffers[0]), array)
+    assert np.shares_memory(decode(encoded.payload, encoded.buffers), array)
+
+
+def test_the_order_of_an_array_is_kept() -> None:
+    for form in ("C", "F", "read-only", "read-only F"):
+        assert sent(LARGE_ARRAYS[form]).strides == LARGE_ARRAYS[form].strides
+
+
+@pytest.mark.parametrize("array", [grid, read_only, np.asfortranarray(grid)])
+def test_from_read_only_buffers_come_read_only_arrays(array: Array) -> None:
+    encoded = encode(array)
+    back = decode(encoded.payload, [bytes(b) for b in encoded.buffers])
+    assert same_array(back, array)
+    assert not back.flags.writeable
+
+
+def test_sending_a_read_only_array_does_not_make_it_writable() -> None:
+    encode(read_only)
+    assert not read_only.flags.writeable
+
+
+def test_buffers_are_flat_bytes() -> None:
+    for buffer in encode(list(LARGE_ARRAYS.values())).buffers:
+        assert (buffer.format, buffer.ndim, buffer.contiguous) == ("B", 1, True)
+
+
+def test_small_buffers_stay_in_the_payload() -> None:
+    below, at = np.zeros(SMALL_BUFFER_BYTES - 1, np.uint8), np.zeros(SMALL_BUFFER_BYTES, np.uint8)
+    assert [buffer.nbytes for buffer in encode([below, at]).buffers] == [SMALL_BUFFER_BYTES]
+
+
+def test_an_array_of_objects_arrives_with_what_it_holds() -> None:
+    back = sent(np.array([grid, "text", None], dtype=object))
+    assert same_array(back[0], grid)
+    assert list(back[1:]) == ["text", None]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(LARGE, "M8[s]"),
+        np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        np.ma.masked_array([1, 2, 3], [False, True, False]),
+        np.float32(1.5),
+    ],
+    ids=["dates", "record", "masked", "scalar"],
+)
+def test_other_things_of_numpy_arrive_as_numpy_sends_them(array: Array) -> None:
+    back = sent(array)
+    assert type(back) is type(array)
+    assert back.tobytes() == array.tobytes()
+
+
+def test_the_same_array_twice_is_sent_once() -> None:
+    encoded = encode([grid, grid])
+    assert len(encoded.buffers) == 1
+    back = arrived(encoded)
+    assert back[0] is back[1]
+
+
+# --- tensors --------------------------------------------------------------------------------------
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (2, 3, 5), (150, 200)], ids=str)
+def test_a_tensor_arrives_equal_and_private(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = (torch.rand(shape) * 9 - 4).to(dtype)
+    encoded = encode(tensor)
+    assert bool(encoded.buffers) == (tensor.nbytes >= SMALL_BUFFER_BYTES)
+    back = arrived(encoded)
+    assert type(back) is torch.Tensor
+    assert (back.dtype, back.shape) == (dtype, tensor.shape)
+    assert tensor_bytes(back) == tensor_bytes(tensor)
+    back.zero_()
+
+
+def view_of_imaginary_parts() -> torch.Tensor:
+    return torch.tensor([1 + 2j, 3 + 4j]).conj().imag  # its sign is a flag, not in its memory
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.rand(200, 100).T,
+        torch.rand(200, 100)[:, ::3],
+        torch.rand(1).expand(5000),
+        torch.rand(4, 3, 32, 32).to(memory_format=torch.channels_last),
+        torch.tensor([1 + 2j]).conj(),
+        view_of_imaginary_parts(),
+        torch.rand(10**6)[:3],
+    ],
+    ids=["transposed", "strided", "expanded", "channels last", "conjugate", "negative", "slice"],
+)
+def test_a_view_arrives_as_a_contiguous_tensor_of_its_own(tensor: torch.Tensor) -> None:
+    encoded = encode(tensor)
+    assert len(encoded.payload) + sum(b.nbytes for b in encoded.buffers) < tensor.nbytes + 1000
+    back = arrived(encoded)
+    assert back.is_contiguous()
+    assert torch.equal(back, tensor)
+
+
+def test_a_contiguous_tensor_is_not_copied_on_either_side() -> None:
+    tensor = torch.rand(5000)
+    encoded = encode(tensor)
+    assert decode(encoded.payload, encoded.buffers).data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("size", [3, 5000])
+def test_from_read_only_buffers_a_tensor_is_copied_without_a_warning(size: int) -> None:
+    tensor = torch.rand(size)
+    encoded = encode(tensor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        back = decode(encoded.payload, [bytes(b) for b in encoded.buffers])
+    assert torch.equal(back, tensor)
+    back.zero_()
+
+
+def test_a_tensor_from_a_crooked_buffer_is_aligned() -> None:
+    tensor = torch.rand(5000, dtype=torch.float64)
+    encoded = encode(tensor)
+    crooked = memoryview(bytearray(b"x" + bytes(encoded.buffers[0])))[1:]
+    back = decode(encoded.payload, [crooked])
+    assert back.data_ptr() % 8 == 0
+    assert torch.equal(back, tensor)
+
+
+def test_whether_a_tensor_needs_its_gradient_is_kept() -> None:
+    leaf = torch.rand(3, requires_grad=True)
+    frozen = torch.nn.Parameter(torch.rand(3), requires_grad=False)
+    result, back, parameter = sent([leaf * 2, leaf, frozen])
+    assert result.requires_grad
+    assert result.is_leaf
+    assert back.requires_grad
+    assert type(parameter) is torch.nn.Parameter
+    assert not parameter.requires_grad
+
+
+def test_a_model_arrives_and_computes_the_same() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    encoded = encode(model)
+    assert len(encoded.buffers) == 1
+    back = arrived(encoded)
+    x = torch.rand(5, 64)
+    assert torch.equal(back(x), model(x))
+    assert all(type(p) is torch.nn.Parameter for p in back.parameters())
+    back(x).sum().backward()
+    with torch.no_grad():
+        back[0].weight -= back[0].weight.grad
+
+
+def test_a_state_dict_arrives_as_one() -> None:
+    model = torch.nn.LSTM(32, 64)
+    back = sent(model.state_dict())
+    assert isinstance(back, collections.OrderedDict)
+    torch.nn.LSTM(32, 64).load_state_dict(back)
+
+
+def test_tied_weights_stay_tied() -> None:
+    first, second = torch.nn.Linear(50, 50), torch.nn.Linear(50, 50)
+    second.weight = first.weight
+    back = sent([first, second])
+    assert back[0].weight is back[1].weight
+
+
+def test_tensors_that_share_storage_arrive_as_copies() -> None:
+    base = torch.zeros(10)
+    back = sent([base, base[2:]])
+    back[1].fill_(1)
+    assert back[0].sum() == 0
+
+
+def tensor_with_attribute() -> torch.Tensor:
+    tensor = torch.rand(3)
+    tensor.note = "mine"
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.eye(3).to_sparse(),
+        torch.empty(3, device="meta"),
+        tensor_with_attribute(),
+    ],
+    ids=["sparse", "meta", "with an attribute"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # torch's own
+def test_other_tensors_arrive_as_torch_sends_them(tensor: torch.Tensor) -> None:
+    back = sent(tensor)
+    assert (back.layout, back.device, back.dtype) == (tensor.layout, tensor.device, tensor.dtype)
+    assert vars(back) == vars(tensor)
+    if tensor.device.type == "cpu":
+        assert torch.equal(back.to_dense(), tensor.to_dense())
+
+
+def test_tensors_ride_beside_the_pickle_by_value_too() -> None:
+    tensor, array = torch.rand(5000), LARGE_ARRAYS["read-only strided"]
+    encoded = encode(lambda: (tensor, array))
+    assert {buffer.nbytes for buffer in encoded.buffers} == {tensor.nbytes, array.nbytes}
+    back = arrived(encoded)()
+    assert torch.equal(back[0], tensor)
+    assert same_array(back[1], array)
+
+
+def test_the_codec_imports_neither_numpy_nor_torch() -> None:
+    script = """
+        import sys
+        from remotely.codec import decode, encode
+        encoded = encode([lambda x: x, {"a": 1}])
+        decode(encoded.payload, encoded.buffers)
+        assert not {"numpy", "torch", "zmq"} & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=ROOT)
+
+
+# --- values within values -------------------------------------------------------------------------
+
+
+class Put:
+    """Pickles as what was encoded; how a ref travels."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.encoded = encoded
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return codec.decode_parts, codec.parts(self.encoded.payload, self.encoded.buffers)
+
+
+def test_an_encoded_value_within_another_arrives_as_the_value_and_is_not_copied() -> None:
+    inner = encode({"grid": grid, "small": np.zeros(3)})
+    outer = encode([Put(inner), Put(inner)])
+    assert all(np.shares_memory(np.asarray(buffer), grid) for buffer in outer.buffers)
+    back = arrived(outer)
+    assert same_array(back[0]["grid"], grid)
+    assert back[0]["small"].flags.writeable
+
+
+# --- the shape of the code ------------------------------------------------------------------------
+
+
+def calls_of(tree: ast.AST) -> list[str]:
+    return [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def test_there_is_one_place_that_unpickles() -> None:
+    loaders = {"pickle.loads", "pickle.load", "pickle.Unpickler", "cloudpickle.loads", "loads"}
+    found = [
+        f"{path.name}: {call}"
+        for path in sorted((ROOT / "remotely").rglob("*.py"))
+        for call in calls_of(ast.parse(path.read_text(encoding="utf-8")))
+        if call in loaders
+    ]
+    assert found == ["codec.py: pickle.loads"]
+
+
+PURE = ["codec.py", "culprit.py", "by_value.py", "placement.py", "lease.py", "errors.py", "wire.py"]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_file_has_no_way_to_the_world(name: str) -> None:
+    tree = ast.parse((ROOT / "remotely" / name).read_text(encoding="utf-8"))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    assert not imported & {"zmq", "time", "os", "socket", "subprocess", "asyncio", "select"}
+
+
+def test_pickles_are_of_the_protocol_that_has_buffers() -> None:
+    assert encode(1).payload[:2] == pickle.PROTO + bytes([5])

@@ -1,0 +1,206 @@
+"""Births: a burst of them keeps nobody waiting, and one that fails is told and leaves nothing."""
+
+import errno
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from remotely.machine import host
+from remotely.protocol import control
+from remotely.reporting.throttled_log import Complaints
+from remotely.transport.loop import Loop
+from remotely.worker.child import Child
+from remotely.worker.log_files import LogFiles
+from remotely.worker.nursery import FORKS_AT_ONCE, Home, Nursery
+from tests.clusters import wait_until
+
+
+class Family:
+    """A parent that only takes notes, and its nursery."""
+
+    def __init__(self, folder: Path) -> None:
+        self.conceptions: list[Child] = []
+        self.births: list[Child] = []
+        self.miscarriages: list[Child] = []
+        self.failures: dict[str, str] = {}
+        self.loop = Loop()
+        home = Home(
+            "a worker", folder, f"ipc://{folder}/master", b"", "", [], "host", "machine", True
+        )
+        self.nursery = Nursery(self.loop, home, LogFiles(folder), self, Complaints(print))
+
+    def conceived(self, child: Child) -> None:
+        self.conceptions.append(child)
+
+    def born(self, child: Child) -> None:
+        self.births.append(child)
+
+    def miscarried(self, child: Child) -> None:
+        self.miscarriages.append(child)
+
+    def not_born(self, request: control.Request, why: str) -> None:
+        self.failures[request.actor] = why
+
+    def exited(self, pid: int, status: int) -> None:
+        pass
+
+    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+        pass
+
+    def logged(self, request: control.Request, logged: control.Logged) -> None:
+        pass
+
+    def asks(self, actor: str, env: dict[str, str] | None = None) -> None:
+        request = control.Request(
+            actor=actor,
+            name=actor,
+            class_name="C",
+            owner="o",
+            job="j",
+            python=host.PYTHON,
+            env=env or {},
+        )
+        self.nursery.ask(control.Spawn(request=request, gpu_ids=[]))
+
+    def turns_until(self, fact: Callable[[], object], what: str) -> None:
+        def look() -> bool:
+            self.loop.turn(0)
+            return bool(fact())
+
+        wait_until(look, what)
+
+    def close(self) -> None:
+        self.nursery.stop()
+        for child in self.births:
+            child.kill()
+            os.close(child.pidfd)
+        for child in self.conceptions:
+            child.socket.close()
+            for fd in child.pipes:
+                os.close(fd)
+        self.nursery.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[Family]:
+    made = Family(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waiting(
+    family: Family,
+) -> None:
+    os.kill(family.nursery._zygote.pid, signal.SIGSTOP)
+    for number in range(1000):
+        family.asks(f"{number}")
+
+    family.turns_until(lambda: not family.nursery._is_due, "all that could be asked is asked")
+
+    assert [child.request.actor for child in family.conceptions] == [
+        f"{number}" for number in range(FORKS_AT_ONCE)
+    ]
+    for spawn in family.nursery.waiting[10:]:
+        assert family.nursery.withdraw(spawn.request.actor) == spawn.request
+    assert family.nursery.withdraw("999") is None
+    os.kill(family.nursery._zygote.pid, signal.SIGCONT)
+    family.turns_until(lambda: len(family.births) == FORKS_AT_ONCE + 10, "all that stayed are born")
+    assert [child.request.actor for child in family.births] == [
+        f"{number}" for number in range(FORKS_AT_ONCE + 10)
+    ]
+
+
+def test_an_interpreter_of_its_own_need_not_wait_for_the_zygote(family: Family) -> None:
+    os.kill(family.nursery._zygote.pid, signal.SIGSTOP)
+    for number in range(FORKS_AT_ONCE + 1):
+        family.asks(f"{number}")
+    family.asks("own", {"A": "1"})
+    family.turns_until(lambda: family.births, "a birth")
+    assert [child.request.actor for child in family.births] == ["own"]
+    os.kill(family.nursery._zygote.pid, signal.SIGCONT)
+
+
+def descriptors() -> int:
+    gc.collect()  # the files of what earlier tests printed
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [({"A": "x" * 300_000}, "Message too long"), ({"A": "\ud800"}, "UnicodeEncodeError")],
+)
+def test_a_child_that_cannot_be_told_who_it_is_leaves_no_descriptor(
+    family: Family, env: dict[str, str], why: str
+) -> None:
+    before = descriptors()
+    family.nursery._needs_no_zygote.add("a")
+    family.asks("a", env)
+    family.turns_until(lambda: family.failures, "the failure is told")
+    assert why in family.failures["a"]
+    assert not family.nursery._needs_no_zygote
+    assert not family.conceptions
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("env", [{"A=B": "1"}, {"A": "\0"}])
+def test_a_child_that_cannot_be_executed_is_told_of(family: Family, env: dict[str, str]) -> None:
+    before = descriptors()
+    family.asks("a", env)
+    family.asks("b")
+    family.turns_until(lambda: family.births and family.failures, "one is born")
+    assert family.failures["a"].startswith("ValueError: ")
+    ours = 4  # of each, a socket, two pipes and a page
+    assert descriptors() - before == 2 * ours + 1
+
+
+def test_a_child_whose_end_could_not_be_seen_is_ended(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def no_room(pid: int) -> int:
+        begun.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", no_room)
+    family.asks("a", {"A": "1"})
+    family.turns_until(lambda: family.failures, "the failure is told")
+    assert family.failures["a"] == "Too many open files"
+    assert os.waitstatus_to_exitcode(os.waitpid(begun[0], 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_births_that_a_zygote_took_along_need_no_zygote_the_next_time(
+    family: Family, leaving: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they import may be what ended it."""
+    monkeypatch.setattr("remotely.worker.nursery.FORKS_AT_ONCE", 3)
+    zygote = family.nursery._zygote.pid
+    os.kill(zygote, signal.SIGSTOP)
+    for number in range(4):
+        family.asks(f"{number}")
+    family.turns_until(lambda: not family.nursery._is_due, "all that could be asked is asked")
+    family.conceptions[1].asked = True  # to end, meanwhile
+    if leaving:  # a zygote that hangs in an import is not waited for
+        family.nursery.withdraw("3")
+        family.nursery.stop()
+    else:
+        os.kill(zygote, signal.SIGKILL)
+    os.waitpid(zygote, 0)
+
+    if leaving:
+        family.turns_until(lambda: len(family.failures) == 3, "those are told")
+        assert not family.births
+    else:
+        family.turns_until(lambda: len(family.births) == 3, "the others are born")
+        assert {child.request.actor for child in family.births} == {"0", "2", "3"}
+        assert {child.request.actor for child in family.miscarriages} == {"0", "2"}
+        # What was forked before the zygote could say so is not in the way of the next.
+        assert len({child.location.ipc for child in family.conceptions}) == 6
+        assert set(family.failures) == {"1"}
+    assert set(family.failures.values()) == {"the zygote that was to fork it ended"}

@@ -1,0 +1,368 @@
+"""What an actor prints reaches its file whole, and its client in lines at a bearable rate."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from remotely.worker import output
+from remotely.worker.output import Output, read_piece
+
+
+class Clock:
+    """A clock that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Stream:
+    """An Output with the pipes that an actor would print to."""
+
+    def __init__(self, file: Path, stays: bool = True) -> None:
+        self.told: list[tuple[bool, str]] = []
+        self.due: list[Callable[[], None]] = []
+        self.output = Output(
+            file,
+            lambda is_error, text: self.told.append((is_error, text)),
+            lambda _, action: self.due.append(action),
+            stays,
+        )
+        self.pipes = {False: os.pipe2(os.O_NONBLOCK), True: os.pipe2(os.O_NONBLOCK)}
+
+    def prints(self, data: bytes, is_error: bool = False) -> None:
+        os.write(self.pipes[is_error][1], data)
+        assert self.output.read(self.pipes[is_error][0], is_error)
+
+    def ends(self, is_error: bool = False) -> None:
+        reading, writing = self.pipes[is_error]
+        os.close(writing)
+        self.pipes[is_error] = (reading, -1)
+        assert not self.output.read(reading, is_error)
+
+    def while_passes(self) -> None:
+        """Let the time pass after which an unfinished line is passed on."""
+        due, self.due = self.due, []
+        for action in due:
+            action()
+
+    def close(self) -> None:
+        for end in [end for ends in self.pipes.values() for end in ends if end >= 0]:
+            os.close(end)
+
+    def text(self, is_error: bool = False) -> str:
+        return "".join(text for error, text in self.told if error == is_error)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(output, "time", made)
+    return made
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[Path], Stream]]:
+    made: list[Stream] = []
+
+    def make(file: Path) -> Stream:
+        made.append(Stream(file))
+        return made[-1]
+
+    yield make
+    for stream in made:
+        stream.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "Actor-1-abcd.log"
+
+
+@pytest.fixture
+def stream(clock: Clock, file: Path, opened: Callable[[Path], Stream]) -> Stream:
+    return opened(file)
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def test_the_client_gets_whole_lines(stream: Stream) -> None:
+    stream.prints(b"one\ntw")
+    assert stream.told == [(False, "one\n")]
+    stream.prints(b"o\n")
+    assert stream.told == [(False, "one\n"), (False, "two\n")]
+
+
+def test_a_line_that_does_not_end_is_told_after_a_while(stream: Stream) -> None:
+    stream.prints(b"working")
+    stream.prints(b" ...")
+    assert not stream.told
+    stream.while_passes()
+    stream.prints(b" done\n")
+    assert stream.told == [(False, "working ..."), (False, " done\n")]
+
+
+def test_half_a_letter_waits_for_its_other_half(stream: Stream) -> None:
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    stream.prints(b"caf" + first)
+    stream.while_passes()
+    stream.prints(second)
+    stream.while_passes()
+    assert stream.told == [(False, "caf"), (False, "é")]
+
+
+def test_the_two_streams_do_not_mix_within_a_line(stream: Stream) -> None:
+    stream.prints(b"to std")
+    stream.prints(b"error\n", is_error=True)
+    stream.prints(b"out\n")
+    assert stream.told == [(True, "error\n"), (False, "to stdout\n")]
+
+
+def test_a_last_line_without_its_end_is_told_when_the_stream_ends(stream: Stream) -> None:
+    stream.prints(b"dying wor")
+    stream.ends()
+    assert stream.told == [(False, "dying wor")]
+
+
+def test_what_a_dead_process_left_in_its_pipe_is_told(stream: Stream) -> None:
+    left = b"x" * 9 + b"\n"
+    os.write(stream.pipes[True][1], left * 5000 + b"the end")
+    stream.output.drain(stream.pipes[True][0], True)  # its other end is still held by somebody
+    assert stream.text(is_error=True) == (left * 5000).decode() + "the end"
+
+
+def test_a_line_that_never_ends_is_told_in_pieces(stream: Stream) -> None:
+    for _ in range(40):
+        stream.prints(b"." * 4096)
+    assert len(stream.text()) >= 40 * 4096 - 2 * output.READ_BYTES
+    stream.ends()
+    assert stream.text() == "." * 40 * 4096
+
+
+def test_bytes_that_are_no_text_are_shown_as_such(stream: Stream) -> None:
+    stream.prints(b"caf\xe9\n")
+    assert stream.told == [(False, "caf�\n")]
+
+
+def test_a_letter_that_arrives_in_two_halves_is_whole(stream: Stream) -> None:
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    stream.prints(b"caf" + first)
+    stream.prints(second + b"\n")
+    assert stream.text() == "café\n"
+
+
+def test_nothing_to_read_now_is_not_the_end(stream: Stream) -> None:
+    assert stream.output.read(stream.pipes[False][0], False)
+    assert not stream.told
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(st.lists(st.binary(max_size=12)))
+def test_however_it_is_cut_nothing_is_lost_or_doubled(
+    opened: Callable[[Path], Stream], tmp_path: Path, pieces: list[bytes]
+) -> None:
+    file = tmp_path / "cut.log"
+    file.unlink(missing_ok=True)
+    stream = opened(file)
+    for piece in filter(None, pieces):
+        stream.prints(piece)
+    stream.ends()
+    assert file.read_bytes() == b"".join(pieces)
+    whole = b"".join(pieces).decode(errors="replace")
+    assert stream.text() == whole
+    assert all(text.endswith("\n") for _, text in stream.told[:-1])
+
+
+# --- the rate -------------------------------------------------------------------------------------
+
+
+def flood(stream: Stream, count: int) -> None:
+    for _ in range(count):
+        stream.prints(b"." * 4095 + b"\n")
+
+
+def test_an_actor_that_floods_is_hushed_once_and_told_where_the_rest_is(
+    stream: Stream, file: Path
+) -> None:
+    flood(stream, 100)
+    assert len(stream.text()) <= output.BYTES_A_SECOND
+    hushed = [text for is_error, text in stream.told if is_error]
+    assert len(hushed) == 1
+    assert str(file) in hushed[0]
+    assert file.stat().st_size == 100 * 4096
+
+
+def test_after_a_quiet_second_it_is_heard_again(stream: Stream, clock: Clock) -> None:
+    flood(stream, 100)
+    clock.now += 1.0
+    stream.prints(b"calm again\n")
+    assert stream.told[-1] == (False, "calm again\n")
+
+
+def test_floods_are_told_of_once_a_minute_with_how_much_was_left_out(
+    stream: Stream, clock: Clock
+) -> None:
+    for _ in range(65):
+        flood(stream, 100)
+        clock.now += 1.0
+    notes = [text for is_error, text in stream.told if is_error]
+    assert len(notes) == 2
+    hidden_a_second = 100 * 4096 - output.BYTES_A_SECOND
+    assert f"too fast: {60 * hidden_a_second:,} bytes" in notes[1]
+
+
+def test_a_file_that_goes_with_the_script_is_not_named(
+    clock: Clock, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(file, stays=False)
+    flood(stream, 100)
+    stream.close()
+    (note,) = [text for is_error, text in stream.told if is_error]
+    assert str(file) not in note
+
+
+def test_a_long_quiet_time_is_no_credit_for_a_flood(stream: Stream, clock: Clock) -> None:
+    clock.now += 3600.0
+    flood(stream, 100)
+    assert len(stream.text()) <= output.BYTES_A_SECOND
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def test_the_file_gets_both_streams_in_the_order_of_their_arrival(
+    stream: Stream, file: Path
+) -> None:
+    stream.prints(b"one\n")
+    stream.prints(b"two\n", is_error=True)
+    stream.prints(b"thr")
+    stream.prints(b"ee\n")
+    assert file.read_bytes() == b"one\ntwo\nthree\n"
+
+
+def test_the_file_does_not_grow_for_ever(
+    stream: Stream, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "KEEP_BYTES", 1000)
+    for number in range(100):
+        stream.prints(f"line {number:03} {'.' * 40}\n".encode())
+    older = file.with_name(file.name + ".1")
+    assert {path.name for path in file.parent.iterdir()} == {file.name, older.name}
+    kept = older.read_bytes() + file.read_bytes()
+    assert len(kept) <= 2 * (1000 + 60)
+    lines = kept.decode().splitlines()
+    assert lines[-1].startswith("line 099")
+    assert [line[5:8] for line in lines] == [f"{n:03}" for n in range(100 - len(lines), 100)]
+
+
+def test_a_name_with_dots_is_rotated_to_its_own_name(
+    opened: Callable[[Path], Stream], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "KEEP_BYTES", 10)
+    stream = opened(tmp_path / "lr-0.001-seed.7-abcd.log")
+    stream.prints(b"a line that is too long\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["lr-0.001-seed.7-abcd.log.1"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_told_of_once_and_costs_the_file_and_not_the_client(
+    opened: Callable[[Path], Stream], clock: Clock
+) -> None:
+    stream = opened(Path("/dev/full"))
+    stream.prints(b"still heard\n")
+    stream.prints(b"last words", is_error=True)
+    stream.ends(is_error=True)
+    assert stream.told == [
+        (True, "(what it prints is not kept: /dev/full: No space left on device)\n"),
+        (False, "still heard\n"),
+        (True, "last words"),
+    ]
+    assert stream.output.tail == b"last words"
+
+
+def test_a_folder_that_is_gone_costs_the_file_and_not_the_client(
+    opened: Callable[[Path], Stream], tmp_path: Path
+) -> None:
+    file = tmp_path / "gone" / "Actor.log"
+    stream = opened(file)
+    stream.prints(b"still heard\n")
+    assert stream.told == [
+        (True, f"(what it prints is not kept: {file}: No such file or directory)\n"),
+        (False, "still heard\n"),
+    ]
+
+
+# --- last words -----------------------------------------------------------------------------------
+
+
+def test_the_last_of_stderr_is_kept_for_the_obituary(stream: Stream) -> None:
+    stream.prints(b"out\n")
+    for number in range(3):
+        stream.prints(b"%d" % number * 2000, is_error=True)
+    assert len(stream.output.tail) == output.TAIL_BYTES
+    assert stream.output.tail == (b"0" * 2000 + b"1" * 2000 + b"2" * 2000)[-output.TAIL_BYTES :]
+
+
+# --- reading it again -----------------------------------------------------------------------------
+
+
+def test_a_log_is_read_piece_by_piece_to_its_end(file: Path) -> None:
+    written = "".join(f"line {number}\n" for number in range(20_000))
+    file.write_text(written)
+    text, offset = "", 0
+    while True:
+        piece, offset = read_piece(file, offset)
+        if not piece:
+            break
+        assert len(piece) <= output.READ_BYTES
+        text += piece
+    assert text == written
+    assert offset == len(written)
+
+
+def test_a_log_is_read_from_its_last_kilobytes_when_no_place_is_named(file: Path) -> None:
+    file.write_text("." * 50_000 + "the end\n")
+    text, offset = read_piece(file, -1)
+    assert len(text) == 16_384
+    assert text.endswith("the end\n")
+    assert offset == 50_008
+
+
+def test_a_log_that_was_rotated_meanwhile_is_read_from_its_last_kilobytes(file: Path) -> None:
+    file.write_text("new\n")
+    assert read_piece(file, 1_000_000) == ("new\n", 4)
+
+
+def test_a_log_grows_while_it_is_followed(file: Path) -> None:
+    file.write_text("one\n")
+    _, offset = read_piece(file, -1)
+    assert read_piece(file, offset) == ("", 4)
+    with file.open("a") as growing:
+        growing.write("two\n")
+    assert read_piece(file, offset) == ("two\n", 8)
+
+
+def test_a_log_that_is_not_there_is_empty(file: Path) -> None:
+    assert read_piece(file, -1) == ("", 0)
+
+
+def test_a_letter_on_the_edge_of_a_piece_is_whole(file: Path) -> None:
+    written = "." * (output.READ_BYTES - 1) + "é and more\n"
+    file.write_text(written, encoding="utf-8")
+    first, offset = read_piece(file, 0)
+    second, _ = read_piece(file, offset)
+    assert first + second == written
+
+
+def test_reading_waits_for_nobody(stream: Stream) -> None:
+    begun = time.monotonic()
+    stream.output.drain(stream.pipes[False][0], False)
+    assert time.monotonic() - begun < 1.0

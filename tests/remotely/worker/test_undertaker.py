@@ -1,0 +1,244 @@
+"""Deaths: what the dead left is found without a look at the machine's other processes."""
+
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import remotely
+from remotely.machine import host, processes
+from remotely.protocol import control
+from remotely.transport.loop import Loop
+from remotely.worker.child import Child, Stage
+from remotely.worker.log_relay import LogRelay
+from remotely.worker.output import Output
+from remotely.worker.undertaker import Undertaker
+from tests.clusters import wait_until
+
+NO_PIDS_FROM = 1 << 22  # the kernel gives none from here on
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def child_of(loop: Loop, number: int, folder: Path) -> Child:
+    """Return a child whose process has ended."""
+    name = f"C-{number}"
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    read, write = os.pipe2(os.O_NONBLOCK)
+    os.close(write)
+    loop.watch(ours.fileno(), lambda: None)
+    loop.watch(read, lambda: None)
+    output = Output(folder / name, lambda is_error, text: None, lambda _, action: None)
+    return Child(
+        request=control.Request(
+            actor=name, name=name, class_name="C", owner="o", job="j", python=host.PYTHON
+        ),
+        seal=b"",
+        gpu_ids=[],
+        location=control.Location(
+            actor=name,
+            name=name,
+            class_name="C",
+            life=0,
+            pid=NO_PIDS_FROM + number,
+            host="h",
+            machine="m",
+            ipc=f"ipc://{folder}/{name}",
+            tcp="",
+            public_key=b"",
+        ),
+        socket=ours,
+        output=output,
+        log=LogRelay(output, lambda logged: None, lambda _, action: None),
+        page=mmap.mmap(-1, mmap.PAGESIZE),
+        pipes={read: False},
+        since=0.0,
+        client_keys=[],
+        pid=NO_PIDS_FROM + number,
+        status=0,
+    )
+
+
+def test_one_look_serves_five_hundred_who_die_together(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def children_of(pid: int) -> list[int]:
+        looked.append(pid)
+        return []
+
+    def all_processes(*_: object) -> Iterator[psutil.Process]:
+        raise AssertionError("it looks at every process of the machine")
+
+    monkeypatch.setattr(host, "children_of", children_of)
+    monkeypatch.setattr(psutil, "process_iter", all_processes)
+    told: list[control.Obituary] = []
+    children = {
+        child.request.actor: child for child in (child_of(loop, n, tmp_path) for n in range(500))
+    }
+    undertaker = Undertaker(
+        loop, "w", children, lambda _: None, lambda _, obituary: told.append(obituary)
+    )
+    for child in list(children.values()):
+        undertaker.bury(child)
+    loop.turn(0)
+
+    assert len(told) == 500
+    assert not children
+    assert looked == [os.getpid()]
+
+
+@pytest.fixture
+def child(loop: Loop, tmp_path: Path) -> Child:
+    return child_of(loop, 1, tmp_path)
+
+
+@pytest.fixture
+def undertaker(loop: Loop, child: Child) -> Undertaker:
+    return Undertaker(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
+
+
+def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
+    child: Child, undertaker: Undertaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("remotely.worker.undertaker.time.monotonic", lambda: now)
+    ends_at = []
+    for grace_s in (5, 60, 1, 5):
+        undertaker.end(child, grace_s)
+        ends_at.append(child.term_at)
+    assert ends_at == [105, 105, 101, 101]
+    now, timers = 102.0, child.timers  # SIGTERM was sent; SIGKILL is to come
+    undertaker.end(child, 0)
+    assert child.timers is timers
+    undertaker.bury(child)
+
+
+def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
+    child: Child, undertaker: Undertaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("remotely.worker.undertaker.time.monotonic", lambda: now)
+    undertaker.end(child, 1)
+    ends_at = []
+    for stage in (Stage.ENDS, Stage.ENDS, Stage.EXITS, Stage.EXITS, Stage.ENDS):
+        undertaker.leave_time(child, stage)
+        ends_at.append(child.term_at)
+        now += 1
+    assert ends_at == [105, 105, 107, 107, 107]
+    undertaker.bury(child)
+
+
+def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def children_of(pid: int) -> list[int]:
+        looked.append(pid)
+        return []
+
+    monkeypatch.setattr(host, "children_of", children_of)
+    undertaker = Undertaker(loop, "w", {}, lambda _: None, lambda *_: None)
+    before = {name: repr(value) for name, value in vars(undertaker).items() if name != "_looks"}
+    for pid in range(NO_PIDS_FROM, NO_PIDS_FROM + 100):
+        undertaker.exited(pid, 0)
+    loop.turn(0)
+    assert looked == [os.getpid()]
+    assert before.items() <= {n: repr(value) for n, value in vars(undertaker).items()}.items()
+
+
+def test_children_and_their_tags_are_found_without_those_of_others() -> None:
+    environment = {**os.environ, processes.TAG: "w:actor"}
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as tagged:
+        assert tagged.pid in processes.children_of(os.getpid())
+        assert processes.children_of(tagged.pid) == []
+        wait_until(lambda: processes.tag_of(tagged.pid) == "w:actor", "it runs its program")
+        assert processes.tag_of(os.getpid()) == os.environ.get(processes.TAG, "")
+        processes.kill_tree(tagged.pid)
+    assert processes.tag_of(NO_PIDS_FROM) == ""
+    assert processes.children_of(NO_PIDS_FROM) == []
+
+
+@remotely.remote_class
+class Leaver:
+    def leave(self, depth: int) -> int:
+        """Start a process in a session of its own, which does so again; return the first's pid."""
+        program = (
+            "import subprocess, sys, time\n"
+            "depth = int(sys.argv[1])\n"
+            "if depth:\n"
+            "    again = [sys.executable, *sys.orig_argv[1:-1], str(depth - 1)]\n"
+            "    subprocess.Popen(again, start_new_session=True)\n"
+            "time.sleep(600)\n"
+        )
+        command = [sys.executable, "-c", program, str(depth)]
+        return subprocess.Popen(command, start_new_session=True).pid
+
+    def fork_away(self) -> int:
+        """Fork, with no program, a daemon in a session of its own; return its pid."""
+        read, write = os.pipe()
+        if (between := os.fork()) == 0:
+            os.setsid()
+            if (daemon := os.fork()) == 0:
+                while True:
+                    time.sleep(600)
+            os.write(write, str(daemon).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        os.close(write)
+        pid = int(os.read(read, 20))
+        os.close(read)
+        return pid
+
+
+@pytest.mark.parametrize("env", [{}, {"A": "1"}])
+def test_what_an_actor_forked_into_a_session_of_its_own_goes_with_the_actor(
+    cluster: str, env: dict[str, str]
+) -> None:
+    dies, lives = remotely.options(Leaver, env=env)(), Leaver()
+    left, kept = psutil.Process(dies.fork_away()), psutil.Process(lives.fork_away())
+
+    remotely.close(dies)
+
+    wait_until(lambda: not is_running(left), "the end of its daemon")
+    assert is_running(kept)
+    remotely.close(lives)
+    wait_until(lambda: not is_running(kept), "the end of the other")
+
+
+def test_daemons_of_a_dead_actor_go_and_those_of_the_living_stay(cluster: str) -> None:
+    dies, lives = Leaver(), Leaver()
+    left = psutil.Process(dies.leave(2))
+    kept = psutil.Process(lives.leave(0))
+    wait_until(lambda: len(left.children(recursive=True)) == 2, "a chain of three")
+    chain = [left, *left.children(recursive=True)]
+
+    remotely.close(dies)
+
+    wait_until(lambda: not any(map(is_running, chain)), "the end of the chain")
+    assert is_running(kept)
+    remotely.close(lives)
+    wait_until(lambda: not is_running(kept), "the end of the other")
+
+
+def is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # between the two
+        return False

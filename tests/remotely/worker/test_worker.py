@@ -1,0 +1,138 @@
+"""What a worker makes of the master's word; its master and its zygote are played here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from remotely.machine import host
+from remotely.protocol import control
+from remotely.transport.keys import fresh_keys
+from remotely.worker.child import Child
+from remotely.worker.worker import Config, Worker
+
+OLD, NEW = b"old".ljust(40), b"new".ljust(40)
+
+
+class NoZygote:
+    """Is asked for forks, and makes none."""
+
+    def __init__(self, *_: Any) -> None:
+        self.asked: list[str] = []
+        self.is_closing = False
+
+    def preload(self, modules: list[str]) -> None:
+        pass
+
+    def fork(self, actor: str, descriptors: list[int]) -> None:
+        self.asked.append(actor)
+
+    def stop(self) -> None:
+        self.is_closing = True
+
+    kill = close = stop
+
+
+class Played:
+    """A worker whose loop turns when a test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        _, _, key = fresh_keys()
+        self.worker = Worker(
+            Config(
+                worker="w",
+                master=f"ipc://{folder}/master",
+                key=key.to_dict(),
+                tcp_host="",
+                folder=f"{folder}/w",
+                cpus=1,
+                gpus=[],
+                lifeline=False,
+                nonce="",
+            )
+        )
+        self.said: list[msgspec.Struct] = []
+        self.worker._link.send = self.said.append  # type: ignore[method-assign,assignment]
+
+    def hears(self, message: msgspec.Struct) -> None:
+        self.worker._hear_master(message)
+        self.worker._loop.turn(0)
+
+    def told(self, kind: type[msgspec.Struct]) -> list[Any]:
+        return [message for message in self.said if isinstance(message, kind)]
+
+    def close(self) -> None:
+        worker = self.worker
+        for child in list(worker._children.values()):
+            worker._undertaker.clear(child)
+        worker._link.close()
+        worker._context.destroy(linger=0)
+        worker._loop.close()
+        worker._fence.close()
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    monkeypatch.setattr("remotely.worker.nursery.ZygoteLine", NoZygote)
+    made = Played(tmp_path)
+    yield made
+    made.close()
+
+
+def spawn_of(actor: str, life: int = 0) -> control.Spawn:
+    request = control.Request(
+        actor=actor, name=actor, class_name="C", owner="o", job="j", python=host.PYTHON, life=life
+    )
+    return control.Spawn(request=request, gpu_ids=[])
+
+
+def test_keys_that_actors_asked_about_are_asked_about_again_when_the_list_has_changed(
+    played: Played,
+) -> None:
+    """One that was admitted as a listed one is no delegate: its end would be told to nobody."""
+    played.hears(control.Registered(client_keys=[OLD, NEW]))
+    played.worker._inquiries.hear_actor("a", control.MayCall(key=NEW))
+    played.hears(control.Caller(key=NEW, admitted=True))
+    played.said.clear()
+    played.hears(control.Registered(client_keys=[OLD, NEW]))
+    assert not played.told(control.MayCall)
+    played.hears(control.Registered(client_keys=[OLD]))
+    assert [question.key for question in played.told(control.MayCall)] == [NEW]
+
+
+@pytest.mark.parametrize("life", [0, 1])
+def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_made_after_that(
+    played: Played, life: int
+) -> None:
+    played.hears(spawn_of("a"))
+    (before,) = played.worker._children.values()
+    played.hears(control.End(actor="a", grace_s=0.0, kill=True))
+    played.hears(spawn_of("a", life))
+    assert list(played.worker._children.values()) == [before]
+    assert [birth.request.life for birth in played.worker._register().births] == [0, life]
+
+    played.worker.not_born(before.request, "it was killed")
+    played.worker._loop.turn(0)
+
+    (after,) = played.worker._children.values()
+    assert after is not before
+    # Of one that is asked for again the master knows that it has ended.
+    assert len(played.told(control.Died)) == life
+
+
+def test_a_dead_actor_is_buried_though_what_it_started_talks_on(played: Played) -> None:
+    word, heard = control.write(control.Count(calls=1)), 0
+
+    def recv(size: int) -> bytes:
+        nonlocal heard
+        heard += 1
+        assert heard < 10_000
+        return word
+
+    log = SimpleNamespace(end=lambda: None)
+    child = SimpleNamespace(socket=SimpleNamespace(recv=recv), log=log)
+    played.worker._last_words(cast(Child, child))
+    assert heard >= 278  # as many as a socket holds

@@ -1,0 +1,263 @@
+"""Who samples, without a cluster."""
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from remotely_rl.acting.actor import Actor, Parameters, Player
+from remotely_rl.config import Common
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.networks import models
+from tests.remotely_rl import toys
+
+CONFIG = Common(env=toys.Guess, envs_per_actor=4, trajectory_steps=6)
+COUNTING = dataclasses.replace(CONFIG, env=toys.Counting)
+
+
+def remembering(outputs: int = 2) -> models.RecurrentMLP:
+    """A memory whose heads say something: at first they are close to zero."""
+    torch.manual_seed(0)
+    model = models.RecurrentMLP((2,), outputs, units=5)
+    for head in (model.policy, model.value):
+        nn.init.normal_(head.weight)
+    return model
+
+
+def assert_same(one: Trajectory, other: Trajectory) -> None:
+    for field in dataclasses.fields(Trajectory):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        assert (a == b).all(), field.name
+
+
+def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
+    sampler = toys.actor(COUNTING, toys.network(1))
+    first, second = sampler.sample().trajectory, sampler.sample().trajectory
+    assert first.obs[:, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2]  # episodes of 3, and a reset row
+    assert first.valid[:, 0].tolist() == [True, True, True, False, True, True]
+    assert first.begins[:, 0].tolist() == [True, False, False, False, True, False, False]
+    assert second.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3, 0]
+    assert second.valid[:, 0].tolist() == [True, False, True, True, True, False]
+    assert second.begins[:, 0].tolist() == [False, False, True, False, False, False, True]
+
+
+def test_a_rollout_tells_its_games_its_seconds_and_the_version_it_was_sampled_with() -> None:
+    model = toys.network(1)
+    sampler = toys.actor(COUNTING, model)
+    sampler.set_param(Parameters(7, models.state_of(model)))
+    rollout = sampler.sample()
+    assert rollout.trajectory.version.tolist() == [7] * 4
+    assert [tuple(game) for game in rollout.episodes] == [(60.0, 3)] * 4
+    assert rollout.steps == 5 * 4  # six rows, one of which resets
+    assert rollout.seconds.keys() == {"environment", "inference", "idle"}
+    assert all(spent >= 0 for spent in rollout.seconds.values())
+
+
+def test_rewards_stay_as_they_are() -> None:
+    played = toys.actor(COUNTING, toys.network(1)).sample().trajectory
+    assert played.reward[:, 0].tolist() == [10, 20, 30, 0, 10, 20]
+
+
+def test_the_log_probability_is_that_of_the_policy_that_chose() -> None:
+    model = toys.network()
+    with torch.no_grad():
+        model.policy.bias.copy_(torch.tensor([0.0, math.log(3.0)]))
+        model.policy.weight.zero_()
+    played = toys.actor(CONFIG, model, trajectory_steps=500).sample().trajectory
+    want = np.where(played.action == 1, 0.75, 0.25)
+    np.testing.assert_allclose(np.exp(played.log_prob), want, rtol=1e-5)
+    assert abs((played.action == 1).mean() - 0.75) < 0.05
+
+
+@torch.no_grad()
+def test_the_value_is_what_the_model_says_of_every_observation_the_last_included() -> None:
+    model = toys.network(1)
+    played = toys.actor(COUNTING, model).sample().trajectory
+    _, value = model(torch.from_numpy(played.obs).flatten(0, 1))
+    assert played.value.shape == (7, 4)
+    torch.testing.assert_close(torch.from_numpy(played.value), value.view(7, 4))
+
+
+@torch.no_grad()
+def test_a_truncated_step_is_followed_by_the_value_of_its_own_episodes_last_observation() -> None:
+    model = toys.network(1)
+    env = lambda: toys.Counting(length=2, truncates=True)
+    played = toys.actor(CONFIG, model, env=env).sample().trajectory
+    assert played.truncated[:, 0].tolist() == [False, True, False, False, True, False]
+    of_two = model(torch.tensor([[2.0]]))[1].item()  # the toy observes its step
+    assert played.value[2, 0] == played.value[5, 0] == pytest.approx(of_two)
+
+
+def test_the_same_seed_samples_the_same_and_another_does_not() -> None:
+    model = toys.network()
+    one, same, other = (toys.actor(CONFIG, model, seed) for seed in (5, 5, 6))
+    assert_same(one.sample().trajectory, same.sample().trajectory)
+    assert (one.sample().trajectory.action != other.sample().trajectory.action).any()
+
+
+def test_an_actor_does_not_act_by_the_learners_own_weights_when_they_share_a_process() -> None:
+    model = toys.network()
+    sampler = toys.actor(CONFIG, model)
+    assert sampler.model is not model
+    nn.init.ones_(model.policy.bias)
+    assert sampler.model.state_dict()["policy.bias"].tolist() == [0, 0]
+
+
+def test_new_parameters_hold_from_the_next_rollout_on() -> None:
+    model = toys.network()
+    sampler = toys.actor(CONFIG, model)
+    nn.init.constant_(model.value.bias, 50.0)
+    sampler.set_param(Parameters(1, models.state_of(model)))
+    assert sampler.sample().trajectory.value.min() > 40
+
+
+def test_the_parameters_of_another_model_are_refused() -> None:
+    sampler = toys.actor(CONFIG, toys.network())
+    with pytest.raises(ValueError, match="parameters of another model"):
+        sampler.set_param(Parameters(1, models.state_of(remembering())))
+
+
+def test_a_random_start_sets_the_environments_of_an_actor_apart() -> None:
+    long = lambda: toys.Counting(length=50)
+    played = toys.actor(CONFIG, toys.network(1), env=long, random_start=30).sample()
+    assert len(set(played.trajectory.obs[0, :, 0])) > 1
+    assert played.episodes == []
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (spaces.MultiDiscrete([2, 3], start=[4, 5]), np.int64),
+        (spaces.Box(-3, 3, (1, 2), np.float32), np.float32),
+    ],
+    ids=str,
+)
+def test_actions_are_kept_as_the_policy_drew_them(
+    space: gymnasium.Space[Any], dtype: type[np.generic]
+) -> None:
+    env = lambda: toys.Echo(space)
+    player = Player(dataclasses.replace(CONFIG, env=env), seed=1)
+    model = toys.network(2, player.envs.actions.outputs)
+    sampler = toys.actor(CONFIG, model, env=env)
+    played = sampler.sample().trajectory
+    assert played.action.shape == (6, 4, 2)
+    assert played.action.dtype == dtype
+    # What the toy observes is the last action, as its own space has it.
+    want = player.envs.actions.to_environment(played.action[0])
+    np.testing.assert_allclose(played.obs[1], want.reshape(4, 2), rtol=1e-6)
+
+
+@torch.no_grad()
+def test_a_memory_is_stored_as_it_was_before_the_first_observation() -> None:
+    model = remembering()
+    sampler = toys.actor(CONFIG, model)
+    first, second = sampler.sample().trajectory, sampler.sample().trajectory
+    assert (first.state == 0).all()
+    obs, begins = torch.from_numpy(first.obs[:-1]), torch.from_numpy(first.begins[:-1])
+    _, _, after = model(obs, model.initial_state(4), begins)
+    torch.testing.assert_close(torch.from_numpy(second.state), after)
+    assert (second.state != 0).any()
+
+
+@torch.no_grad()
+def test_whoever_learns_finds_the_log_probabilities_and_values_that_the_actor_found() -> None:
+    model = remembering()
+    sampler = toys.actor(CONFIG, model)
+    for _ in range(3):
+        played = sampler.sample().trajectory
+        policy, value, _ = models.unroll(
+            model, *map(torch.from_numpy, (played.obs, played.state, played.begins))
+        )
+        log_prob = sampler.player.envs.actions.log_prob(
+            policy[:-1], torch.from_numpy(played.action)
+        )
+        torch.testing.assert_close(torch.from_numpy(played.log_prob), log_prob)
+        torch.testing.assert_close(torch.from_numpy(played.value), value)
+
+
+def test_an_actor_without_a_memory_stores_an_empty_one() -> None:
+    assert toys.actor(CONFIG, toys.network()).sample().trajectory.state.shape == (4, 0)
+
+
+@pytest.mark.parametrize("model", [toys.network(), remembering()], ids=["plain", "recurrent"])
+def test_an_actor_that_was_paused_goes_on_to_the_same_bit(model: nn.Module) -> None:
+    straight, paused = toys.actor(CONFIG, model), toys.actor(CONFIG, model)
+    for one in (straight, paused):
+        one.sample()
+    kept = paused.pause()
+    afterwards = toys.actor(CONFIG, model, seed=77)
+    afterwards.sample()
+    assert afterwards.go_on(kept)
+    for _ in range(3):
+        assert_same(straight.sample().trajectory, afterwards.sample().trajectory)
+
+
+def test_what_was_paused_goes_on_in_pieces_as_long_as_are_asked_for_by_then() -> None:
+    model = toys.network(1)
+    first = toys.actor(COUNTING, model, trajectory_steps=2)
+    first.sample()
+    longer = toys.actor(COUNTING, model, trajectory_steps=5)
+    assert longer.go_on(first.pause())
+    assert longer.sample().trajectory.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3]
+
+
+def test_what_does_not_fit_or_cannot_be_read_is_begun_anew() -> None:
+    model = toys.network()
+    sampler, fresh = (toys.actor(CONFIG, model, seed=3) for _ in range(2))
+    assert not sampler.go_on(toys.actor(CONFIG, model, envs_per_actor=3).pause())
+    assert not sampler.go_on(sampler.pause()[:100])
+    assert_same(sampler.sample().trajectory, fresh.sample().trajectory)
+
+
+def test_pausing_changes_nothing() -> None:
+    model = toys.network()
+    straight, paused = toys.actor(CONFIG, model), toys.actor(CONFIG, model)
+    for _ in range(3):
+        paused.pause()
+        assert_same(straight.sample().trajectory, paused.sample().trajectory)
+
+
+def test_games_that_were_under_way_at_a_pause_are_counted_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = toys.network(1)
+    long = lambda: toys.Counting(length=9)
+    sampler = toys.actor(CONFIG, model, env=long)
+    sampler.sample()
+    kept = sampler.pause()
+    later = time.perf_counter() + 5000
+    monkeypatch.setattr(time, "perf_counter", lambda: later)  # a machine that was off meanwhile
+    sampler.go_on(kept)
+    rollout = sampler.sample()
+    assert [tuple(game) for game in rollout.episodes] == [(450.0, 9)] * 4
+    assert rollout.seconds["idle"] < 100  # the pause is nobody's idleness
+
+
+@pytest.mark.parametrize("env", [toys.Unsaveable, "ALE/Pong-v5"], ids=["own", "Atari"])
+def test_environments_that_cannot_be_saved_leave_nothing_to_go_on_from(env: Any) -> None:
+    class Blind(models.MLP):
+        def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.zeros(len(obs), 6), torch.zeros(len(obs))
+
+    sampler = toys.actor(CONFIG, Blind((2,), 6), env=env, envs_per_actor=1)
+    assert sampler.pause() == b""
+    sampler.close()
+
+
+def test_closing_an_actor_closes_its_environments() -> None:
+    closed: list[int] = []
+
+    class Closing(toys.Guess):
+        def close(self) -> None:
+            closed.append(1)
+
+    sampler: Actor = toys.actor(CONFIG, toys.network(), env=Closing)
+    sampler.close()
+    assert len(closed) == 4

@@ -1,0 +1,340 @@
+"""An evaluation: whole games, drawn fairly, and a mean that says how sure it is."""
+
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch import nn
+
+from remotely_rl import a2c
+from remotely_rl.agents import evaluation, load
+from remotely_rl.agents.evaluation import Evaluation, evaluate, half_interval, measure, quotas
+from remotely_rl.agents.load import Policy, Trained
+from remotely_rl.cli import main
+from remotely_rl.config import Common
+from remotely_rl.environments import action_spaces, environments
+from remotely_rl.errors import TrainingError
+from remotely_rl.networks import models
+from remotely_rl.runs import checkpoint, making, process
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("local")
+
+TINY = {"actors": 1, "envs_per_actor": 2, "trajectory_steps": 4, "random_start": 0, "steps": 8,
+        "learner_threads": 1}  # fmt: skip
+
+
+def train(run: Path, env: Any = "CartPole-v1", model: Any = None, **more: Any) -> Path:
+    a2c.train(a2c.Config(env=env, **{**TINY, **more}), model, run=run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMOTELY_LOCAL", "1")
+        return train(tmp_path_factory.mktemp("once") / "run")
+
+
+@pytest.fixture
+def run(trained_once: Path, tmp_path: Path) -> Path:
+    """A run folder for a test to harm."""
+    return shutil.copytree(trained_once, tmp_path / "run")
+
+
+def invoke(*command: str) -> Result:
+    return CliRunner().invoke(main, command)
+
+
+def untrained(env: Any, **more: Any) -> Trained:
+    config = a2c.Config(env=env, **more)
+    return Trained(config, making.make_learner(config).model.eval())
+
+
+# --- which games count ----------------------------------------------------------------------------
+
+
+def test_every_environment_has_its_quota_so_that_short_games_do_not_crowd_out_long_ones() -> None:
+    agent = untrained(toys.Counting)
+    lengths = itertools.cycle([2, 30])  # in the time of one long game, fifteen short ones end
+    config = a2c.Config(env=lambda: toys.Counting(next(lengths)))
+    done = measure(agent._replace(config=config), episodes=5, greedy=False, envs=2)
+    assert done.lengths == [2, 2, 2, 30, 30]
+
+
+def test_quotas_are_as_even_as_it_goes() -> None:
+    assert quotas(30, 16) == [2] * 14 + [1] * 2
+    assert quotas(4, 4) == [1] * 4
+
+
+def test_no_more_environments_are_made_than_there_are_games() -> None:
+    made = []
+
+    def make() -> toys.Counting:
+        made.append(toys.Counting())
+        return made[-1]
+
+    measure(untrained(toys.Counting)._replace(config=a2c.Config(env=make)), 3, greedy=True)
+    assert len(made) == 3
+
+
+def test_scores_are_raw_whatever_the_learner_clips(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", toys.Counting, reward_clip=1.0)
+    done = evaluate(run, 4, env=toys.Counting)
+    assert done.scores == [60.0] * 4
+    assert done.lengths == [3] * 4
+
+
+@pytest.mark.parametrize("source", [toys.Guess, toys.guess_in_pairs])
+def test_games_are_told_apart_whenever_the_next_one_begins(source: Any) -> None:
+    assert measure(untrained(source), 9, greedy=True, envs=2).lengths == [1] * 9
+
+
+def test_a_lost_life_ends_no_game_even_if_it_did_in_training() -> None:
+    agent = untrained("ALE/Breakout-v5", life_loss_is_terminal=True)
+    envs = agent.environments(1)
+    with process.one_thread():
+        for _, step in agent.play(envs, envs.reset(3), greedy=False, seed=3):
+            if step.terminated.any():
+                break
+    assert len(envs.pop_episodes()) == 1
+    _, _, _, _, info = envs.vector.step(np.zeros(1, np.int64))
+    assert info["lives"].tolist() == [5]  # a new game
+    envs.close()
+
+
+# --- how the agent acts ---------------------------------------------------------------------------
+
+
+def test_the_same_arguments_give_the_same_games_and_another_seed_gives_others(run: Path) -> None:
+    first = evaluate(run, 6, seed=1)
+    assert evaluate(run, 6, seed=1) == first
+    assert evaluate(run, 6, seed=2) != first
+
+
+def test_greedy_takes_the_likeliest_action_and_sampled_draws_by_the_policy() -> None:
+    model = toys.network()
+    with torch.no_grad():
+        model.policy.weight.zero_()
+        model.policy.bias.copy_(torch.tensor([0.0, math.log(3)]))  # 1 in three cases of four
+    obs, begins = np.zeros((4000, 2), np.float32), np.zeros(4000, np.bool_)
+    two = action_spaces.Discrete(2)
+    assert Policy(Common(), model, two, 4000, greedy=True, seed=0).act(obs, begins).mean() == 1
+    drawn = Policy(Common(), model, two, 4000, greedy=False, seed=0).act(obs, begins).mean()
+    assert drawn == pytest.approx(0.75, abs=0.03)
+
+
+def test_memory_is_carried_and_starts_anew_where_an_episode_does() -> None:
+    policy = Policy(Common(), toys.CountsSteps(), action_spaces.Discrete(4), 2, greedy=True, seed=0)
+    obs = np.zeros((2, 1), np.float32)
+    begins = [[True, True], [False, False], [True, False], [False, False]]
+    acted = [policy.act(obs, np.array(row)).tolist() for row in begins]
+    assert acted == [[0, 0], [1, 1], [0, 2], [1, 3]]
+
+
+def test_an_agent_with_an_lstm_is_evaluated_with_it(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", lstm=8)
+    assert models.is_recurrent(load.load(run).model)
+    assert len(evaluate(run, 2).scores) == 2
+
+
+def test_torch_has_the_threads_afterwards_that_it_had_before(run: Path) -> None:
+    before = torch.get_num_threads()
+    evaluate(run, 1)
+    assert torch.get_num_threads() == before
+
+
+# --- which agent ----------------------------------------------------------------------------------
+
+
+def test_the_last_checkpoint_or_the_best_is_taken(run: Path) -> None:
+    last = toys.weights(load.load(run).model)
+    content = torch.load(run / "checkpoint.pt", weights_only=True)
+    content["learner"]["model"]["policy.bias"] += 1
+    torch.save(content, run / "best.pt")
+    assert torch.equal(toys.weights(load.load(run, "last").model), last)
+    assert not torch.equal(toys.weights(load.load(run, "best").model), last)
+
+
+def test_what_a_checkpoint_holds_of_the_actors_is_not_unpickled(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = torch.load(run / "checkpoint.pt", weights_only=True)
+    assert content["actors"][0].numel() > 0
+    monkeypatch.setattr("cloudpickle.loads", None)
+    monkeypatch.setattr("pickle.loads", None)
+    evaluate(run, 1)
+
+
+def test_a_model_of_the_users_own_is_to_be_given(tmp_path: Path) -> None:
+    def wide(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return models.with_memory(shape, outputs, 8)
+
+    run = train(tmp_path / "run", model=wide)
+    assert len(evaluate(run, 2, model=wide).scores) == 2
+    with pytest.raises(TrainingError, match=r"of another model.* model=, or --model FILE\.py:NAME"):
+        evaluate(run, 2)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_students_t_by_hand() -> None:
+    # Deviation 1, two degrees of freedom: 4.303 / sqrt(3).
+    assert half_interval([1.0, 2.0, 3.0]) == pytest.approx(2.4843, abs=1e-3)
+    assert math.isnan(half_interval([1.0]))
+    assert half_interval([5.0, 5.0]) == 0
+
+
+def test_nineteen_intervals_of_twenty_hold_the_true_mean() -> None:
+    rng = np.random.default_rng(1)
+    games = rng.normal(3.0, 2.0, (4000, 8))
+    hits = [abs(np.mean(row) - 3.0) <= half_interval(list(row)) for row in games]
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.012)
+
+
+def test_an_interval_is_rather_too_wide_than_too_narrow() -> None:
+    values = [t for _, t in sorted(evaluation.STUDENT_T.items())]
+    assert values == sorted(values, reverse=True)
+    assert min(values) > 1.96
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ([19.0, 20.0] * 15, "sampled  19.5 ± 0.2 (95 %), 30 episodes, from 19 to 20"),
+        ([21.0] * 3, "sampled  21.0 ± 0.0 (95 %), 3 episodes, from 21 to 21"),
+        ([0.0, 1.0] * 400, "sampled  0.50 ± 0.03 (95 %), 800 episodes, from 0 to 1"),
+        ([0.0, 4e6], "sampled  2,000,000.0 ± 25,420,000.0 (95 %), 2 episodes, from 0 to 4,000,000"),
+    ],
+)
+def test_an_evaluation_is_one_line(scores: list[float], said: str) -> None:
+    evaluated = Evaluation(False, scores, [1742] * len(scores))
+    assert str(evaluated) == f"{said}, 1,742 steps each"
+
+
+def test_one_game_tells_no_interval() -> None:
+    assert str(Evaluation(True, [-21.0], [1742])) == "greedy   -21.0, 1 episode, 1,742 steps"
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_both_modes_are_printed_unless_one_is_asked_for(run: Path) -> None:
+    done = invoke("evaluate", str(run), "--episodes", "3")
+    assert done.exit_code == 0, done.output
+    assert [line.split()[0] for line in done.output.splitlines()] == ["sampled", "greedy"]
+    done = invoke("evaluate", str(run), "--episodes", "3", "--greedy")
+    assert [line.split()[0] for line in done.output.splitlines()] == ["greedy"]
+    assert "3 episodes, from" in done.output
+
+
+def test_programs_get_all_numbers(run: Path) -> None:
+    done = invoke("evaluate", str(run), "--episodes", "1", "--json")
+    numbers = json.loads(done.output)
+    assert numbers.keys() == {"sampled", "greedy"}
+    assert numbers["greedy"]["scores"] == [numbers["greedy"]["mean"]]
+    assert numbers["greedy"]["interval_95"] is None
+
+
+def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "my_own_game.py"
+    file.write_text(
+        "from remotely_rl import models\n"
+        "from tests.remotely_rl import toys\n"
+        "class Game(toys.Counting): pass\n"
+        "class Net(models.MLP): pass\n"
+    )
+    run = train(tmp_path / "run", toys.Counting)
+    command = ["evaluate", str(run), "--episodes", "2", "--greedy"]
+    done = invoke(*command, "--env", f"{file}:Game", "--model", f"{file}:Net")
+    assert done.exit_code == 0, done.output
+    assert "60.0 ± 0.0" in done.output
+
+    done = invoke(*command)
+    assert done.exit_code == 2
+    assert "was trained on Counting, which Gymnasium does not know" in done.output
+    assert "--env FILE.py:NAME" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--episodes", "0"], "episodes must be at least 1, not 0"),
+        (["--envs", "0"], "envs must be at least 1, not 0"),
+        (["--seed", "-1"], "seed must be at least 0, not -1"),
+        (["--checkpoint", "first"], "'first' is not one of 'best', 'last'"),
+        (["--checkpoint", "best"], "has no best.pt: too few games were finished"),
+        (["--model", "nowhere.py:Net"], "--model wants FILE.py:NAME with a file that exists"),
+        (["--model", f"{__file__}:Nonsense"], "has nothing called 'Nonsense'"),
+        (["--env", "CartPole-v1"], "--env wants FILE.py:NAME with a file that exists"),
+    ],
+)
+def test_a_mistake_is_answered_in_a_sentence(run: Path, options: list[str], said: str) -> None:
+    done = invoke("evaluate", str(run), *options)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def remove(name: str) -> Callable[[Path], object]:
+    return lambda run: (run / name).unlink()
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda run: (run / name).write_text(text)
+
+
+def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
+    content = {"algorithm": algorithm, "config": {"env": "CartPole-v1"} | fields}
+    return write("config.json", json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (remove("config.json"), "is no run folder: it has no config.json"),
+        (write("config.json", "{"), "config.json cannot be read"),
+        (write("config.json", "[1]"), "says neither algorithm nor environment"),
+        (write("config.json", '{"algorithm": "a2c", "config": {"env": 7}}'), "says neither"),
+        (config("a2d"), "no algorithm is called 'a2d', did you mean 'a2c'"),
+        (config("a2c", gama=1), "'gama', did you mean 'gamma'"),
+        (config("a2c", gamma="high"), "gamma must be a number, not 'high'"),
+        (config("a2c", env="CartPole-v9"), "was trained on CartPole-v9, which Gymnasium"),
+        (config("a2c", env="Acrobot-v1"), "is a checkpoint of another model"),
+        (remove("checkpoint.pt"), "has no checkpoint.pt: none was saved yet"),
+        (write("checkpoint.pt", "?"), "is no checkpoint that can be read"),
+        (
+            lambda run: torch.save({"format": checkpoint.FORMAT}, run / "checkpoint.pt"),
+            "holds no model",
+        ),
+    ],
+)
+def test_a_folder_that_is_not_whole_says_what_is_wrong(
+    run: Path, harm: Callable[[Path], object], said: str
+) -> None:
+    harm(run)
+    with pytest.raises(TrainingError) as refused:
+        evaluate(run)
+    assert said in str(refused.value)
+
+
+def test_a_folder_that_is_none_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="there is no run folder"):
+        evaluate(tmp_path / "nowhere")
+
+
+def test_episodes_are_told_by_their_environment() -> None:
+    envs = environments.make(toys.Guess, 2)
+    envs.reset(1)
+    envs.step(np.zeros(2, np.int64))
+    assert [number for number, _ in envs.pop_episodes_by_environment()] == [0, 1]
+    assert envs.pop_episodes() == []

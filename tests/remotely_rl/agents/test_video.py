@@ -1,0 +1,239 @@
+"""An agent at play: its scores, and a video of what it did."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from numpy.typing import NDArray
+
+from remotely_rl import a2c
+from remotely_rl.agents import load, screens
+from remotely_rl.agents.screens import SecondCopy
+from remotely_rl.agents.video import enlarged, play
+from remotely_rl.cli import main
+from remotely_rl.environments.environments import Episode
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import process
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def train(run: Path, env: Any) -> Path:
+    config = a2c.Config(
+        env=env, actors=1, envs_per_actor=2, trajectory_steps=4, random_start=0, steps=8,
+        learner_threads=1,
+    )  # fmt: skip
+    a2c.train(config, run=run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMOTELY_LOCAL", "1")
+        return train(tmp_path_factory.mktemp("pong") / "run", "ALE/Pong-v5")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    with process.one_thread():
+        yield
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Path:
+    return train(tmp_path / "run", toys.Counting)
+
+
+@pytest.fixture
+def drawn_id() -> Iterator[str]:
+    gymnasium.register("Drawn-v0", f"{toys.__name__}:Drawn")
+    yield "Drawn-v0"
+    del gymnasium.registry["Drawn-v0"]
+
+
+def invoke(*command: str) -> Result:
+    return CliRunner().invoke(main, command)
+
+
+def pictures_of(video: Path) -> tuple[dict[str, Any], list[NDArray[np.uint8]]]:
+    """What a video says of itself, and its pictures."""
+    ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
+    command = [ffmpeg, "-i", str(video), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    done = subprocess.run(command, check=True, capture_output=True)
+    found = re.search(rb"h264.*yuv420p.* (\d+)x(\d+).* (\d+) fps", done.stderr)
+    assert found is not None, done.stderr
+    width, height, fps = map(int, found.groups())
+    pictures = np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
+    return {"size": (width, height), "fps": fps}, list(pictures)
+
+
+# --- what is seen ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_game_of_atari_is_filmed_in_colour_at_its_own_pace(pong: Path, tmp_path: Path) -> None:
+    video = tmp_path / "pong.mp4"
+    played = play(pong, video, steps=12)
+    about, pictures = pictures_of(video)
+    assert about["size"] == (320, 420)
+    assert about["fps"] == 15
+    assert len(pictures) == played.pictures == 13  # the first is that of the reset
+    assert np.allclose(pictures[-1][200, 160], (144, 72, 17), atol=12)  # Pong's brown
+
+
+def test_the_picture_is_that_of_the_game_which_the_agent_plays(pong: Path) -> None:
+    agent = load.load(pong)
+    envs, screen = screens.watched(agent)
+    obs = envs.reset(5)
+    picture = screen.reset(5)
+    for turn, (action, step) in enumerate(agent.play(envs, obs, greedy=False, seed=5)):
+        picture = screen.step(action, step)
+        if turn == 40:
+            break
+    # The agent's newest frame, and ours made gray and small by the mean of whole blocks.
+    seen = step.obs[0, -1].astype(float)
+    gray = picture @ [0.299, 0.587, 0.114]
+    small = np.stack([gray[:, np.r_[i : 160 : 160 / 42].astype(int)] for i in (0, 1, 2)]).mean(0)
+    small = small.reshape(42, 5, 42).mean(1)
+    assert np.corrcoef(seen.flatten(), small.flatten())[0, 1] > 0.95
+    screen.close()
+    envs.close()
+
+
+def test_copies_that_part_are_noticed_at_once(pong: Path) -> None:
+    agent = load.load(pong)
+    envs, screen = screens.watched(agent)
+    assert isinstance(screen, SecondCopy)
+    _, (action, step) = screen.reset(1), next(agent.play(envs, envs.reset(1), False, 1))
+    with pytest.raises(TrainingError, match="went another way"):
+        screen.step(action, step._replace(reward=step.reward + 1))
+    screen.close()
+    envs.close()
+
+
+def test_copies_stay_together_with_sticky_actions_and_over_games(pong: Path) -> None:
+    agent = load.load(pong)
+    agent = agent._replace(
+        config=a2c.Config(env="ALE/Breakout-v5", sticky_actions=0.25, image_size=42)
+    )
+    envs, screen = screens.watched(agent)
+    envs.reset(2)
+    screen.reset(2)
+    random, games = np.random.default_rng(2), 0
+    while games < 3:
+        action = random.integers(0, 4, 1)
+        screen.step(action, envs.step(action))  # raises if they part
+        games += len(envs.pop_episodes())
+    screen.close()
+    envs.close()
+
+
+def test_every_other_environment_draws_itself(drawn_id: str, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", drawn_id)
+    played = play(run, tmp_path / "drawn.mp4", episodes=2)
+    assert played.episodes == [Episode(60.0, 3)] * 2
+    about, pictures = pictures_of(tmp_path / "drawn.mp4")
+    assert about["fps"] == 10
+    assert about["size"] == (402, 64)
+    red = [int(picture[32, 200, 0]) for picture in pictures]
+    assert np.allclose(red, [0, 60, 120, 180] * 2, atol=8)
+
+
+def test_a_callable_that_draws_is_filmed_too(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", toys.Drawn)
+    played = play(run, tmp_path / "drawn.mkv", env=lambda: toys.Drawn("rgb_array"))
+    assert played.pictures == 4
+
+
+def test_a_picture_is_enlarged_in_whole_pixels_to_even_sides() -> None:
+    picture = np.arange(210 * 160 * 3).astype(np.uint8).reshape(210, 160, 3)
+    big = enlarged(picture)
+    assert big.shape == (420, 320, 3)
+    assert (big[::2, ::2] == picture).all()
+    assert (big[1::2, 1::2] == picture).all()
+    assert enlarged(np.zeros((3, 5, 3), np.uint8)).shape == (192, 320, 3)
+    assert enlarged(np.zeros((63, 401, 3), np.uint8)).shape == (64, 402, 3)
+    assert enlarged(np.zeros((400, 600, 3), np.uint8)).shape == (400, 600, 3)
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+def test_without_a_video_the_scores_are_told_alone(drawn_id: str, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", drawn_id)
+    done = invoke("play", str(run), "--episodes", "2")
+    assert done.output.splitlines() == ["episode 1: 60 in 3 steps", "episode 2: 60 in 3 steps"]
+
+
+def test_with_a_video_its_length_is_told(drawn_id: str, tmp_path: Path) -> None:
+    run, video = train(tmp_path / "run", drawn_id), tmp_path / "out.mp4"
+    done = invoke("play", str(run), "--video", str(video), "--greedy")
+    assert done.output.splitlines() == ["episode 1: 60 in 3 steps", f"{video}: 4 pictures, 0 s"]
+
+
+def test_the_same_seed_gives_the_same_game(pong: Path) -> None:
+    def actions(seed: int) -> list[int]:
+        agent = load.load(pong)
+        envs = agent.environments(1)
+        turns = agent.play(envs, envs.reset(seed), False, seed)
+        acted = [next(turns)[0].item() for _ in range(20)]
+        envs.close()
+        return acted
+
+    assert actions(1) == actions(1) != actions(2)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_without_an_encoder_it_is_said_how_to_have_one(
+    counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(TrainingError, match=r"pip install 'remotely\[video\]'"):
+        play(counting, tmp_path / "out.mp4", env=toys.Drawn)
+    play(counting, env=toys.Counting)  # scores need none
+
+
+@pytest.mark.parametrize("env", [toys.Counting, toys.Drawn, toys.counting_vector])
+def test_an_environment_that_draws_nothing_says_what_it_would_have_to(
+    env: Any, counting: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match=r"draws no pictures: its render\(\) has to"):
+        play(counting, tmp_path / "out.mp4", env=env)
+    assert not (tmp_path / "out.mp4").exists()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_video_that_cannot_be_written_says_why(pong: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder.mp4").mkdir()
+    with pytest.raises(TrainingError, match=r"folder\.mp4 could not be written: .*directory"):
+        play(pong, tmp_path / "folder.mp4", steps=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--episodes", "0"], "episodes must be at least 1, not 0"),
+        (["--seed", "-1"], "seed must be at least 0, not -1"),
+        (["--video", "out.gif"], "a video's name ends in .mp4 or .mov or .mkv, not out.gif"),
+        (["--video", "nowhere/out.mp4"], "there is no folder nowhere for out.mp4"),
+        (["--checkpoint", "best"], "has no best.pt"),
+        (["--model", "nowhere.py:Net"], "--model wants FILE.py:NAME"),
+    ],
+)
+def test_a_mistake_is_answered_in_a_sentence(pong: Path, options: list[str], said: str) -> None:
+    done = invoke("play", str(pong), *options)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output

@@ -1,0 +1,165 @@
+"""A2C: its losses by hand, its update, and that it learns and repeats itself."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from remotely_rl import a2c
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.learning.learner import Learner, Rows
+from remotely_rl.runs import checkpoint, metrics, run_folder
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+CONFIG = a2c.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, random_start=0,
+    learning_rate=0.01, learning_rate_end=0.01, scale_rate=False, entropy=0.01, entropy_end=0.01,
+    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+)  # fmt: skip
+COIN = Discrete(2)
+
+
+def rows(
+    action: list[int], advantage: list[float], target: list[float], log_prob: list[float]
+) -> Rows:
+    column = [torch.tensor(numbers) for numbers in (action, log_prob, advantage, target, log_prob)]
+    return Rows(*column)
+
+
+def test_the_losses_and_their_gradients_are_those_worked_by_hand() -> None:
+    # pi = (1/4, 3/4), a = 0, A = 2; V = 3, R = 1.
+    policy = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)
+    value = torch.tensor([3.0], requires_grad=True)
+    learnt = rows([0], [2.0], [1.0], [math.log(0.25)])
+    config = dataclasses.replace(CONFIG, value_weight=0.25)
+    out = a2c.compute_losses(policy, value, learnt, config, 0.0, COIN)
+    assert out.policy.item() == pytest.approx(2 * math.log(4))
+    assert out.value.item() == pytest.approx(0.5 * 2.0**2)
+    assert out.entropy.item() == pytest.approx(0.25 * math.log(4) + 0.75 * math.log(4 / 3))
+    assert out.kl.item() == pytest.approx(0.0, abs=1e-6)
+    assert out.total.item() == pytest.approx(2 * math.log(4) + 0.25 * 2.0)
+    of_policy, of_value = torch.autograd.grad(out.total, (policy, value))
+    assert of_policy[0].tolist() == pytest.approx([-1.5, 1.5])  # -A (1[a] - pi)
+    assert of_value.item() == pytest.approx(0.25 * 2.0)
+
+
+def test_the_entropy_pulls_towards_the_middle() -> None:
+    # dH / d logit_i = -pi_i (log pi_i + H)
+    policy = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)
+    learnt = rows([0], [0.0], [0.0], [0.0])
+    out = a2c.compute_losses(policy, torch.zeros(1), learnt, CONFIG, 0.1, COIN)
+    (grad,) = torch.autograd.grad(out.total, policy)
+    entropy = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)
+    by_hand = 0.1 * 0.25 * (math.log(0.25) + entropy)
+    assert grad[0].tolist() == pytest.approx([by_hand, -by_hand])
+    assert by_hand < 0  # a step against the gradient makes the rarer action likelier
+
+
+def test_losses_are_means_over_rows() -> None:
+    policy, value = torch.randn(6, 2), torch.randn(6)
+    learnt = rows([0, 1, 1, 0, 1, 0], [1.0] * 6, [2.0] * 6, [-0.7] * 6)
+    twice = Rows(*(part.repeat(2) for part in learnt))
+    once = a2c.compute_losses(policy, value, learnt, CONFIG, 0.01, COIN)
+    again = a2c.compute_losses(policy.repeat(2, 1), value.repeat(2), twice, CONFIG, 0.01, COIN)
+    torch.testing.assert_close(once, again)
+
+
+def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None:
+    # With lambda 1 the target is the sum of rewards up to V of the last observation.
+    model = toys.network(1)
+    learner = Learner(
+        dataclasses.replace(CONFIG, standardise=False, scale_values=False), model, COIN
+    )
+    trajectory = toys.actor(CONFIG, model, env=toys.Counting, trajectory_steps=3).sample()
+    seen: list[Rows] = []
+
+    def spy(*given: Any) -> Any:
+        seen.append(given[2])
+        return losses_before(*given)
+
+    losses_before = a2c.compute_losses
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(a2c, "compute_losses", spy)
+        a2c.update(learner, trajectory.trajectory, 0)
+    gamma = CONFIG.gamma
+    want = [10 + gamma * 20 + gamma**2 * 30, 20 + gamma * 30, 30.0]  # rewards of one episode
+    (learnt,) = seen
+    assert learnt.target[:: CONFIG.envs_per_actor].tolist() == pytest.approx(want)
+    value = trajectory.trajectory.value[:3, 0]
+    advantage = learnt.advantage[:: CONFIG.envs_per_actor]
+    assert advantage.tolist() == pytest.approx(np.array(want) - value, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("environments", "rate"),
+    [(16, 7e-4), (32, 9.90e-4), (64, 1.40e-3), (128, 1.98e-3), (256, 2.80e-3), (512, 3.96e-3)],
+)
+def test_the_rate_grows_with_the_square_root_of_the_environments(
+    environments: int, rate: float
+) -> None:
+    config = a2c.Config(actors=2, envs_per_actor=environments // 2, learning_rate=7e-4)
+    assert a2c.scaled(config).learning_rate == pytest.approx(rate, rel=2e-3)
+    as_it_is = dataclasses.replace(config, scale_rate=False)
+    assert a2c.scaled(as_it_is) is as_it_is
+
+
+@pytest.mark.usefixtures("local")
+def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_but_once(
+    tmp_path: Path,
+) -> None:
+    config = dataclasses.replace(CONFIG, actors=16, envs_per_actor=4, scale_rate=True, steps=1)
+    run = tmp_path / "run"
+    a2c.train(config, run=run)
+    assert run_folder.read(run).config["learning_rate"] == 0.01
+    assert checkpoint.load(run / "checkpoint.pt")["learner"]["rate"] == pytest.approx(0.02)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_game_of_one_step_is_learnt_in_seconds_a_round_an_update(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, target=0.97, steps=8000)
+    result = a2c.train(config, run=tmp_path / "run")
+    assert "is reached" in result.ended
+    (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
+    assert row["staleness_max"] == 0
+    # Two actors, four environments, eight rows, half of which reset.
+    assert result.env_steps == result.updates * 32
+    assert row["entropy"] < math.log(2)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("env", [toys.Guess, "CartPole-v1"], ids=["Guess", "CartPole"])
+@pytest.mark.parametrize("lstm", [0, 4], ids=["rows", "memory"])
+def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
+    tmp_path: Path, env: Any, lstm: int
+) -> None:
+    config = dataclasses.replace(CONFIG, env=env, lstm=lstm)
+    half, whole = (dataclasses.replace(config, steps=steps) for steps in (300, 600))
+    a2c.train(whole, run=tmp_path / "straight")
+    a2c.train(half, run=tmp_path / "stopped")
+    result = a2c.train(whole, resume=tmp_path / "stopped")
+    assert result.env_steps >= 600
+    toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
+
+
+@pytest.mark.usefixtures("local")
+def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        a2c.train(dataclasses.replace(CONFIG, seed=seed, steps=150), run=tmp_path / name)
+    toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
+    with pytest.raises(AssertionError):
+        toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
+
+
+@pytest.mark.usefixtures("local")
+def test_a_round_that_holds_no_experience_is_no_update(tmp_path: Path) -> None:
+    # One step a round: every other round does nothing but reset.
+    config = dataclasses.replace(CONFIG, trajectory_steps=1, steps=80)
+    result = a2c.train(config, run=tmp_path / "run")
+    assert result.ended == "80 steps are done"
+    assert result.updates == 10

@@ -1,0 +1,172 @@
+"""APPO: one ratio for both corrections, and that it learns."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from remotely_rl import appo, ppo
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.errors import TrainingError
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.learning.learner import Learner, Rows
+from remotely_rl.runs import metrics
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+CONFIG = appo.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, batch_trajectories=2,
+    minibatches=2, learning_rate=0.01, decay_steps=1000,
+    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+)  # fmt: skip
+ONCE = dataclasses.replace(
+    CONFIG,
+    passes=1,
+    minibatches=1,
+    standardise=False,
+    trace_decay=1.0,
+    kl_target=0.0,
+    scale_values=False,
+)
+COIN = Discrete(2)
+
+
+def played(of: Learner, **changes: Any) -> Trajectory:
+    return toys.actor(of.config, of.model, **changes).sample().trajectory
+
+
+def seen_by_the_loss(learner: Learner, trajectory: Trajectory) -> tuple[Tensor, Tensor, Rows]:
+    """What the first step of an update is computed from: policy, value, rows."""
+    seen: list[Any] = []
+    before = ppo.compute_losses
+
+    def spy(*given: Any) -> Any:
+        seen.append(given[:3])
+        return before(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ppo, "compute_losses", spy)
+        appo.update(learner, trajectory, 0)
+    policy, value, rows = seen[0]
+    return policy, value, rows
+
+
+@pytest.mark.parametrize("trace_decay", [1.0, 0.9])
+@pytest.mark.parametrize("standardise", [False, True])
+def test_on_its_own_policy_the_update_is_that_of_ppo(trace_decay: float, standardise: bool) -> None:
+    config = dataclasses.replace(
+        CONFIG, env=toys.Counting, minibatches=1, trace_decay=trace_decay, standardise=standardise
+    )
+    both = {f.name for f in dataclasses.fields(config)} & {
+        f.name for f in dataclasses.fields(ppo.Config)
+    }
+    fields = {name: getattr(config, name) for name in both}
+    ours = Learner(config, toys.network(1), COIN)
+    theirs = Learner(ppo.Config(**fields), toys.network(1), COIN)
+    for group in (*ours.optimizer.param_groups, *theirs.optimizer.param_groups):
+        group["eps"] = 0.01  # Adam makes much of the rounding of a gradient that is next to nothing
+    trajectory = played(ours)
+    torch.manual_seed(1)
+    numbers = appo.update(ours, trajectory, 0)
+    torch.manual_seed(1)
+    assert ppo.update(theirs, trajectory, 0) == pytest.approx(numbers, abs=1e-4)
+    torch.testing.assert_close(
+        toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> None:
+    acted = Learner(ONCE, toys.network(), COIN)
+    learner = Learner(ONCE, toys.network(seed=9), COIN)
+    trajectory = played(acted)
+    trajectory = dataclasses.replace(trajectory, log_prob=trajectory.log_prob - np.float32(1.0))
+    policy, value, rows = seen_by_the_loss(learner, trajectory)
+    valid = torch.from_numpy(trajectory.valid)
+    assert torch.equal(rows.log_prob, torch.from_numpy(trajectory.log_prob)[valid])
+    ratio = (COIN.log_prob(policy, rows.action) - rows.log_prob).exp()
+    assert ratio.min() > 2  # e, about: the new policy is hardly another
+    assert torch.equal(rows.begun, COIN.log_prob(policy, rows.action).detach())
+    # In a game of one step the advantage is r - V, by the newest V; rho is cut off at 1.
+    reward = torch.from_numpy(trajectory.reward)[valid]
+    torch.testing.assert_close(rows.advantage, reward - value)
+    torch.testing.assert_close(rows.target, reward)
+
+
+def test_without_v_trace_the_baseline_is_what_the_acting_policy_found_and_nobody_is_asked() -> None:
+    config = dataclasses.replace(ONCE, v_trace=False)
+    acted = Learner(config, toys.network(), COIN)
+    learner = Learner(config, toys.network(seed=9), COIN)
+    trajectory = played(acted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(Learner, "look")
+        _, _, rows = seen_by_the_loss(learner, trajectory)
+    valid = torch.from_numpy(trajectory.valid)
+    reward = torch.from_numpy(trajectory.reward)[valid]
+    value = torch.from_numpy(trajectory.value[:-1])[valid]
+    torch.testing.assert_close(rows.advantage, reward - value)
+
+
+def test_an_action_that_has_become_rarer_moves_the_value_less() -> None:
+    learner = Learner(ONCE, toys.network(), COIN)
+    trajectory = played(learner)
+    rarer = dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(math.log(4)))
+    _, value, rows = seen_by_the_loss(learner, rarer)
+    reward = torch.from_numpy(trajectory.reward)[torch.from_numpy(trajectory.valid)]
+    torch.testing.assert_close(rows.target, value + 0.25 * (reward - value))  # rho is 1/4
+    torch.testing.assert_close(rows.advantage, reward - value)
+
+
+def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
+    trajectory = played(Learner(CONFIG, toys.network(), COIN), trajectory_steps=7)
+    reset = ~trajectory.valid
+    assert reset.any()
+    spoilt = dataclasses.replace(
+        trajectory,
+        action=np.where(reset, 1 - trajectory.action, trajectory.action),
+        reward=np.where(reset, 1e6, trajectory.reward).astype(np.float32),
+        log_prob=np.where(reset, -9.0, trajectory.log_prob).astype(np.float32),
+    )
+    results = []
+    for fed in (trajectory, spoilt):
+        learner = Learner(CONFIG, toys.network(), COIN)
+        torch.manual_seed(1)
+        appo.update(learner, fed, 0)
+        results.append(toys.weights(learner.model))
+    assert torch.equal(*results)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
+    result = appo.train(dataclasses.replace(CONFIG, target=0.97, steps=8000), run=tmp_path / "run")
+    assert "is reached" in result.ended
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_nothing_is_learnt_from_that_is_further_behind_than_allowed(
+    tmp_path: Path, bound: int
+) -> None:
+    config = dataclasses.replace(CONFIG, ahead=4, max_staleness=bound, steps=400)
+    appo.train(config, run=tmp_path / "run")
+    (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
+    assert row["staleness_max"] == bound
+
+
+@pytest.mark.usefixtures("local")
+def test_a_resumed_run_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, steps=200)
+    first = appo.train(config, run=tmp_path / "run")
+    result = appo.train(dataclasses.replace(config, steps=400), resume=tmp_path / "run")
+    assert result.updates > first.updates
+    assert int(toys.kept(tmp_path / "run")[0]) == result.updates  # the learner's version
+
+
+def test_what_only_rounds_can_do_is_no_field_of_a_stream() -> None:
+    with pytest.raises(TrainingError, match="there is no field 'overlap'"):
+        appo.Config(overlap=True)  # type: ignore[call-arg]

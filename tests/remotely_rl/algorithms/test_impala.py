@@ -1,0 +1,281 @@
+"""IMPALA: its update against the paper's, and that it learns, in rounds and free."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from remotely_rl import a2c, impala
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.functions import returns
+from remotely_rl.learning.learner import Learner, Lesson, Rows
+from remotely_rl.runs import metrics
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+CONFIG = impala.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, batch_trajectories=2,
+    minibatches=2, learning_rate=0.01, learning_rate_end=0.01, decay_steps=1000,
+    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+)  # fmt: skip
+PAPER = dataclasses.replace(
+    CONFIG, passes=1, minibatches=1, clip=0.0, rho_bar_pg=1.0, standardise=False,
+    trace_decay=1.0, kl_target=0.0, scale_values=False,
+)  # fmt: skip
+COIN = Discrete(2)
+
+
+def learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner:
+    return Learner(config, toys.network(observations), COIN)
+
+
+def played(of: Learner, seed: int = 5, **changes: Any) -> Trajectory:
+    return toys.actor(of.config, of.model, seed, **changes).sample().trajectory
+
+
+def corrected(learns: Learner, trajectory: Trajectory) -> Lesson:
+    """What V-trace makes of it by the learner's own parameters."""
+    batch = learns.take(trajectory)
+    with torch.no_grad():
+        policy, value = learns.look(batch)
+    return impala.corrected(learns, batch, COIN.log_prob(policy[:-1], batch.action), value)
+
+
+def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
+    """As if another policy had acted: mu is not pi."""
+    return dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(by))
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.9], ids=["the paper's", "within the bound"])
+def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
+    config = dataclasses.replace(PAPER, clip=clip)
+    learns = learner(config)
+    trajectory = stale(played(learns))
+    lesson = corrected(learns, trajectory)
+    policy, value, rows = lesson.ask(learns.model)
+    parts = impala.compute_losses(policy, value, rows, config, 0.0, COIN)
+
+    # Section 4.2, written out: rho_s grad log pi(a_s) (r_s + gamma v_{s+1} - V_s), with rho < 1.
+    logits, baseline = learns.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
+    log_prob = logits.log_softmax(-1).view(7, 4, 2)[:-1]
+    log_prob = log_prob.gather(-1, torch.from_numpy(trajectory.action)[..., None])[..., 0]
+    target = returns.v_trace(
+        log_prob.detach() - torch.from_numpy(trajectory.log_prob),
+        torch.from_numpy(trajectory.reward),
+        PAPER.gamma * ~torch.from_numpy(trajectory.terminated),
+        baseline.detach().view(7, 4),
+        valid=torch.from_numpy(trajectory.valid),
+    )
+    valid = torch.from_numpy(trajectory.valid)
+    by_hand = -(log_prob * target.advantage)[valid].mean()
+    error = 0.5 * (baseline.view(7, 4)[:-1] - target.value)[valid].square().mean()
+    weights = list(learns.model.parameters())
+    for ours, theirs in ((parts.policy, by_hand), (parts.value, error)):
+        mine = torch.autograd.grad(ours, weights, allow_unused=True, retain_graph=True)
+        other = torch.autograd.grad(theirs, weights, allow_unused=True, retain_graph=True)
+        for a, b in zip(mine, other, strict=True):
+            torch.testing.assert_close(a, b)
+    assert parts.kl.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -> None:
+    # pi(a) = 1/2, three times what it was before the update; rho A = 2.
+    policy = torch.zeros(1, 2, requires_grad=True)
+    before = torch.tensor([math.log(1 / 6)])
+    rows = Rows(torch.tensor([0]), before, torch.tensor([2.0]), torch.zeros(1), before)
+    free = impala.compute_losses(policy, torch.zeros(1), rows, PAPER, 0.0, COIN)
+    assert free.policy.item() == pytest.approx(-3 * 2)
+    (grad,) = torch.autograd.grad(free.total, policy)
+    assert grad[0].tolist() == pytest.approx([-3.0, 3.0])
+    bound = impala.compute_losses(policy, torch.zeros(1), rows, CONFIG, 0.0, COIN)
+    assert bound.policy.item() == pytest.approx(-1.2 * 2)
+    (grad,) = torch.autograd.grad(bound.total, policy)
+    assert grad.abs().max() == 0
+
+
+def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted() -> None:
+    acted, learns = learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
+    trajectory = played(acted)
+    lesson = corrected(learns, trajectory)
+    with torch.no_grad():
+        policy, value = learns.model(lesson.obs)
+    # In a game of one step the target is rho (r - V) + V, by the newest V.
+    valid = torch.from_numpy(trajectory.valid)
+    reward = torch.from_numpy(trajectory.reward)[valid]
+    before = torch.from_numpy(trajectory.log_prob)[valid]
+    rho = (COIN.log_prob(policy, lesson.rows.action) - before).exp().clamp(max=1.0)
+    torch.testing.assert_close(lesson.rows.log_prob, COIN.log_prob(policy, lesson.rows.action))
+    torch.testing.assert_close(lesson.rows.target, value + rho * (reward - value))
+    torch.testing.assert_close(lesson.rows.advantage, rho * (reward - value))
+
+
+@pytest.mark.parametrize("trace_decay", [1.0, 0.9])
+def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(trace_decay: float) -> None:
+    ours = Learner(
+        dataclasses.replace(PAPER, trace_decay=trace_decay, env=toys.Counting),
+        toys.network(1),
+        COIN,
+    )
+    fields = {
+        field.name: getattr(ours.config, field.name)
+        for field in dataclasses.fields(a2c.Config)
+        if hasattr(ours.config, field.name)
+    }
+    theirs = Learner(a2c.Config(**fields), toys.network(1), COIN)
+    actor = toys.actor(ours.config, ours.model)
+    buffer = impala.Buffer(PAPER)
+    for steps in (0, 100, 200):
+        trajectory = actor.sample().trajectory
+        numbers = impala.update(ours, buffer, trajectory, steps)
+        of_a2c = a2c.update(theirs, trajectory, steps)
+        for name in of_a2c.keys() - {"loss_policy"}:  # the same gradient, of another number
+            assert of_a2c[name] == pytest.approx(numbers[name], abs=1e-5)
+        # V is that of the actor here and the learner's own there: the same, up to rounding.
+        torch.testing.assert_close(
+            toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4
+        )
+        actor.set_param(ours.parameters())
+
+
+@pytest.mark.usefixtures("local")
+def test_one_actor_that_may_not_be_behind_trains_as_a2c_does(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        PAPER, actors=1, batch_trajectories=1, max_staleness=0, steps=150, env=toys.Guess
+    )
+    fields = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(a2c.Config)
+        if hasattr(config, field.name)
+    }
+    impala.train(config, run=tmp_path / "impala")
+    a2c.train(a2c.Config(**fields, scale_rate=False), run=tmp_path / "a2c")
+    pairs = list(zip(toys.kept(tmp_path / "impala"), toys.kept(tmp_path / "a2c"), strict=True))
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+    assert int(pairs[0][0]) >= 10  # updates
+
+
+def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
+    trajectory = played(learner(), trajectory_steps=7)
+    reset = ~trajectory.valid
+    assert reset.any()
+    spoilt = dataclasses.replace(
+        trajectory,
+        action=np.where(reset, 1 - trajectory.action, trajectory.action),
+        reward=np.where(reset, 1e6, trajectory.reward).astype(np.float32),
+        log_prob=np.where(reset, -9.0, trajectory.log_prob).astype(np.float32),
+    )
+    results = []
+    for fed in (trajectory, spoilt):
+        learns = learner()
+        torch.manual_seed(1)
+        impala.update(learns, impala.Buffer(CONFIG), fed, 0)
+        results.append(toys.weights(learns.model))
+    assert torch.equal(*results)
+
+
+def test_earlier_batches_are_met_again_and_the_oldest_are_forgotten() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=2, replays=5)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    batches = [learns.take(played(learns, seed)) for seed in range(4)]
+    met = [buffer.with_earlier(batch, torch.Generator()) for batch in batches]
+    assert [len(some) for some in met] == [1, 2, 3, 3]
+    for now, some in enumerate(met):
+        assert some[0] is batches[now]  # the new one first
+        earlier = {id(batch) for batch in some[1:]}
+        assert earlier == {id(batch) for batch in batches[max(0, now - 2) : now]}
+
+
+def test_no_more_are_met_again_than_was_asked_for_and_none_twice() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=8, replays=3)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    for seed in range(10):
+        some = buffer.with_earlier(learns.take(played(learns, seed)), learns.random)
+    assert len({id(batch) for batch in some}) == len(some) == 4
+
+
+def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_size() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=1, passes=1)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    sizes: list[int] = []
+    before = impala.compute_losses
+
+    def spy(policy: Tensor, *rest: Any) -> Any:
+        sizes.append(len(policy))
+        return before(policy, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(impala, "compute_losses", spy)
+        for seed in range(2):
+            impala.update(learns, buffer, played(learns, seed), 0)
+    assert sizes == [6, 6, 6, 6, 6, 6]  # 12 rows in 2 parts, then 24 in 4
+
+
+def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() -> None:
+    config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, passes=2, minibatches=2)
+    learns = learner(config)
+    buffer = impala.Buffer(config)
+    counts = [0.0]
+    for seed in range(4):
+        impala.update(learns, buffer, played(learns, seed), 0)
+        counts.append(float(learns.model.state_dict()["normaliser.count"]))
+
+    assert np.diff(counts).tolist() == [2.0] * 4  # one in seven of 12 rows
+
+
+def test_without_a_buffer_nothing_is_met_again() -> None:
+    learns = learner()
+    buffer = impala.Buffer(CONFIG)
+    assert [
+        len(buffer.with_earlier(learns.take(played(learns)), learns.random)) for _ in range(3)
+    ] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("config", [CONFIG, PAPER], ids=["ours", "the paper's"])
+def test_a_game_of_one_step_is_learnt_in_seconds(config: impala.Config) -> None:
+    learns = learner(dataclasses.replace(config, kl_target=0.0))
+    actor = toys.actor(config, learns.model, trajectory_steps=16)
+    buffer = impala.Buffer(config)
+    scores: list[float] = []
+    for _ in range(60):
+        rollout = actor.sample()
+        scores = [game.score for game in rollout.episodes]
+        impala.update(learns, buffer, rollout.trajectory, 0)
+        actor.set_param(learns.parameters())
+    assert np.mean(scores) > 0.9
+
+
+@pytest.mark.usefixtures("local")
+def test_a_memory_is_learnt_with_replays_in_seconds(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        CONFIG, env=toys.Remember, lstm=8, replay_batches=4, target=0.9, steps=20_000
+    )
+    assert "is reached" in impala.train(config, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("here")
+def test_processes_that_run_free_are_behind_and_in_rounds_they_repeat_a_run(
+    tmp_path: Path,
+) -> None:
+    config = dataclasses.replace(CONFIG, ahead=2, target=0.97, steps=20_000)
+    result = impala.train(config, run=tmp_path / "free")
+    assert "is reached" in result.ended
+    (row,) = metrics.read(tmp_path / "free" / "metrics.csv")
+    assert row["staleness_max"] >= 1
+
+    for bound, name in ((0, "one"), (0, "same"), (1, "behind")):
+        bounded = dataclasses.replace(config, max_staleness=bound, target=None, steps=150)
+        impala.train(bounded, run=tmp_path / name)
+        (row,) = metrics.read(tmp_path / name / "metrics.csv")
+        assert row["staleness_max"] == bound
+    toys.assert_same_bits(tmp_path / "one", tmp_path / "same")

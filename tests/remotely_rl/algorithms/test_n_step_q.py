@@ -1,0 +1,176 @@
+"""Asynchronous Q-learning: its targets worked by hand, its exploration, and that it learns."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import remotely
+from remotely_rl import n_step_q
+from remotely_rl.algorithms.n_step_q import QActor
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.errors import TrainingError
+from remotely_rl.learning.learner import Rows
+from remotely_rl.networks import models
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+CONFIG = n_step_q.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, random_start=0,
+    optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, explore_steps=2000,
+    target_every=200, interval_s=1e6, checkpoint_s=1e6, target=0.95, steps=40_000,
+)  # fmt: skip
+
+
+def test_dueling_values_have_the_value_for_their_mean() -> None:
+    policy, value = torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([10.0])
+
+    q = n_step_q.q_values(policy, value, dueling=True)
+
+    assert q.tolist() == [[8.0, 9.0, 13.0]]
+    assert torch.equal(n_step_q.q_values(policy, value, dueling=False), policy)
+    assert torch.equal(n_step_q.q_values(policy + 5, value, dueling=True), q)
+
+
+def test_the_loss_is_half_the_squared_error_of_the_action_taken() -> None:
+    policy = torch.tensor([[1.0, 3.0], [2.0, 0.0]], requires_grad=True)
+    zeros = torch.zeros(2)
+    rows = Rows(torch.tensor([1, 0]), zeros, zeros, torch.tensor([1.0, 5.0]), zeros)
+    config = dataclasses.replace(CONFIG, dueling=False)
+
+    parts = n_step_q.compute_losses(policy, torch.zeros(2), rows, config, 0.0, Discrete(2))
+    parts.total.backward()  # type: ignore[no-untyped-call]
+
+    assert float(parts.total.detach()) == pytest.approx((2.0**2 + 3.0**2) / 2 / 2)
+    assert policy.grad is not None
+    assert policy.grad.tolist() == [[0.0, 1.0], [-1.5, 0.0]]
+
+
+def actor(**changes: object) -> QActor:
+    config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+    return remotely.local(QActor, config, toys.network(2), 5)
+
+
+@pytest.mark.parametrize(
+    ("trace_decay", "targets"),
+    [
+        # Rewards 10, 20 and 30, clipped to none; the episode ends: no bootstrap at its end.
+        (1.0, [10 + 0.5 * 20 + 0.25 * 30, 20 + 0.5 * 30, 30.0]),
+        (0.0, None),
+    ],
+)
+def test_targets_are_n_step_returns_or_of_one_step(
+    trace_decay: float, targets: list[float] | None
+) -> None:
+    config = dataclasses.replace(
+        CONFIG, env=toys.Counting, trajectory_steps=3, gamma=0.5, reward_clip=0.0,
+        trace_decay=trace_decay,
+    )  # fmt: skip
+    works = n_step_q.make_work(config, toys.network(1), 5)
+    trajectory = works.actor.sample().trajectory
+    got = works.learner.on_policy(trajectory).rows.target.view(3, -1)[:, 0]
+
+    if targets is None:
+        best = trajectory.value[:, 0]  # by the target network, of each observation
+        targets = [10 + 0.5 * best[1], 20 + 0.5 * best[2], 30.0]
+    assert got.tolist() == pytest.approx(targets)
+
+
+def test_an_observation_is_worth_what_the_target_network_says_of_the_best_action() -> None:
+    player = actor(dueling=False)
+    with torch.no_grad():
+        for part in player.target.parameters():
+            part.zero_()
+        assert isinstance(player.target, models.MLP)
+        player.target.policy.bias.copy_(torch.tensor([3.0, 7.0]))
+
+    assert player.look(last=False).value.tolist() == [7.0] * 4
+
+    player.config = dataclasses.replace(player.config, on_policy=True)
+    look = player.look(last=False)
+    assert look.value.tolist() == [[3.0, 7.0][action] for action in look.action]
+
+
+def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
+    player = actor(target_every=100)
+    with torch.no_grad():
+        for part in player.model.parameters():
+            part.add_(1.0)
+
+    player.env_steps = 99
+    player.sample()
+    assert not torch.equal(toys.weights(player.target), toys.weights(player.model))
+
+    player.env_steps = 100
+    player.sample()
+    assert torch.equal(toys.weights(player.target), toys.weights(player.model))
+
+
+def test_exploration_falls_from_one_to_what_is_drawn_in_the_shares_of_the_paper() -> None:
+    final = n_step_q.finals(10, seed=1)
+
+    assert sorted(final.tolist()) == pytest.approx([0.01] * 3 + [0.1] * 4 + [0.5] * 3)
+    assert n_step_q.epsilon(final, 0, 100).tolist() == [1.0] * 10
+    halfway = n_step_q.epsilon(torch.tensor([0.5]), 50, 100)
+    assert halfway.tolist() == pytest.approx([0.75])
+    torch.testing.assert_close(n_step_q.epsilon(final, 1000, 100), final)
+
+
+def test_single_workers_draw_their_exploration_in_those_shares() -> None:
+    drawn = [float(n_step_q.finals(1, seed)) for seed in range(2000)]
+
+    for value, share in n_step_q.EPSILONS:
+        count = sum(abs(one - value) < 1e-6 for one in drawn)
+        assert abs(count - 2000 * share) < 4 * (2000 * share * (1 - share)) ** 0.5
+
+
+def test_the_best_action_is_taken_but_for_the_chance_of_any() -> None:
+    q = torch.tensor([[0.0, 1.0, 0.5]]).repeat(30_000, 1)
+    random = torch.Generator().manual_seed(0)
+
+    taken = n_step_q.epsilon_greedy(q, torch.full((30_000,), 0.3), random)
+
+    share = float((taken == 1).float().mean())
+    assert share == pytest.approx(0.7 + 0.3 / 3, abs=0.01)
+    never = n_step_q.epsilon_greedy(q, torch.zeros(30_000), random)
+    assert bool((never == 1).all())
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"trace_decay": 0.0}, {"trace_decay": 0.0, "on_policy": True}, {"dueling": False}],
+    ids=["n-step", "one-step", "SARSA", "one head"],
+)
+def test_a_game_of_one_step_is_learnt_in_seconds(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+
+    assert "is reached" in n_step_q.train(config, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("here")
+def test_processes_learn_it_by_a_rule_of_choice(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, sync="semi_async:n=2")
+
+    assert "is reached" in n_step_q.train(config, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": toys.Aim}, "needs actions that are numbered"),
+        ({"lstm": 4}, "holds no memory; for an LSTM take a2c"),
+    ],
+)
+def test_what_it_cannot_learn_is_refused(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+    with pytest.raises(TrainingError, match=message):
+        n_step_q.train(config, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

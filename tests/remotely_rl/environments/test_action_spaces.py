@@ -1,0 +1,265 @@
+"""Policies against torch's distributions and against numbers worked by hand."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal
+
+from remotely_rl.environments import action_spaces
+from remotely_rl.environments.action_spaces import Actions, Continuous, Discrete, MultiDiscrete
+from remotely_rl.errors import TrainingError
+
+DISCRETE = Discrete(4)
+MULTI = MultiDiscrete((2, 3), (0, 0))
+VECTOR = Continuous((-1.0, -1.0), (1.0, 1.0), (2,))
+ALL = [DISCRETE, MULTI, VECTOR]
+NAMES = ["Discrete", "MultiDiscrete", "Continuous"]
+
+# Of a coin that shows 1 three times in four.
+LOADED = torch.tensor([0.0, math.log(3.0)])
+ITS_ENTROPY = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)
+
+
+def policy(of: Actions, *shape: int) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(*shape, of.outputs).clamp(-2, 2)
+
+
+def draws(of: Actions, policy: Tensor, count: int, seed: int = 0) -> Tensor:
+    """`count` actions of one policy."""
+    generator = torch.Generator().manual_seed(seed)
+    return of.sample(policy.expand(count, -1), generator)
+
+
+def categorical(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    torchs: Any = Categorical(logits=policy)
+    return torchs.log_prob(action), torchs.entropy()
+
+
+def two_categoricals(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    one = categorical(policy[..., :2], action[..., 0])
+    two = categorical(policy[..., 2:], action[..., 1])
+    return one[0] + two[0], one[1] + two[1]
+
+
+def gaussian(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_deviation = policy.chunk(2, -1)
+    torchs: Any = Independent(Normal(mean, (log_deviation - 1).exp()), 1)
+    return torchs.log_prob(action), torchs.entropy()
+
+
+@pytest.mark.parametrize(
+    ("of", "torchs"),
+    [(DISCRETE, categorical), (MULTI, two_categoricals), (VECTOR, gaussian)],
+    ids=NAMES,
+)
+def test_probabilities_and_entropies_are_those_of_torch_in_any_batch(
+    of: Actions, torchs: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> None:
+    numbers = policy(of, 7, 5)
+    action = of.sample(numbers, torch.Generator().manual_seed(1))
+    assert action.shape == (7, 5, *of.shape)
+    log_prob, entropy = torchs(numbers, action)
+    torch.testing.assert_close(of.log_prob(numbers, action), log_prob)
+    torch.testing.assert_close(of.entropy(numbers), entropy)
+
+
+def test_a_loaded_coin_has_the_numbers_worked_by_hand() -> None:
+    coin = Discrete(2)
+    assert coin.log_prob(LOADED, torch.tensor(1)).exp().item() == pytest.approx(0.75)
+    assert coin.entropy(LOADED).item() == pytest.approx(ITS_ENTROPY)
+    assert coin.mode(LOADED).item() == 1
+
+
+def test_the_entropy_is_greatest_where_all_actions_are_as_likely() -> None:
+    entropy = Discrete(3).entropy(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]]))
+    assert entropy[0].item() == pytest.approx(math.log(3))
+    assert entropy[1] < 0.01
+
+
+def test_two_coins_at_once_have_the_product_of_their_probabilities() -> None:
+    coins = MultiDiscrete((2, 2), (0, 0))
+    both = torch.cat([LOADED, torch.zeros(2)])
+    assert coins.log_prob(both, torch.tensor([1, 0])).exp().item() == pytest.approx(0.75 * 0.5)
+    assert coins.entropy(both).item() == pytest.approx(ITS_ENTROPY + math.log(2))
+    assert coins.mode(torch.cat([LOADED, -LOADED])).tolist() == [1, 0]
+
+
+def test_a_gaussian_has_the_numbers_worked_by_hand() -> None:
+    one = Continuous((-1.0,), (1.0,), (1,))
+    at_zero = torch.tensor([0.0, 1.0])  # mean 0, deviation 1
+    half_log_2_pi = 0.5 * math.log(2 * math.pi)
+    density = one.log_prob(at_zero, torch.tensor([1.0])).item()
+    assert density == pytest.approx(-0.5 - half_log_2_pi)
+    assert one.entropy(at_zero).item() == pytest.approx(0.5 + half_log_2_pi)
+    twice_as_wide = torch.tensor([3.0, 1 + math.log(2.0)])
+    density = one.log_prob(twice_as_wide, torch.tensor([1.0])).item()
+    assert density == pytest.approx(-0.5 - math.log(2) - half_log_2_pi)
+    assert one.mode(twice_as_wide).tolist() == [3.0]
+
+
+def test_the_gradient_of_a_log_probability_is_one_hot_less_probability() -> None:
+    numbers = LOADED.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(Discrete(2).log_prob(numbers, torch.tensor(0)), numbers)
+    assert grad.tolist() == pytest.approx([0.75, -0.75])
+
+
+def test_a_deviation_has_bounds_beyond_which_no_gradient_pulls() -> None:
+    one = Continuous((-1.0,), (1.0,), (1,))
+    wide = torch.tensor([0.0, 9.0], requires_grad=True)
+    entropy = one.entropy(wide)
+    assert entropy.item() == pytest.approx(action_spaces.MAX_LOG_DEVIATION + 1.4189385)
+    entropy.backward()  # type: ignore[no-untyped-call]
+    assert wide.grad is not None
+    assert wide.grad.tolist() == [0.0, 0.0]
+    narrow = one.entropy(torch.tensor([0.0, -99.0]))
+    assert narrow.item() == pytest.approx(action_spaces.MIN_LOG_DEVIATION + 1.4189385)
+
+
+def test_a_gaussian_is_computed_in_float32_whatever_the_network_computes_in() -> None:
+    numbers = policy(VECTOR, 3)
+    rough = numbers.bfloat16()
+    action = VECTOR.sample(rough, torch.Generator().manual_seed(0))
+    assert action.dtype == VECTOR.log_prob(rough, action).dtype == torch.float32
+    torch.testing.assert_close(VECTOR.entropy(rough), VECTOR.entropy(rough.float()))
+
+
+def test_actions_come_as_often_as_their_probability_says() -> None:
+    numbers = policy(DISCRETE, 1)[0]
+    often = draws(DISCRETE, numbers, 40_000).bincount(minlength=4) / 40_000
+    # Five standard errors, at the most: 5 * sqrt(1/4 / 40,000).
+    torch.testing.assert_close(often, numbers.softmax(-1), atol=0.0125, rtol=0)
+
+
+def test_choices_are_drawn_apart_from_each_other() -> None:
+    numbers = torch.cat([LOADED, torch.tensor([0.0, 0.0, math.log(2.0)])])
+    action = draws(MULTI, numbers, 40_000)
+    pairs = (action[:, 0] * 3 + action[:, 1]).bincount(minlength=6) / 40_000
+    want = torch.outer(torch.tensor([0.25, 0.75]), torch.tensor([0.25, 0.25, 0.5])).flatten()
+    torch.testing.assert_close(pairs, want, atol=0.0125, rtol=0)
+
+
+def test_vectors_are_drawn_with_the_mean_and_deviation_that_the_policy_names() -> None:
+    numbers = torch.tensor([1.0, -2.0, 1.0, 1 + math.log(0.1)])
+    action = draws(VECTOR, numbers, 40_000)
+    torch.testing.assert_close(action.mean(0), torch.tensor([1.0, -2.0]), atol=0.025, rtol=0)
+    torch.testing.assert_close(action.std(0), torch.tensor([1.0, 0.1]), atol=0, rtol=0.02)
+
+
+def test_an_action_of_no_probability_is_never_drawn() -> None:
+    numbers = torch.tensor([-math.inf, 0.0, -math.inf, -9.0])
+    assert set(draws(DISCRETE, numbers, 5000).tolist()) == {1, 3}
+
+
+@pytest.mark.parametrize("of", ALL, ids=NAMES)
+def test_the_same_seed_draws_the_same_and_another_does_not(of: Actions) -> None:
+    numbers = policy(of, 1)[0]
+    one, same, other = (draws(of, numbers, 50, seed) for seed in (3, 3, 4))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("of", ALL, ids=NAMES)
+def test_no_action_is_likelier_than_the_mode(of: Actions) -> None:
+    numbers = policy(of, 1)[0]
+    best = of.log_prob(numbers, of.mode(numbers))
+    assert (of.log_prob(numbers.expand(500, -1), draws(of, numbers, 500)) <= best).all()
+
+
+@pytest.mark.parametrize(
+    ("space", "outputs", "shape", "dtype"),
+    [
+        (spaces.Discrete(6), 6, (), np.int64),
+        (spaces.MultiDiscrete([2, 3]), 5, (2,), np.int64),
+        (spaces.MultiBinary(3), 6, (3,), np.int64),
+        (spaces.Box(-1, 1, (4,), np.float32), 8, (4,), np.float32),
+        (spaces.Box(-1, 1, (2, 3), np.float64), 12, (6,), np.float32),
+    ],
+    ids=str,
+)
+def test_a_space_says_how_many_numbers_a_policy_needs_and_what_an_action_is(
+    space: gymnasium.Space[object], outputs: int, shape: tuple[int, ...], dtype: type[np.generic]
+) -> None:
+    of = action_spaces.of(space)
+    assert (of.outputs, of.shape, of.dtype) == (outputs, shape, dtype)
+    action = draws(of, policy(of, 1)[0], 9).numpy()
+    assert action.dtype == dtype
+    assert all(row.shape == space.shape for row in of.to_environment(action))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=5),
+        spaces.MultiDiscrete([2, 3], start=[1, -4]),
+        spaces.MultiBinary(2),
+        spaces.Box(np.array([[0, -5]], np.float32), np.array([[10, 5]], np.float32)),
+        spaces.Box(np.array([0, -np.inf], np.float32), np.array([np.inf, 3], np.float32)),
+    ],
+    ids=str,
+)
+def test_whatever_is_drawn_lies_in_the_environments_own_space(
+    space: gymnasium.Space[object],
+) -> None:
+    of = action_spaces.of(space)
+    wild = 5 * policy(of, 1)[0]
+    for row in of.to_environment(draws(of, wild, 200).numpy()):
+        assert space.contains(row.astype(space.dtype)), row
+
+
+def test_an_environment_that_counts_from_five_is_given_five_for_zero() -> None:
+    five = action_spaces.of(spaces.Discrete(2, start=5))
+    assert five.to_environment(np.array([0, 1])).tolist() == [5, 6]
+    several = action_spaces.of(spaces.MultiDiscrete([2, 3], start=[1, 5]))
+    assert several.to_environment(np.array([[0, 0], [1, 2]])).tolist() == [[1, 5], [2, 7]]
+
+
+def test_a_box_is_stretched_to_its_bounds_and_clipped_there() -> None:
+    box = action_spaces.of(
+        spaces.Box(np.array([0.0, -2.0]), np.array([10.0, 2.0]), dtype=np.float64)
+    )
+    acted = np.array([[-1.0, 1.0], [0.0, 0.0], [0.5, -0.5], [7.0, -7.0]], np.float32)
+    assert box.to_environment(acted).tolist() == [[0, 2], [5, 0], [7.5, -1], [10, -2]]
+
+
+def test_a_coordinate_without_bounds_is_left_as_it_is_and_one_with_a_single_bound_is_clipped() -> (
+    None
+):
+    low = np.array([-np.inf, 0.0, -1.0], np.float32)
+    high = np.array([np.inf, np.inf, 1.0], np.float32)
+    box = action_spaces.of(spaces.Box(low, high))
+    acted = np.array([[9.0, 9.0, 9.0], [-9.0, -9.0, -9.0]], np.float32)
+    assert box.to_environment(acted).tolist() == [[9, 9, 1], [-9, 0, -1]]
+
+
+def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
+    box = action_spaces.of(spaces.Box(-1, 1, (2, 3), np.float32))
+    row = np.array([[-1.0, -0.5, 0.0, 0.25, 0.5, 1.0]], np.float32)
+    assert box.to_environment(row).tolist() == [[[-1.0, -0.5, 0.0], [0.25, 0.5, 1.0]]]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.Dict({"left": spaces.Discrete(2)}),
+        spaces.MultiDiscrete(np.full((2, 2), 3)),
+        spaces.MultiBinary((2, 2)),
+        spaces.Box(0, 9, (2,), np.int32),
+        spaces.Text(5),
+    ],
+    ids=str,
+)
+def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
+    space: gymnasium.Space[object],
+) -> None:
+    said = r"this environment's actions are .*; what fits is Discrete, MultiDiscrete and MultiB"
+    with pytest.raises(TrainingError, match=f"(?s){said}"):
+        action_spaces.of(space)

@@ -1,0 +1,67 @@
+"""Trajectories keep their shapes, and their environments in order."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from remotely_rl.experience.trajectory import Trajectory, stack
+
+
+def trajectory(steps: int, width: int, fill: int = 0) -> Trajectory:
+    shape = (steps, width)
+    return Trajectory(
+        obs=np.full((steps + 1, width, 3), fill, np.uint8),
+        action=np.full(shape, fill, np.int64),
+        log_prob=np.zeros(shape, np.float32),
+        reward=np.zeros(shape, np.float32),
+        terminated=np.zeros(shape, np.bool_),
+        truncated=np.zeros(shape, np.bool_),
+        valid=np.ones(shape, np.bool_),
+        begins=np.zeros((steps + 1, width), np.bool_),
+        value=np.full((steps + 1, width), fill, np.float32),
+        state=np.full((width, 4), fill, np.float32),
+        version=np.full(width, fill, np.int64),
+    )
+
+
+def test_stacking_puts_environments_side_by_side_and_leaves_time_alone() -> None:
+    both = stack([trajectory(5, 2, fill=1), trajectory(5, 3, fill=2)])
+    assert (both.steps, both.width) == (5, 5)
+    assert both.obs.shape == (6, 5, 3)
+    assert both.action[0].tolist() == [1, 1, 2, 2, 2]
+    assert both.value[-1].tolist() == [1, 1, 2, 2, 2]
+    assert both.version.tolist() == [1, 1, 2, 2, 2]
+    assert both.state[:, 0].tolist() == [1, 1, 2, 2, 2]
+
+
+def test_one_trajectory_is_its_own_stack() -> None:
+    one = trajectory(4, 2)
+    assert stack([one]) is one
+
+
+def test_trajectories_of_different_lengths_do_not_stack() -> None:
+    with pytest.raises(ValueError, match=r"one length can be stacked, got \[4, 5\]"):
+        stack([trajectory(4, 2), trajectory(5, 2)])
+
+
+@pytest.mark.parametrize("name", ["obs", "value", "begins"])
+def test_there_is_one_observation_more_than_there_are_steps(name: str) -> None:
+    good = trajectory(4, 2)
+    with pytest.raises(ValueError, match=rf"{name} has shape \(4, 2\), \(5, 2\) is wanted for 4"):
+        Trajectory(**{**vars(good), name: getattr(good, name)[:-1]})
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Trajectory)][2:])
+def test_no_array_is_of_another_width_than_the_rest(name: str) -> None:
+    good = trajectory(4, 2)
+    with pytest.raises(ValueError, match=f"{name} has shape"):
+        Trajectory(**{**vars(good), name: getattr(trajectory(4, 3), name)})
+
+
+def test_actions_may_have_an_axis_of_their_own() -> None:
+    good = trajectory(4, 2)
+    vector = dataclasses.replace(good, action=np.zeros((4, 2, 6), np.float32))
+    both = stack([vector, vector])
+    assert (both.steps, both.width) == (4, 4)
+    assert both.action.shape == (4, 4, 6)

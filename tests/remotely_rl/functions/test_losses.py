@@ -1,0 +1,94 @@
+"""Losses and their gradients against numbers worked by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from remotely_rl.functions import losses
+
+
+def gradient(loss: Tensor, of: Tensor) -> list[float]:
+    (grad,) = torch.autograd.grad(loss, of)
+    return [float(x) for x in grad.flatten()]
+
+
+LOADED = torch.tensor([[0.0, math.log(3.0)]])  # pi = (1/4, 3/4)
+
+
+def test_the_policy_gradient_is_advantage_times_one_hot_less_probability() -> None:
+    # d(-A log pi(a)) / d logits = -A (1[a] - pi); here a = 0, A = 2.
+    logits = LOADED.clone().requires_grad_()
+    log_prob = logits.log_softmax(-1)[:, 0]
+    loss = losses.policy_gradient(log_prob, torch.tensor([2.0]))
+    assert loss.item() == pytest.approx(-2.0 * math.log(0.25))
+    assert gradient(loss, of=logits) == pytest.approx([-1.5, 1.5])
+
+
+def test_a_bad_action_becomes_less_probable() -> None:
+    logits = LOADED.clone().requires_grad_()
+    log_prob = logits.log_softmax(-1)[:, 0]
+    loss = losses.policy_gradient(log_prob, torch.tensor([-2.0]))
+    assert gradient(loss, of=logits) == pytest.approx([1.5, -1.5])
+
+
+def test_where_nothing_has_moved_the_clipped_gradient_is_the_policy_gradient() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(9, 4, requires_grad=True)
+    log_prob = logits.log_softmax(-1)[:, 1]
+    advantage = torch.randn(9)
+    clipped = losses.clipped_surrogate(log_prob - log_prob.detach(), advantage, clip=0.2)
+    plain = losses.policy_gradient(log_prob, advantage)
+    ours = torch.autograd.grad(clipped, logits, retain_graph=True)
+    torch.testing.assert_close(ours, torch.autograd.grad(plain, logits))
+
+
+def test_losses_are_means_so_that_their_size_does_not_hang_on_the_number_of_rows() -> None:
+    one, advantage = torch.randn(5), torch.randn(5)
+    for of in (
+        losses.policy_gradient,
+        losses.squared_error,
+        lambda a, b: losses.clipped_surrogate(a, b, 0.2),
+        lambda a, _: losses.kl_estimate(a),
+    ):
+        twice = of(one.repeat(2), advantage.repeat(2))
+        torch.testing.assert_close(of(one, advantage), twice)
+
+
+def test_the_value_gradient_is_the_distance_to_the_target() -> None:
+    value = torch.tensor([3.0], requires_grad=True)
+    assert gradient(losses.squared_error(value, torch.tensor([1.0])), of=value) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "gain"),
+    [(1.5, 1.0, 1.2), (0.5, 1.0, 0.5), (1.5, -1.0, -1.5), (0.5, -1.0, -0.8)],
+)
+def test_the_clipped_surrogate_gives_the_numbers_worked_by_hand(
+    ratio: float, advantage: float, gain: float
+) -> None:
+    log_ratio = torch.tensor([math.log(ratio)])
+    loss = losses.clipped_surrogate(log_ratio, torch.tensor([advantage]), clip=0.2)
+    assert -loss.item() == pytest.approx(gain)
+
+
+def test_past_the_clip_a_winning_row_stops_pulling() -> None:
+    log_ratio = torch.tensor([0.5], requires_grad=True)  # e**0.5 = 1.65, beyond 1.2
+    loss = losses.clipped_surrogate(log_ratio, torch.ones(1), clip=0.2)
+    assert gradient(loss, of=log_ratio) == [0.0]
+
+
+def test_past_the_clip_a_losing_row_is_still_pulled_back() -> None:
+    log_ratio = torch.tensor([0.5], requires_grad=True)
+    loss = losses.clipped_surrogate(log_ratio, -torch.ones(1), clip=0.2)
+    assert gradient(loss, of=log_ratio) == pytest.approx([math.exp(0.5)])
+
+
+def test_the_distance_from_a_policy_to_itself_is_zero_and_from_any_other_more() -> None:
+    assert losses.kl_estimate(torch.zeros(3)).item() == 0.0
+    for log_ratio in (0.3, -0.3):
+        want = math.exp(log_ratio) - 1 - log_ratio
+        kl = losses.kl_estimate(torch.full((3,), log_ratio))
+        assert kl.item() == pytest.approx(want, abs=1e-6)
+        assert want > 0

@@ -1,0 +1,239 @@
+"""V-trace and GAE against hand-worked numbers, a slow oracle, and each other."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from remotely_rl.functions import returns
+
+REWARD = [1.0, 0.0, 2.0]
+VALUE = [0.5, 1.0, 1.5, 2.0]
+GAMMA = 0.9
+
+
+def column(numbers: list[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)[:, None]
+
+
+def discount(ended_at: int | None = None) -> Tensor:
+    return column([0.0 if t == ended_at else GAMMA for t in range(3)])
+
+
+def slow_v_trace(
+    log_rho: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    rho_bar: float,
+    c_bar: float,
+    trace_decay: float,
+) -> Tensor:
+    """Equation 1 as it is written: a sum for every s, a product for every term."""
+    steps, width = reward.shape
+    result = value[:-1].clone()
+    for s, b in itertools.product(range(steps), range(width)):
+        for t in range(s, steps):
+            weight = 1.0
+            for i in range(s, t):
+                c = trace_decay * min(c_bar, math.exp(log_rho[i, b]))
+                weight *= float(discount[i, b]) * c
+            rho = min(rho_bar, math.exp(log_rho[t, b]))
+            delta = rho * (reward[t, b] + discount[t, b] * value[t + 1, b] - value[t, b])
+            result[s, b] += weight * delta
+    return result
+
+
+@pytest.mark.parametrize(
+    ("trace_decay", "ended_at", "advantage", "target"),
+    [
+        (0.95, None, [3.3806075, 2.3165, 2.3], [3.8806075, 3.3165, 3.8]),
+        (1.0, None, [3.578, 2.42, 2.3], [4.078, 3.42, 3.8]),
+        (0.0, None, [1.4, 0.35, 2.3], [1.9, 1.35, 3.8]),
+        (0.95, 1, [0.545, -1.0, 2.3], [1.045, 0.0, 3.8]),
+    ],
+)
+def test_gae_gives_the_numbers_worked_by_hand(
+    trace_decay: float, ended_at: int | None, advantage: list[float], target: list[float]
+) -> None:
+    out = returns.gae(column(REWARD), discount(ended_at), column(VALUE), trace_decay=trace_decay)
+    torch.testing.assert_close(out.advantage, column(advantage))
+    torch.testing.assert_close(out.value, column(target))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ended_at", "target", "advantage"),
+    [
+        ([1.0, 1.0, 1.0], None, [4.078, 3.42, 3.8], [3.578, 2.42, 2.3]),
+        ([0.5, 2.0, 1.5], None, [2.289, 3.42, 3.8], [1.789, 2.42, 2.3]),
+        ([0.5, 2.0, 1.5], 1, [0.75, 0.0, 3.8], [0.25, -1.0, 2.3]),
+    ],
+)
+def test_v_trace_gives_the_numbers_worked_by_hand(
+    ratio: list[float], ended_at: int | None, target: list[float], advantage: list[float]
+) -> None:
+    log_rho = column(ratio).log()
+    out = returns.v_trace(log_rho, column(REWARD), discount(ended_at), column(VALUE))
+    torch.testing.assert_close(out.value, column(target))
+    torch.testing.assert_close(out.advantage, column(advantage))
+
+
+def test_v_trace_gives_the_numbers_that_deepmind_and_parl_test_theirs_with() -> None:
+    log_rho = column([-2.5, -1.5, -0.5, 0.5, 1.5])
+    numbers = column([0.0, 1.0, 2.0, 3.0, 4.0])
+    out = returns.v_trace(
+        log_rho,
+        numbers,
+        torch.full_like(numbers, 0.9),
+        torch.cat([numbers, column([1.0])]),
+        rho_bar=3.7,
+        rho_bar_pg=2.2,
+    )
+    want = column([0.200182, 2.709682, 8.513628, 11.932397, 7.33])
+    torch.testing.assert_close(out.value, want, atol=1e-6, rtol=0)
+    want = column([0.200182, 1.709682, 6.513628, 10.876614, 1.98])
+    torch.testing.assert_close(out.advantage, want, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("clips", [(1.0, 1.0), (3.7, 1.0), (2.0, 1.5), (math.inf, math.inf)])
+@pytest.mark.parametrize("trace_decay", [1.0, 0.7])
+def test_v_trace_equals_the_sum_of_products_it_abbreviates(
+    clips: tuple[float, float], trace_decay: float
+) -> None:
+    torch.manual_seed(0)
+    shape = (7, 3)
+    log_rho = torch.randn(shape, dtype=torch.float64)
+    reward = torch.randn(shape, dtype=torch.float64)
+    value = torch.randn((8, 3), dtype=torch.float64)
+    gamma = GAMMA * (torch.rand(shape, dtype=torch.float64) > 0.2)
+    rho_bar, c_bar = clips
+    out = returns.v_trace(
+        log_rho, reward, gamma, value, rho_bar=rho_bar, c_bar=c_bar, trace_decay=trace_decay
+    )
+    want = slow_v_trace(log_rho, reward, gamma, value, rho_bar, c_bar, trace_decay)
+    torch.testing.assert_close(out.value, want)
+
+
+@pytest.mark.parametrize("trace_decay", [1.0, 0.95, 0.0])
+def test_on_its_own_policy_v_trace_is_gae(trace_decay: float) -> None:
+    torch.manual_seed(1)
+    reward, value = torch.randn(9, 4), torch.randn(10, 4)
+    gamma = GAMMA * (torch.rand(9, 4) > 0.2)
+    valid = torch.rand(9, 4) > 0.2
+    on_policy = torch.zeros(9, 4)
+    ours = returns.v_trace(on_policy, reward, gamma, value, valid=valid, trace_decay=trace_decay)
+    gae = returns.gae(reward, gamma, value, valid=valid, trace_decay=trace_decay)
+    torch.testing.assert_close(ours.value, gae.value)
+    torch.testing.assert_close(ours.advantage[valid], gae.advantage[valid])
+
+
+def test_without_clips_and_with_certain_rewards_v_trace_is_the_importance_sampled_return() -> None:
+    # One path, V = 0: v_0 = rho_0 (r_0 + g rho_1 (r_1 + g rho_2 r_2)).
+    ratio, reward = [0.5, 3.0, 2.0], [1.0, -1.0, 4.0]
+    out = returns.v_trace(
+        column(ratio).log(),
+        column(reward),
+        column([GAMMA, GAMMA, 0.0]),
+        torch.zeros(4, 1, dtype=torch.float64),
+        rho_bar=math.inf,
+        c_bar=math.inf,
+    )
+    by_hand = 0.5 * (1.0 + GAMMA * 3.0 * (-1.0 + GAMMA * 2.0 * 4.0))
+    assert out.value[0, 0].item() == pytest.approx(by_hand)
+
+
+def test_an_action_that_the_policy_would_never_take_teaches_nothing() -> None:
+    log_rho = column([0.0, -math.inf, 0.0])
+    out = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE))
+    assert out.value[1].item() == VALUE[1]
+    assert out.advantage[1].item() == 0.0
+
+
+def test_one_step_bootstraps_from_the_observation_after_it() -> None:
+    # The off-by-one test: with one step there is one right answer.
+    out = returns.v_trace(column([0.0]), column([1.0]), column([0.5]), column([10.0, 4.0]))
+    assert out.value.item() == 1.0 + 0.5 * 4.0
+    assert out.advantage.item() == 1.0 + 0.5 * 4.0 - 10.0
+
+
+def test_a_terminated_step_does_not_bootstrap_and_a_truncated_one_does() -> None:
+    # Step 0 ends its episode; row 1 is the reset, whose reward and value must not matter.
+    log_rho, reward = column([0.0, 0.0, 0.0]), column([1.0, 77.0, 2.0])
+    value = column([0.5, 3.0, 1.5, 2.0])
+    valid = torch.tensor([[True], [False], [True]])
+    terminated = returns.v_trace(log_rho, reward, column([0.0, 0.9, 0.9]), value, valid=valid)
+    truncated = returns.v_trace(log_rho, reward, column([0.9, 0.9, 0.9]), value, valid=valid)
+    assert terminated.value[0].item() == pytest.approx(1.0)
+    assert truncated.value[0].item() == pytest.approx(1.0 + 0.9 * 3.0)  # V of the last observation
+    assert truncated.value[1].item() == 3.0
+    assert truncated.advantage[1].item() == 0.0
+
+
+def test_what_a_row_that_is_no_experience_holds_changes_nothing() -> None:
+    torch.manual_seed(2)
+    log_rho, reward = torch.randn(6, 2), torch.randn(6, 2)
+    value, valid = torch.randn(7, 2), torch.ones(6, 2, dtype=torch.bool)
+    valid[3, 0] = False
+    gamma = torch.full((6, 2), GAMMA)
+    one = returns.v_trace(log_rho, reward, gamma, value, valid=valid)
+    reward[3, 0], log_rho[3, 0] = 1e6, 3.0
+    other = returns.v_trace(log_rho, reward, gamma, value, valid=valid)
+    torch.testing.assert_close(one.value, other.value, atol=0, rtol=0)
+    torch.testing.assert_close(one.advantage, other.advantage, atol=0, rtol=0)
+
+
+def test_no_gradient_goes_through_targets() -> None:
+    value = torch.ones(4, 1, requires_grad=True)
+    log_rho = torch.zeros(3, 1, requires_grad=True)
+    out = returns.v_trace(log_rho, torch.ones(3, 1), torch.ones(3, 1), value)
+    assert not any(part.requires_grad for part in out)
+
+
+def test_a_rho_clip_below_the_c_clip_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least c_bar"):
+        returns.v_trace(
+            column([0.0]), column([0.0]), column([0.9]), column([0.0, 0.0]), rho_bar=0.5
+        )
+
+
+def test_a_loss_with_a_ratio_of_its_own_gets_advantages_without_rho() -> None:
+    log_rho = column([0.5, 2.0, 1.5]).log()
+    with_rho = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE))
+    without = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE), rho_bar_pg=None)
+    torch.testing.assert_close(without.value, with_rho.value)
+    # r + gamma v' - V, with v' from the table above: 1 + .9 * 3.42 - .5, and so on.
+    torch.testing.assert_close(without.advantage, column([3.578, 2.42, 2.3]))
+    torch.testing.assert_close(with_rho.advantage, column([0.5 * 3.578, 2.42, 2.3]))
+
+
+def test_without_rho_an_autoreset_row_still_has_no_advantage() -> None:
+    valid = torch.tensor([[True], [False], [True]])
+    out = returns.v_trace(
+        column([0.0, 0.0, 0.0]), column(REWARD), discount(), column(VALUE),
+        valid=valid, rho_bar_pg=None,
+    )  # fmt: skip
+    assert out.advantage[1].item() == 0.0
+
+
+def test_gae_bootstraps_from_a_truncated_step_and_not_from_a_terminated_one() -> None:
+    reward, value = column([1.0, 77.0, 2.0]), column([0.5, 3.0, 1.5, 2.0])
+    valid = torch.tensor([[True], [False], [True]])
+    terminated = returns.gae(reward, column([0.0, 0.9, 0.9]), value, valid=valid)
+    truncated = returns.gae(reward, column([0.9, 0.9, 0.9]), value, valid=valid)
+    assert terminated.value[0].item() == pytest.approx(1.0)
+    assert truncated.value[0].item() == pytest.approx(1.0 + 0.9 * 3.0)
+    assert truncated.advantage[1].item() == 0.0
+
+
+def test_gae_with_lambda_1_is_the_return_of_all_steps_to_the_end_of_the_piece() -> None:
+    out = returns.gae(column(REWARD), discount(), column(VALUE), trace_decay=1.0)
+    by_hand = 1.0 + GAMMA * 0.0 + GAMMA**2 * 2.0 + GAMMA**3 * 2.0
+    assert out.value[0].item() == pytest.approx(by_hand)
+
+
+def test_no_gradient_goes_through_gae() -> None:
+    value = torch.ones(4, 1, requires_grad=True)
+    out = returns.gae(torch.ones(3, 1), torch.ones(3, 1), value)
+    assert not any(part.requires_grad for part in out)

@@ -1,0 +1,234 @@
+"""The parameter server, on a cluster of processes: it is the simulator, but for who comes when."""
+
+import contextlib
+import copy
+import functools
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import sync
+from remotely_rl.errors import TrainingError
+from remotely_rl.learning.parameter_server import ParameterServer, Worker
+from remotely_rl.networks import models
+from remotely_rl.sync.flat import Flat
+from remotely_rl.sync.simulation.dispatch import Kind, Scripted
+from remotely_rl.sync.simulation.simulator import Simulation
+
+CLIENTS = 3
+
+
+class Regression:
+    """A small network that learns a function of noise; each worker has noise of its own."""
+
+    def __init__(self, number: int):
+        torch.manual_seed(0)
+        self.flat = Flat(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+        self.random = torch.Generator().manual_seed(number)
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        x = torch.randn(16, 4, generator=self.random)
+
+        def loss() -> Tensor:
+            error: Tensor = self.flat.module(x)[:, 0] - x.sum(-1).sin()
+            return error.square().mean()
+
+        return self.flat.gradient_at(parameters, loss)
+
+    def report(self) -> int:
+        return os.getpid()
+
+
+class Poisoned(Regression):
+    """The second one of these pushes no numbers, now and then or always."""
+
+    def __init__(self, number: int, always: bool = False):
+        super().__init__(number)
+        self.bad = number == 1
+        self.always = always
+        self.count = 0
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        self.count += 1
+        spoilt = self.bad and (self.always or self.count == 2)
+        return super().gradient(parameters) * (float("nan") if spoilt else 1.0)
+
+
+class Looking:
+    """The gradient of what a network, that it was sent, says of pictures."""
+
+    def __init__(self, network: nn.Module, number: int):
+        self.flat = Flat(network)
+        self.random = torch.Generator().manual_seed(number)
+
+    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        obs = torch.randint(0, 255, (4, 4, 42, 42), generator=self.random, dtype=torch.uint8)
+        return self.flat.gradient_at(parameters, lambda: self.flat.module(obs)[1].sum())
+
+    def report(self) -> None:
+        """Nothing."""
+
+
+def rule_of(word: str) -> sync.Rule:
+    return sync.make(word, Regression(0).flat.vector, CLIENTS, sync.sgd(0.05))
+
+
+@contextlib.contextmanager
+def serving(rule: sync.Rule, make: Any = Regression, **options: Any) -> Iterator[ParameterServer]:
+    server = ParameterServer(rule, lambda number: Worker(make, number), record=True, **options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def serve(server: ParameterServer, pushes: int) -> list[Any]:
+    seen: list[Any] = []
+    while len(seen) < pushes:
+        pushed = server.take(timeout_s=1.0)
+        if pushed is not None:
+            seen.append(pushed)
+    return seen
+
+
+def heard(server: ParameterServer) -> set[int]:
+    """Serve until every client has pushed; their processes."""
+    processes: set[int] = set()
+    while len(processes) < CLIENTS:
+        processes.add(serve(server, 1)[0].report)
+    return processes
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "word",
+    [
+        "asynchronous", "synchronous", "semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1",
+        pytest.param("elastic_averaging:period=2", marks=pytest.mark.slow), "diloco:steps=3",
+        "delay_compensated",
+    ],
+)  # fmt: skip
+def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None:
+    live = rule_of(word)
+    with serving(live) as server:
+        serve(server, 40)
+        arrivals = server.arrivals
+
+    simulated = rule_of(word)
+    works = [Regression(number) for number in range(CLIENTS)]
+    simulation = Simulation(
+        simulated, lambda client, w: works[client].gradient(w), Scripted(arrivals)
+    )
+    simulation.run(len(arrivals))
+
+    assert torch.equal(simulated.parameters, live.parameters)
+    assert vars(simulated.counters) == vars(live.counters)
+    assert not torch.equal(live.parameters, Regression(0).flat.vector)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_worker_that_takes_steps_of_its_own_takes_them_at_the_rate_of_the_schedule() -> None:
+    live, simulated, unscheduled = (rule_of("local_sgd:steps=2") for _ in range(3))
+    for rule in (live, simulated):
+        rule.set_rate(0.01)
+    with serving(live) as server:
+        serve(server, 2 * CLIENTS)
+        arrivals = server.arrivals
+
+    for rule in (simulated, unscheduled):
+        works = [Regression(number) for number in range(CLIENTS)]
+        Simulation(rule, lambda client, w: works[client].gradient(w), Scripted(arrivals)).run(  # noqa: B023
+            len(arrivals)
+        )
+    assert torch.equal(live.parameters, simulated.parameters)
+    assert not torch.equal(live.parameters, unscheduled.parameters)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("word", ["synchronous", "semi_async:n=2"])
+def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -> None:
+    said: list[str] = []
+    with serving(rule_of(word), say=said.append) as server:
+        before = heard(server)
+        os.kill(min(before), signal.SIGKILL)
+        while Kind.JOIN not in {event.kind for event in server.arrivals}:
+            serve(server, 1)
+        after = heard(server)
+
+    assert len(before & after) == CLIENTS - 1
+    assert any("an actor died and is replaced" in text for text in said)
+
+
+@pytest.mark.usefixtures("local")
+def test_numbers_that_are_none_are_refused_by_name_and_the_run_goes_on() -> None:
+    said: list[str] = []
+    with serving(rule_of("synchronous"), Poisoned, say=said.append) as server:
+        serve(server, 30)
+        rule = server.rule
+
+    assert said == [
+        "client 1 pushed numbers that are NaN or infinite; it goes on with the newest parameters"
+    ]
+    assert rule.counters.refused == 1
+    assert bool(torch.isfinite(rule.parameters).all())
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
+    def always(number: int) -> Poisoned:
+        return Poisoned(1, always=True)
+
+    with (
+        serving(rule_of("asynchronous"), always, say=lambda text: None) as server,
+        pytest.raises(TrainingError, match="100 pushes were refused: client"),
+    ):
+        serve(server, 1)
+
+
+@pytest.mark.usefixtures("here")
+def test_work_that_always_raises_ends_training_and_is_named() -> None:
+    class Broken(Regression):
+        def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+            raise ZeroDivisionError("no")
+
+    said = "12 of the last 12 calls of actors failed; the last: ZeroDivisionError: no"
+    with (
+        serving(rule_of("asynchronous"), Broken, say=lambda text: None) as server,
+        pytest.raises(TrainingError, match=said),
+    ):
+        serve(server, 1)
+
+
+@pytest.mark.usefixtures("local")
+def test_workers_are_told_what_the_server_tells_from_the_first_call_on() -> None:
+    class Listening(Regression):
+        heard: list[Any] = []  # noqa: RUF012
+
+        def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+            self.heard.append(told)
+            return super().gradient(parameters)
+
+    with serving(rule_of("asynchronous"), Listening, told="first") as server:
+        for told in range(5):
+            server.take(1.0, told)
+
+    assert Listening.heard == ["first", "first", "first", 0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_worker_s_network_is_the_one_whose_parameters_it_is_given() -> None:
+    network = models.SmallCNN((4, 42, 42), 6)  # its weights lie channels last; sent, they do not
+    twin = Looking(copy.deepcopy(network), 0)
+    rule = sync.make("synchronous", twin.flat.vector.clone(), 1, sync.sgd(0.05))
+    before = rule.parameters.clone()
+
+    with serving(rule, functools.partial(Looking, network)) as server:
+        serve(server, 1)
+
+    expected = before - 0.05 * twin.gradient(before)
+    torch.testing.assert_close(rule.parameters, expected)

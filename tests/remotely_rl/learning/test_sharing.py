@@ -1,0 +1,327 @@
+"""Workers that share parameters: their gradients, and what is kept of the shared ones."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import remotely
+from remotely_rl import a2c, a3c, n_step_q
+from remotely_rl.acting.actor import Actor
+from remotely_rl.errors import TrainingError
+from remotely_rl.learning import sharing
+from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.parameter_server import Pushed
+from remotely_rl.networks import models
+from remotely_rl.runs import checkpoint
+from remotely_rl.runs.making import PROBE_STEPS
+from remotely_rl.sync import Reply
+from remotely_rl.sync.rule import Accepted
+from tests.remotely_rl import toys
+
+CONFIG = a3c.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, random_start=0,
+    max_grad_norm=0.0, entropy=0.02, entropy_end=0.02, optimizer="sgd",
+)  # fmt: skip
+
+
+def work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
+    return a3c.make_work(config, toys.network(2), seed)
+
+
+def statistics(mean: float, count: float = 50.0) -> models.State:
+    """What a normaliser of two coordinates is told."""
+    said = (np.full(2, mean, np.float32), np.ones(2, np.float32), np.array(count, np.float32))
+    return dict(
+        zip(("normaliser.mean", "normaliser.variance", "normaliser.count"), said, strict=True)
+    )
+
+
+def pushed(client: int, version: int, obs: float) -> Pushed:
+    """One who saw four rows of the same."""
+    report = sharing.Report(np.full((4, 2), obs, np.float32), 4, [], {}, {})
+    return Pushed(client, Reply(Accepted.COUNTED, version, 0), report)
+
+
+def test_a_worker_computes_without_the_slow_imports_of_drawing_and_stepping() -> None:
+    code = """
+import sys
+from tests.remotely_rl.learning import test_sharing
+works = test_sharing.work()
+works.gradient(works.flat.vector, None)
+slow = {"matplotlib", "torch.utils.tensorboard", "torch._dynamo"}
+sys.exit(", ".join(slow & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
+    works = work()
+    start = works.flat.vector.clone()
+
+    gradient = works.gradient(start, None)
+
+    model = toys.network(2)
+    fields = {
+        field.name: getattr(CONFIG, field.name)
+        for field in dataclasses.fields(a2c.Config)
+        if hasattr(CONFIG, field.name)
+    }
+    learner = Learner(a2c.Config(**fields), model, works.learner.actions)
+    trajectory = remotely.local(Actor, CONFIG, model, 5).sample().trajectory
+    lesson = learner.on_policy(trajectory)
+    losses = learner.losses(lesson, a2c.compute_losses)
+    losses.total.backward()  # type: ignore[no-untyped-call]
+    expected = torch.cat(
+        [part.grad.reshape(-1) for part in model.parameters() if part.grad is not None]
+    )
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_a_worker_acts_by_the_parameters_that_it_is_given() -> None:
+    works = work()
+    start = works.flat.vector.clone()
+    works.gradient(start, None)
+
+    works.gradient(torch.zeros_like(start), None)
+
+    assert not any(bool(part.any()) for part in works.actor.model.parameters())
+
+
+def test_with_passes_and_minibatches_a_segment_is_played_once_and_gone_through_in_parts() -> None:
+    works = work(dataclasses.replace(CONFIG, passes=2, minibatches=3, clip=0.2))
+    start = works.flat.vector.clone()
+
+    steps = []
+    for _ in range(12):
+        works.gradient(start, None)
+        steps.append(works.report().steps)
+
+    assert [at for at, count in enumerate(steps) if count] == [0, 6]
+
+
+def test_a_report_tells_what_was_played_since_the_one_before() -> None:
+    works = work()
+    works.gradient(works.flat.vector.clone(), None)
+
+    report = works.report()
+
+    assert report.steps > 0
+    assert report.seconds.keys() >= {"environment", "inference", "learning"}
+    assert report.numbers.keys() == {"loss_policy", "loss_value", "entropy"}
+    assert works.report() == sharing.Report(None, 0, [], {}, {})
+
+
+def test_entropy_s_weight_follows_the_steps_of_all() -> None:
+    works = work(dataclasses.replace(CONFIG, entropy=1.0, entropy_end=0.0, decay_steps=100))
+
+    works.gradient(works.flat.vector.clone(), sharing.Told(75, statistics(0.0)))
+
+    assert works.learner.entropy_weight == pytest.approx(0.25)
+
+
+def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
+    config = dataclasses.replace(CONFIG, optimizer="rmsprop")
+    before = sharing.SharedLearner(config, toys.network(2))
+    ones = torch.ones_like(before.flat.vector)
+    before.rule.push(0, ones, 0)
+    after = sharing.SharedLearner(config, toys.network(2, seed=1))
+    after.load(before.state())
+
+    for learner in (before, after):
+        learner.rule.push(1, 2 * ones, 1)
+
+    assert torch.equal(toys.weights(before.model), toys.weights(after.model))
+    assert after.rule.version == 2
+
+
+def test_the_rate_follows_the_steps_of_all() -> None:
+    config = dataclasses.replace(
+        CONFIG, learning_rate=1.0, learning_rate_end=0.0, decay_steps=100, max_grad_norm=0.0
+    )
+    learner = sharing.SharedLearner(config, toys.network(2))
+    before = learner.rule.parameters
+
+    assert learner.follow(75).env_steps == 75
+
+    learner.rule.push(0, torch.ones_like(before), 0)
+    np.testing.assert_allclose(before - learner.rule.parameters, 0.25, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "adm"}, "optimizer must be rmsprop, adam, sgd, not 'adm', did you mean"),
+        ({"sync": "semiasync"}, "no rule is called 'semiasync', did you mean 'semi_async'"),
+        ({"kl_target": 0.01}, "kl_target must be 0"),
+    ],
+)
+def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message: str) -> None:
+    def make() -> None:
+        config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+        sharing.SharedLearner(config, toys.network(2))
+
+    with pytest.raises(TrainingError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("word", "moved"),
+    [
+        ("asynchronous", 0.25),
+        ("asynchronous:rate=0.5", 0.5),  # a word with a rate has said so
+        ("local_sgd", 1.0),  # outer rates are not the learner's
+        ("elastic_averaging:moving_rate=0.5", None),
+    ],
+)
+def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
+    word: str, moved: float | None
+) -> None:
+    config = dataclasses.replace(
+        CONFIG, sync=word, actors=1, learning_rate=1.0, learning_rate_end=0.0, decay_steps=100
+    )
+    learner = sharing.SharedLearner(config, toys.network(2))
+    before = learner.rule.parameters
+    learner.follow(75)
+
+    pushed = torch.ones_like(before) if moved else before - 1.0
+    learner.rule.push(0, pushed, 0)
+
+    way = before - learner.rule.parameters
+    np.testing.assert_allclose(way, 0.5 if moved is None else moved, rtol=1e-4)
+
+
+def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins() -> None:
+    works = work(dataclasses.replace(CONFIG, passes=2, clip=0.2))
+    means = []
+    for told in (1.0, 2.0, 3.0):
+        works.gradient(works.flat.vector.clone(), sharing.Told(0, statistics(told)))
+        means.append(float(works.actor.model.state_dict()["normaliser.mean"][0]))
+
+    assert means == [1.0, 1.0, 3.0]
+
+
+def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() -> None:
+    works = work(dataclasses.replace(CONFIG, scale_values=True))
+    told = sharing.Told(0, statistics(0.0), scale=(5.0, 4.0, 1e6))  # values of 5, give or take 2
+
+    works.gradient(works.flat.vector.clone(), told)
+    values = works.report().values
+
+    assert works.learner.scale.mean == pytest.approx(5.0, abs=1e-3)
+    assert works.learner.unscaled(torch.ones(1)).item() == pytest.approx(7.0, abs=1e-2)
+    assert values is not None
+    assert len(values) > 0
+    # A new network says 0 of everything, which stands for 5; Guess gives 0 or 1 at most.
+    assert 0.0 <= values.min() <= values.max() <= 7.0
+    assert works.report().values is None
+
+
+def test_workers_whose_values_have_no_scale_report_none() -> None:
+    works = work(dataclasses.replace(CONFIG, scale_values=False))
+    works.gradient(works.flat.vector.clone(), None)
+    assert works.report().values is None
+
+
+def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() -> None:
+    learner = sharing.SharedLearner(CONFIG, toys.network(2))
+    ones = torch.ones_like(learner.flat.vector)
+    for client, values in enumerate(([1.0, 3.0], [5.0, 7.0])):
+        reply = learner.rule.push(client, ones, learner.rule.version)
+        told = sharing.Report(None, 2, [], {}, {}, np.array(values, np.float32))
+        learner.count_in(Pushed(client, reply, told))
+    # Of 1, 3, 5 and 7: (9 + 1 + 1 + 9) / 4.
+    assert learner.follow(0).scale == pytest.approx((4.0, 5.0, 4.0))
+    again = sharing.SharedLearner(CONFIG, toys.network(2))
+    again.load(learner.state())
+    assert again.follow(0).scale == learner.follow(0).scale
+
+
+def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from() -> None:
+    works = work(dataclasses.replace(CONFIG, env=toys.guess_in_pairs))  # all rows are experience
+    for _ in range(2):
+        works.gradient(works.flat.vector.clone(), None)
+    report = works.report()
+
+    assert report.steps == 2 * 24
+    assert report.obs is not None
+    assert report.obs.shape == (2 * 4, 2)
+    assert set(report.obs.flatten().tolist()) == {0.0, 1.0}
+    assert works.report().obs is None
+
+
+def test_a_model_that_does_not_normalise_has_nothing_reported() -> None:
+    works = a3c.make_work(CONFIG, WithDropout(), 5)
+    works.gradient(works.flat.vector.clone(), sharing.Told(0, {}))
+
+    assert works.report().obs is None
+
+
+def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_order() -> None:
+    def learnt(order: list[int]) -> models.State:
+        config = dataclasses.replace(CONFIG, sync="synchronous")
+        learner = sharing.SharedLearner(config, toys.network(2))
+        ones = torch.ones_like(learner.flat.vector)
+        before = learner.follow(0).statistics
+        for at, client in enumerate(order):
+            learner.rule.push(client, ones, 0)
+            learner.count_in(pushed(client, learner.rule.version, 0.1 + client))
+            if at == 0:
+                assert learner.follow(0).statistics is before  # not amid a round
+        return learner.follow(0).statistics
+
+    one, other = learnt([0, 1]), learnt([1, 0])
+
+    assert one["normaliser.count"] == 8
+    np.testing.assert_allclose(one["normaliser.mean"], 0.6)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name])
+
+
+@pytest.mark.usefixtures("local", "no_curve")
+@pytest.mark.parametrize("template", [a3c, n_step_q])
+def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: Path) -> None:
+    config = template.Config(
+        env=toys.Counting, actors=2, envs_per_actor=4, trajectory_steps=6, random_start=0,
+        steps=400, interval_s=1e6, checkpoint_s=1e6,
+    )  # fmt: skip
+    counts = []
+    for steps, where in ((400, {"run": tmp_path / "run"}), (800, {"resume": tmp_path / "run"})):
+        template.train(dataclasses.replace(config, steps=steps), **where)
+        saved = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["learner"]["model"]
+        counts.append(float(saved["normaliser.count"]))
+
+    probed = -(-PROBE_STEPS // models.COUNTED_EVERY)
+    assert counts[0] == pytest.approx(probed + 400 / models.COUNTED_EVERY, rel=0.2)
+    assert counts[1] == pytest.approx(counts[0] + 400 / models.COUNTED_EVERY, rel=0.2)
+
+
+class WithDropout(nn.Module):
+    """Notes in which mode it is asked for actions, and in which for gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.asked: set[tuple[bool, bool]] = set()
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked.add((torch.is_grad_enabled(), self.training))
+        out = nn.functional.dropout(self.layer(obs), 0.5, self.training)
+        return out[:, :2], out[:, 2]
+
+
+@pytest.mark.parametrize("template", [a3c, n_step_q])
+def test_dropout_is_off_where_a_worker_plays_and_on_where_it_learns(template: Any) -> None:
+    config = template.Config(env=toys.Guess, envs_per_actor=4, trajectory_steps=6)
+    works = template.make_work(config, WithDropout(), 5)
+    for _ in range(2):
+        works.gradient(works.flat.vector.clone(), None)
+
+    assert works.actor.model.asked == {(False, False), (True, True)}

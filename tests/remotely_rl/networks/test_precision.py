@@ -1,0 +1,102 @@
+"""In what numbers networks compute: chosen by the machine, or by the user."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remotely_rl.acting.actor import Parameters
+from remotely_rl.algorithms import a2c
+from remotely_rl.config import Common
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.errors import TrainingError
+from remotely_rl.learning.learner import Learner, Lesson, Rows
+from remotely_rl.networks import models, precision
+from tests.remotely_rl import toys
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CONFIG = Common(env=toys.Guess, envs_per_actor=4, trajectory_steps=6, precision="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "machine", "expected"),
+    [
+        (models.SmallCNN((4, 42, 42), 6), CPU, {"avx512_bf16": True}, torch.bfloat16),
+        (models.SmallCNN((4, 42, 42), 6), CPU, {"amx_bf16": True}, torch.bfloat16),
+        (models.SmallCNN((4, 42, 42), 6), CPU, {"avx512_bf16": False}, torch.float32),
+        (models.SmallCNN((4, 42, 42), 6), CPU, {}, torch.float32),
+        (toys.network(), CPU, {"avx512_bf16": True}, torch.float32),
+        (models.SmallCNN((4, 42, 42), 6), GPU, {}, torch.bfloat16),
+        (toys.network(), GPU, {"avx512_bf16": True}, torch.float32),
+        (models.with_memory((4,), 2, 8), GPU, {}, torch.float32),
+    ],
+)
+def test_auto_is_what_is_faster_on_this_machine(
+    model: nn.Module,
+    device: torch.device,
+    machine: dict[str, Any],
+    expected: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: machine)
+    assert precision.of("auto", model, device) == expected
+    assert precision.of("float32", model, device) == torch.float32
+    assert precision.of("bfloat16", model, device) == torch.bfloat16
+
+
+def test_a_precision_that_there_is_not_is_refused_with_the_nearest() -> None:
+    with pytest.raises(TrainingError, match=r"auto, float32, bfloat16, not 'bfloat'.*'bfloat16'"):
+        Common(precision="bfloat")
+
+
+def test_a_learner_in_bfloat16_keeps_parameters_losses_and_gradients_in_float32() -> None:
+    gradients = []
+    for numbers in ("float32", "bfloat16"):
+        config = a2c.Config(precision=numbers, device="cpu")
+        torch.manual_seed(0)
+        learner = Learner(config, models.SmallCNN((4, 42, 42), 6), Discrete(6))
+        zeros = torch.zeros(64)
+        rows = Rows(torch.arange(64) % 6, zeros, torch.randn(64), torch.randn(64), zeros)
+        lesson = Lesson(torch.randint(0, 256, (64, 4, 42, 42), dtype=torch.uint8), rows)
+        with torch.no_grad(), learner.precision():
+            heads = learner.model(lesson.obs)
+        losses, found = learner.gradient(lesson, a2c.compute_losses, learner.model)
+        assert {part.dtype for part in (*heads, losses.total)} == {torch.float32}
+        assert {part.dtype for part in learner.model.parameters()} == {torch.float32}
+        gradients.append(torch.cat([part.flatten() for part in found if part is not None]))
+    exact, coarse = gradients
+    assert coarse.dtype == torch.float32
+    assert not torch.equal(exact, coarse)  # it did compute in something else
+    assert nn.functional.cosine_similarity(exact, coarse, 0) > 0.99
+
+
+@pytest.mark.parametrize("units", [0, 5])
+def test_an_actor_in_bfloat16_acts_by_the_newest_parameters(units: int) -> None:
+    """What was converted for one call of `sample` is not kept for the next."""
+    model = models.with_memory((2,), 2, units) if units else toys.network()
+    actor = toys.actor(CONFIG, model)
+    actor.sample()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.get_parameter("value.bias").fill_(3.0)
+    actor.set_param(Parameters(1, models.state_of(model)))
+    assert (actor.sample().trajectory.value == 3.0).all()
+
+
+def test_an_actor_and_a_learner_in_bfloat16_are_of_one_mind() -> None:
+    torch.manual_seed(0)
+    model = models.RecurrentMLP((2,), 2, units=5)
+    for head in (model.policy, model.value):
+        nn.init.normal_(head.weight)
+    trajectory = toys.actor(CONFIG, model).sample().trajectory
+    learner = Learner(dataclasses.replace(CONFIG, device="cpu"), model, Discrete(2))
+    batch = learner.take(trajectory)
+    with torch.no_grad():
+        policy, value = learner.look(batch)
+    said = learner.actions.log_prob(policy[:-1], batch.action)
+    # Eight bits: a part in 256, in each of some sums.
+    assert torch.allclose(said[batch.valid], batch.log_prob[batch.valid], atol=0.03)
+    assert torch.allclose(value, batch.value, atol=0.03)

@@ -1,0 +1,196 @@
+"""Curves: one run's own picture, and several runs beside each other."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from matplotlib.figure import Figure
+
+from remotely_rl.cli import main
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import curve, metrics
+
+PNG = b"\x89PNG"
+
+
+def run(
+    folder: Path,
+    returns: list[tuple[float, float]],
+    algorithm: str = "a2c",
+    env: str = "Pong",
+    **config: Any,
+) -> Path:
+    """A run folder; `returns` are minutes and the mean return then, at 1000 steps a minute."""
+    folder.mkdir()
+    content = {"algorithm": algorithm, "config": {"env": env, **config}}
+    (folder / "config.json").write_text(json.dumps(content))
+    writer = metrics.Writer(folder)
+    for minutes, score in returns:
+        row = dict.fromkeys(metrics.COLUMNS, math.nan)
+        row |= {"seconds": 60 * minutes, "env_steps": 1000 * minutes, "return_mean": score}
+        writer.write(row)
+    writer.close()
+    return folder
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, *args: Any, **kwargs: Any) -> None:
+        figures.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def labels(figure: Figure) -> list[str]:
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_the_mean_of_curves_is_taken_where_all_have_data() -> None:
+    one = (np.array([0.0, 10.0]), np.array([0.0, 10.0]))
+    other = (np.array([4.0, 6.0, 20.0]), np.array([6.0, 8.0, 8.0]))
+    joint = curve.band([one, other])
+    assert joint is not None
+    assert (joint.x[0], joint.x[-1]) == (4.0, 10.0)
+    for at, low, mean, high in ((4.0, 4.0, 5.0, 6.0), (10.0, 8.0, 9.0, 10.0)):
+        i = np.searchsorted(joint.x, at)
+        assert (joint.low[i], joint.mean[i], joint.high[i]) == (low, mean, high)
+    assert (joint.low <= joint.mean).all()
+    assert (joint.mean <= joint.high).all()
+
+
+def test_a_curve_alone_stays_as_it_is() -> None:
+    x, y = np.array([0.0, 3.0]), np.array([1.0, 2.0])
+    joint = curve.band([(x, y)])
+    assert joint is not None
+    assert joint.x is x
+    assert joint.mean is y
+
+
+def test_curves_with_nothing_in_common_have_no_mean() -> None:
+    y = np.zeros(2)
+    assert curve.band([(np.array([0.0, 1.0]), y), (np.array([2.0, 3.0]), y)]) is None
+
+
+def test_runs_of_one_algorithm_and_environment_are_one_line_with_a_band(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    runs = [
+        run(tmp_path / "a", [(0, 0.0), (10, 10.0)]),
+        run(tmp_path / "b", [(0, 2.0), (10, 12.0)]),
+        run(tmp_path / "c", [(1, 5.0), (2, 7.0)], "ppo"),
+        run(tmp_path / "d", [(1, 5.0), (2, 7.0)], env="Breakout"),
+    ]
+    assert curve.compare(runs, tmp_path / "out.png") == []
+    assert (tmp_path / "out.png").read_bytes().startswith(PNG)
+    (figure,) = drawn
+    assert labels(figure) == ["a2c, Pong, n = 2", "ppo, Pong, n = 1", "a2c, Breakout, n = 1"]
+    minutes, steps = figure.axes
+    assert (minutes.get_xlabel(), steps.get_xlabel()) == ("minutes", "million steps")
+    alone = [np.array(line.get_data())[1].tolist() for line in minutes.lines[:2]]
+    assert alone == [[0.0, 10.0], [2.0, 12.0]]
+    mean = np.array(minutes.lines[2].get_data())
+    assert mean[:, 0].tolist() == [0.0, 1.0]
+    assert mean[:, -1].tolist() == [10.0, 11.0]
+    assert np.array(steps.lines[2].get_data())[:, -1].tolist() == [0.01, 11.0]
+    assert minutes.collections[0].get_datalim(minutes.transData).bounds == (0, 0, 10, 12)
+
+
+def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    runs = [
+        run(tmp_path / f"{gamma}-{seed}", [(0, 0.0), (1, 1.0)], gamma=gamma, seed=seed, clip=0.2)
+        for gamma in (0.9, 0.99)
+        for seed in (1, 2)
+    ]
+    curve.compare(runs, tmp_path / "out.png")
+    assert labels(drawn[0]) == ["a2c, Pong, gamma=0.9, n = 2", "a2c, Pong, gamma=0.99, n = 2"]
+
+
+def test_runs_of_a_group_that_have_nothing_in_common_are_drawn_each_alone(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    runs = [
+        run(tmp_path / "a", [(0, 0.0), (1, 1.0)]),
+        run(tmp_path / "b", [(2, 2.0), (3, 3.0)]),
+    ]
+    curve.compare(runs, tmp_path / "out.png", over="minutes")
+    (figure,) = drawn
+    assert labels(figure) == ["a2c, Pong, n = 2"]
+    x = [np.asarray(line.get_xdata()).tolist() for line in figure.axes[0].lines]
+    assert x[:2] == [[0, 1], [2, 3]]
+    assert not figure.axes[0].collections  # no band
+
+
+def test_a_run_that_is_named_twice_counts_once(tmp_path: Path, drawn: list[Figure]) -> None:
+    one = run(tmp_path / "a", [(0, 0.0), (1, 1.0)])
+    curve.compare([one, tmp_path / "." / "a" / ".." / "a"], tmp_path / "out.png")
+    assert labels(drawn[0]) == ["a2c, Pong, n = 1"]
+
+
+def test_one_run_has_its_own_picture_once_a_game_is_finished(tmp_path: Path) -> None:
+    file, png = run(tmp_path / "a", [(0, math.nan)]) / "metrics.csv", tmp_path / "curve.png"
+    assert not curve.draw(file, png, "nothing yet")
+    assert not png.exists()
+    file = run(tmp_path / "b", [(0, math.nan), (1, 3.0)]) / "metrics.csv"
+    assert curve.draw(file, png, "one game")
+    assert png.read_bytes().startswith(PNG)
+
+
+def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    full, empty = run(tmp_path / "a", [(0, 0.0), (1, 1.0)]), run(tmp_path / "b", [(0, math.nan)])
+    out = tmp_path / "both.png"
+    done = CliRunner().invoke(
+        main, ["plot", str(full), str(empty), "--out", str(out), "--x", "steps"]
+    )
+    assert done.exit_code == 0
+    assert done.stdout == f"{out}\n"
+    assert done.stderr == f"left out, for no game was finished there: {empty}\n"
+    assert [axis.get_xlabel() for axis in drawn[0].axes] == ["million steps"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Missing argument 'RUN...'"),
+        (["nowhere"], "there is no run folder nowhere"),
+        (["b"], "no game was finished in b"),
+        (["c"], "c is no run folder: it has no config.json"),
+        (["d"], "d/metrics.csv cannot be read"),
+        (["a", "--x", "hours"], "'hours' is not one of 'minutes', 'steps'"),
+        (["a", "--out", "a.nonsense"], "a.nonsense cannot be written: Format 'nonsense'"),
+        (["a", "--out", "nowhere/a.png"], "nowhere/a.png cannot be written"),
+    ],
+)
+def test_a_mistake_is_answered_in_a_sentence(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("a"), [(0, 0.0), (1, 1.0)])
+    run(Path("b"), [(0, math.nan)])
+    Path("c").mkdir()
+    (run(Path("d"), []) / "metrics.csv").write_text("seconds,return_mean\n1,much\n")
+    done = CliRunner().invoke(main, ["plot", *words])
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_curve_runs_over_what_is_known(tmp_path: Path) -> None:
+    one = run(tmp_path / "a", [(0, 0.0), (1, 1.0)])
+    with pytest.raises(TrainingError, match="over minutes or steps, not 'hours'"):
+        curve.compare([one], tmp_path / "out.png", over="hours")

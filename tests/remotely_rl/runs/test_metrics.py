@@ -1,0 +1,130 @@
+"""Rows of a run: what they count, and how they are kept."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from remotely_rl.environments.environments import Episode
+from remotely_rl.runs import curve, metrics
+from remotely_rl.runs.metrics import COLUMNS, Tally, Writer
+
+PROMISED = """
+seconds env_steps updates steps_per_second episodes return_mean return_max
+episode_length_mean loss_policy loss_value entropy staleness_mean staleness_max
+"""
+
+
+def busy_tally() -> Tally:
+    tally = Tally()
+    tally.sampled(320, [Episode(-21.0, 800)], {"environment": 2.0, "inference": 1.0, "idle": 0.0})
+    tally.sampled(320, [Episode(-19.0, 1000)], {"environment": 1.0, "inference": 0.5})
+    tally.spent("waiting", 0.5)
+    tally.learnt({"loss_policy": 1.0, "entropy": 0.5}, staleness=[1, 3])
+    tally.learnt({"loss_policy": 2.0, "entropy": 1.5}, staleness=[0])
+    return tally
+
+
+def test_the_columns_begin_as_promised() -> None:
+    assert list(COLUMNS[:13]) == PROMISED.split()
+
+
+def test_a_row_tells_what_happened_in_its_interval() -> None:
+    row = busy_tally().close(seconds=4.0)
+    assert row["env_steps"] == 640
+    assert row["steps_per_second"] == 160
+    assert row["updates"] == 2
+    assert (row["episodes"], row["return_mean"], row["return_max"]) == (2, -20, -19)
+    assert row["episode_length_mean"] == 900
+    assert (row["loss_policy"], row["entropy"]) == (1.5, 1.0)
+    assert (row["staleness_min"], row["staleness_max"]) == (0, 3)
+    assert row["staleness_mean"] == pytest.approx(4 / 3)
+    assert (row["environment_s"], row["inference_s"], row["waiting_s"]) == (3.0, 1.5, 0.5)
+
+
+def test_the_next_interval_starts_from_nothing_but_the_mean_return_looks_back() -> None:
+    tally = busy_tally()
+    tally.close(seconds=4.0)
+    row = tally.close(seconds=6.0)
+    assert row["steps_per_second"] == 0
+    assert row["environment_s"] == 0
+    assert math.isnan(row["entropy"])
+    assert math.isnan(row["return_interval"])
+    assert row["return_mean"] == -20
+    assert row["env_steps"] == 640
+
+
+def test_the_mean_return_is_of_the_last_hundred_games() -> None:
+    tally = Tally()
+    tally.sampled(1, [Episode(-21.0, 1)] * 50 + [Episode(1.0, 1)] * 100, {})
+    assert tally.return_mean() == 1.0
+
+
+def test_rows_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(busy_tally().close(seconds=4.0))
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        (cells,) = csv.DictReader(file)
+    assert tuple(cells) == COLUMNS
+    assert cells["env_steps"] == "640"
+    assert cells["loss_value"] == ""  # nothing to tell
+    assert list((tmp_path / "tensorboard").glob("events*"))
+    writer.close()
+
+
+def test_a_resumed_run_drops_the_rows_that_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+    tally = busy_tally()
+    writer = Writer(tmp_path)
+    for seconds in (5.0, 10.0, 15.0):
+        writer.write(tally.close(seconds))
+    writer.close()
+    Writer(tmp_path, resumed_at_s=10.0).close()
+    assert [row["seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
+
+
+def test_a_line_cut_short_by_a_crash_is_not_a_row(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(busy_tally().close(5.0))
+    writer.close()
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("10,640,")
+    assert len(metrics.read(tmp_path / "metrics.csv")) == 1
+
+
+def test_a_curve_is_drawn_of_what_there_is(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    assert not curve.draw(tmp_path / "metrics.csv", tmp_path / "curve.png", "none yet")
+    tally = busy_tally()
+    for seconds in (5.0, 10.0):
+        writer.write(tally.close(seconds))
+    writer.close()
+    assert curve.draw(tmp_path / "metrics.csv", tmp_path / "curve.png", "two points")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_is_judged_by_its_last_thirty_games_and_not_before_there_are_so_many() -> None:
+    tally = Tally()
+    tally.sampled(1, [Episode(5.0, 1)] * 29, {})
+    assert math.isnan(tally.judged())
+    tally.sampled(1, [Episode(5.0, 1)], {})
+    assert tally.judged() == 5.0
+    tally.sampled(1, [Episode(7.0, 1)] * 30, {})
+    assert tally.judged() == 7.0
+    assert tally.return_mean() == 6.0
+
+
+def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(writer._board, "add_scalar", full)
+    with pytest.raises(OSError, match="no room"):
+        writer.write(busy_tally().close(5.0))
+    writer.write(busy_tally().close(10.0))
+    writer.close()
+    assert [row["seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]

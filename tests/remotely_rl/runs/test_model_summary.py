@@ -1,0 +1,98 @@
+"""What a run says of its network: the layers, the size, and images that nobody sees as such."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+
+from remotely_rl import a2c
+from remotely_rl.environments import environments
+from remotely_rl.networks import models
+from remotely_rl.runs import model_summary
+from tests.remotely_rl import toys
+
+
+def said(space: gymnasium.Space[Any], units: int = 0, maker: models.Maker | None = None) -> Any:
+    envs = environments.make(lambda: toys.Blank(space), 1)
+    outputs = envs.actions.outputs
+    model = models.build(maker, envs.observation_shape, envs.dtype, outputs, units)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    first, *rest = model_summary.lines(model, envs)
+    assert f"; {size:,} parameters; sees " in first
+    return first.replace(f" {size:,} parameters;", ""), rest
+
+
+def image(*shape: int, dtype: Any = np.uint8) -> Box:
+    return Box(0, 1, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "units", "line"),
+    [
+        (
+            image(4, 84, 84), 64,
+            "model: 3 convolutions, 512; LSTM 64; sees images of 4 channels, 84x84",
+        ),
+        (
+            image(42, 42, 12, dtype=np.float32), 0,
+            "model: 2 convolutions, 256; sees images of 12 channels, which came last, 42x42",
+        ),
+        (Box(-1, 1, (3,)), 0, "model: MLP, 64, 64; as much for the value; sees 3 numbers"),
+        (
+            Box(-1, 1, (3, 2)), 8,
+            "model: MLP, 64, 64; LSTM 8; as much for the value; sees 3x2, flattened to 6 numbers",
+        ),
+        (
+            Discrete(5), 0,
+            "model: MLP, 64, 64; as much for the value; sees a Discrete, flattened to 5 numbers",
+        ),
+    ],
+)  # fmt: skip
+def test_the_layers_and_what_they_see_are_said_in_a_line(
+    space: gymnasium.Space[Any], units: int, line: str
+) -> None:
+    assert said(space, units) == (line, [])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict({"camera": image(30, 30, 3), "speed": Box(0, 1, (1,))}),
+        image(4, 20, 20, 3),  # a stack of pictures
+        image(64, 64),
+    ],
+    ids=["Dict", "stack", "gray"],
+)
+def test_of_images_that_no_convolution_sees_a_run_says_so(space: gymnasium.Space[Any]) -> None:
+    line, (warning,) = said(space)
+    assert line.startswith("model: MLP")
+    assert "flattened to" in line
+    assert warning.startswith("no convolutions see the images in it")
+
+
+class Own(nn.Module):
+    def __init__(self, shape: tuple[int, ...], outputs: int):
+        super().__init__()
+        self.inner = models.MLP(shape, outputs)
+
+    def forward(self, obs: Any) -> Any:
+        return self.inner(obs)
+
+
+def test_of_a_model_of_ones_own_the_name_is_said_and_no_advice_given() -> None:
+    line, rest = said(Dict({"camera": image(30, 30, 3)}), maker=Own)
+    assert line == "model: Own; sees a Dict, flattened to 2,700 numbers"
+    assert not rest
+
+
+@pytest.mark.usefixtures("local", "no_curve")
+def test_a_run_says_it_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = a2c.Config(env=toys.Guess, actors=1, envs_per_actor=2, random_start=0, steps=1)
+    a2c.train(config, run=tmp_path / "run")
+    _, second, *_ = capsys.readouterr().out.splitlines()
+    # Twice (2 + 1) * 64 and 65 * 64, and heads of 65 * 2 and 65.
+    assert second == ("model: MLP, 64, 64; as much for the value; 8,899 parameters; sees 2 numbers")

@@ -1,0 +1,59 @@
+import pytest
+import torch
+
+from remotely_rl import sync
+from remotely_rl.sync.simulation.dispatch import Scripted
+from remotely_rl.sync.simulation.simulator import Simulation
+from tests.remotely_rl.sync.quadratic import descent, play, round_robin, start
+
+
+def test_local_sgd_averages_where_its_clients_went() -> None:
+    played = play("local_sgd:steps=2", 2, [1, 0], gradient=lambda client, w: w * (1 + client))
+
+    assert played.w[-1] == pytest.approx((0.9**2 + 0.8**2) / 2)
+
+
+def test_one_step_of_one_client_is_gradient_descent() -> None:
+    assert play("local_sgd:steps=1", 1, [0] * 9).w == pytest.approx(descent(9), abs=1e-15)
+
+
+def test_diloco_takes_an_outer_step_with_nesterov_s_momentum() -> None:
+    played = play("diloco:steps=1", 2, round_robin(2, 4))
+
+    parameter = torch.nn.Parameter(start())
+    outer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
+    expected = []
+    for _ in range(2):
+        parameter.grad = parameter.detach() * 0.1
+        outer.step()
+        expected.append(float(parameter.detach()))
+    assert played.w[1::2] == pytest.approx(expected)
+
+
+def test_the_state_of_the_inner_optimizer_stays_with_its_client() -> None:
+    rule = sync.make("local_sgd:steps=1", start(), 1, lambda p: torch.optim.Adam(p, lr=0.1))
+    simulation = Simulation(rule, lambda client, w: w.clone(), Scripted([0, 0, 0]))
+    simulation.run(3)
+
+    parameter = torch.nn.Parameter(start())
+    adam = torch.optim.Adam([parameter], lr=0.1)
+    for _ in range(3):
+        parameter.grad = parameter.detach().clone()
+        adam.step()
+    assert float(rule.parameters) == pytest.approx(float(parameter.detach()))
+
+
+@pytest.mark.parametrize(
+    "word", ["local_sgd:steps=1", "diloco:steps=1,momentum=0", "elastic_averaging:period=1"]
+)
+def test_a_schedule_moves_the_rate_of_the_clients_optimizers(word: str) -> None:
+    def moved(word: str, rate: float | None) -> float:
+        rule = sync.make(word, start(), 1, sync.sgd(0.1))
+        if rate is not None:
+            rule.set_rate(rate)
+        Simulation(rule, lambda client, w: w.clone(), Scripted([0])).run(1)
+        return 1.0 - float(rule.parameters)
+
+    assert moved(word, 0.025) == pytest.approx(moved(word, None) / 4)
+    fixed = f"{word},rate=0.1"  # a word with a rate has said so
+    assert moved(fixed, 0.025) == moved(word, None)

@@ -1,0 +1,110 @@
+"""The simulator on a real, small problem: handwritten digits."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from remotely_rl import sync
+from remotely_rl.errors import SyncError
+from remotely_rl.sync.flat import Flat
+from remotely_rl.sync.simulation.dispatch import Drawn, Scripted
+from remotely_rl.sync.simulation.simulator import Simulation
+from tests.remotely_rl.sync.quadratic import round_robin, start
+
+
+class Digits:
+    """Batches in the order in which they are asked for, whoever asks."""
+
+    def __init__(self, batch: int):
+        images, labels = load_digits(return_X_y=True)
+        self.x = torch.from_numpy(images).float() / 16
+        self.y = torch.from_numpy(labels)
+        torch.manual_seed(0)
+        self.flat = Flat(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)))
+        self.batch = batch
+        self.asked = 0
+
+    def __call__(self, client: int, parameters: Tensor) -> Tensor:
+        first = self.asked * self.batch % 1500
+        self.asked += 1
+        rows = slice(first, first + self.batch)
+
+        def loss() -> Tensor:
+            return nn.functional.cross_entropy(self.flat.module(self.x[rows]), self.y[rows])
+
+        return self.flat.gradient_at(parameters, loss)
+
+    def accuracy(self, parameters: Tensor) -> dict[str, float]:
+        self.flat.load(parameters)
+        with torch.no_grad():
+            right = self.flat.module(self.x[1500:]).argmax(-1) == self.y[1500:]
+        return {"accuracy": float(right.float().mean())}
+
+
+def simulate(word: str, clients: int, batch: int, pushes: int, seed: int = 0) -> Simulation:
+    digits = Digits(batch)
+    rule = sync.make(word, digits.flat.vector, clients, sync.sgd(0.3))
+    simulation = Simulation(rule, digits, Drawn(seed))
+    simulation.run(pushes)
+    return simulation
+
+
+@pytest.mark.parametrize("word", ["synchronous", "semi_async:n=4", "asynchronous", "fasgd"])
+def test_digits_are_learnt(word: str) -> None:
+    digits = Digits(batch=25)
+    rate = {"synchronous": 1.0, "semi_async:n=4": 0.7, "asynchronous": 0.1, "fasgd": 0.03}[word]
+    rule = sync.make(word, digits.flat.vector, 8, sync.sgd(rate))
+
+    rows = Simulation(rule, digits, Drawn(0)).run(1500, digits.accuracy, every=500)
+
+    assert [row.iteration for row in rows] == [0, 500, 1000, 1500]
+    assert rows[0].seen["accuracy"] < 0.3
+    assert rows[-1].seen["accuracy"] > 0.85
+
+
+@pytest.mark.parametrize("word", ["semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1"])
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(word: str) -> None:
+    ends = [simulate(word, 5, 4, 120, seed).rule.parameters for seed in (1, 1, 2)]
+
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+
+
+def test_four_synchronous_clients_of_25_are_one_of_100() -> None:
+    def descend(clients: int, batch: int) -> Tensor:
+        digits = Digits(batch)
+        start = digits.flat.vector.double()
+        rule = sync.make("synchronous", start, clients, sync.sgd(0.1))
+
+        def gradient(client: int, parameters: Tensor) -> Tensor:
+            digits.flat.module.double()
+            digits.x = digits.x.double()
+            digits.flat = Flat(digits.flat.module)
+            return digits(client, parameters)
+
+        Simulation(rule, gradient, Scripted(round_robin(clients, 15 * clients))).run(15 * clients)
+        return rule.parameters
+
+    torch.testing.assert_close(descend(4, 25), descend(1, 100), rtol=0, atol=1e-12)
+
+
+def test_with_uniform_clients_the_mean_staleness_is_one_less_than_their_number() -> None:
+    rows = simulate("asynchronous", 8, 1, 3000)
+
+    assert rows.rule.counters.staleness_mean == pytest.approx(7, abs=0.3)
+
+
+def test_parameters_that_clients_have_in_common_are_held_once() -> None:
+    simulation = simulate("semi_async:n=50", 50, 1, 120)
+
+    assert len({id(client.parameters) for client in simulation.clients}) <= 3
+
+
+def test_a_deadlock_is_told_and_not_waited_for() -> None:
+    simulation = Simulation(
+        sync.make("synchronous", start(), 2), lambda client, w: w, Drawn(0, weights=[1, 0])
+    )
+
+    with pytest.raises(SyncError, match="nobody pushes any more after 1 iterations: 1 of 2"):
+        simulation.run(2)
