@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remotely_rl.runs import metrics, run_folder
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs import metrics, run_folder
 from remotely_rl.runs.metrics import Row
 from remotely_rl.runs.run_folder import RunFolder
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 import remotely
 from remotely_rl.acting import failures, sampler
-from remotely_rl.environments import environments
-from remotely_rl.networks import models
-from remotely_rl.runs import model_summary
-from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.config import Common, device_of
+from remotely_rl.environments import environments
+from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
+from remotely_rl.networks import models
+from remotely_rl.runs import model_summary
 from remotely_rl.runs.process import MAKING, one_thread
 
 PROBE_STEPS = 512

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from remotely_rl.runs import checkpoint, curve, metrics
 from remotely_rl.config import Common
+from remotely_rl.runs import checkpoint, curve, metrics
 from remotely_rl.runs.metrics import Row
 from remotely_rl.runs.progress import Progress
 from remotely_rl.runs.run_folder import RunFolder

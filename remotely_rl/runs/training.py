@@ -35,23 +35,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from remotely_rl.learning import threads
-from remotely_rl.networks import models
-from remotely_rl.runs import checkpoint, run_folder
 from remotely_rl.acting.actor import Actor, Rollout
-from remotely_rl.learning.reward_clipping import Clipped
+from remotely_rl.acting.sampler import LOOK_EVERY_S, Rounds, Samplers, Stream
 from remotely_rl.config import Common
 from remotely_rl.environments.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
+from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.learning import threads
 from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.parameter_server import ParameterServer
+from remotely_rl.learning.reward_clipping import Clipped
+from remotely_rl.networks import models
+from remotely_rl.runs import checkpoint, run_folder
 from remotely_rl.runs.making import make_learner
 from remotely_rl.runs.metrics import Counters, Tally
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.progress import Progress
 from remotely_rl.runs.recorder import Record
-from remotely_rl.acting.sampler import LOOK_EVERY_S, Rounds, Samplers, Stream
-from remotely_rl.learning.parameter_server import ParameterServer
-from remotely_rl.experience.trajectory import Trajectory, stack
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)

@@ -1,0 +1,1 @@
+"""A training run: its session, folder, checkpoints, metrics and progress."""
