@@ -4,7 +4,7 @@
 
 Two workers play 16 games each, epsilon-greedily, each game with an epsilon of its own, and push
 one gradient for every 8 steps.  `remotely-rl train n_step_q` is the same with metrics,
-checkpoints and a plot; `--trace-decay 0` makes it one-step Q, `--on-policy` besides SARSA.
+checkpoints and a plot; `--gae-lambda 0` makes it one-step Q, `--on-policy` besides SARSA.
 """
 
 import contextlib

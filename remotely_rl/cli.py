@@ -93,7 +93,7 @@ def _train_command(name: str) -> click.Command:
 
 
 LIMITS = (
-    "Stops at --steps, --minutes or --target, all counted from the beginning of the run, or at"
+    "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  Defaults are in brackets; they are those that learn Pong on two cores."
 )
 

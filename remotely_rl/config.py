@@ -28,11 +28,11 @@ class Common:
     )
     actors: Annotated[int, "processes that sample", COUNT] = 2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
-    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 64
+    rollout_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 64
     random_start: Annotated[
         int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
     ] = 0
-    steps: Annotated[
+    total_steps: Annotated[
         int, "stop after so many environment steps in all; 0: no limit", NOT_NEGATIVE
     ] = 0
     minutes: Annotated[float, "stop after so many minutes in all; 0: no limit", NOT_NEGATIVE] = 0.0
@@ -40,15 +40,15 @@ class Common:
     seed: Annotated[int, "where all random streams begin", NOT_NEGATIVE] = 1
 
     gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.99
-    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
+    gae_lambda: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         0.95
     )
     reward_clip: Annotated[
         float | None, "clip of rewards in the learner; 0: no clip; none: 1 in Atari games alone",
         NOT_NEGATIVE,
     ] = None  # fmt: skip
-    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
-    scale_values: Annotated[
+    normalize_advantage: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
+    normalize_values: Annotated[
         bool | None,
         "learn values in units of their own running mean and deviation; none: where rewards have"
         " no clip",
@@ -56,21 +56,23 @@ class Common:
 
     learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 3e-4
     learning_rate_end: Annotated[
-        float | None, "Adam's, after decay_steps; none: 0.0001, or learning_rate if that is lower",
+        float | None, "Adam's, after anneal_steps; none: 0.0001, or learning_rate if that is lower",
         NOT_NEGATIVE,
     ] = None  # fmt: skip
-    kl_target: Annotated[
+    target_kl: Annotated[
         float, "nats that an update is to move: steers the rate, from learning_rate_end / 10 to"
                " learning_rate x 4; 0: decay", NOT_NEGATIVE
     ] = 0.0  # fmt: skip
-    entropy: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = 0.01
-    entropy_end: Annotated[
-        float, "weight of the policy's entropy, after decay_steps", NOT_NEGATIVE
+    entropy_coef: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = (
+        0.01
+    )
+    entropy_coef_end: Annotated[
+        float, "weight of the policy's entropy, after anneal_steps", NOT_NEGATIVE
     ] = 0.001
-    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
+    anneal_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
         1_000_000
     )
-    value_weight: Annotated[float, "weight of the value's loss", NOT_NEGATIVE] = 0.5
+    value_coef: Annotated[float, "weight of the value's loss", NOT_NEGATIVE] = 0.5
     max_grad_norm: Annotated[
         float, "bound of the gradient's norm over all parameters; 0: none", NOT_NEGATIVE
     ] = 0.5
@@ -90,8 +92,8 @@ class Common:
     learner_threads: Annotated[
         int, "torch threads of a learner on the CPU; 0: as fits the template", NOT_NEGATIVE
     ] = 0
-    interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
-    checkpoint_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
+    log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
+    checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
     def __new__(cls, *args: Any, **given: Any) -> "Common":
         settings.check_names(cls, given)
@@ -100,10 +102,10 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
-        if self.kl_target and self.steps_an_update == 1:
+        if self.target_kl and self.steps_an_update == 1:
             raise TrainingError(
-                "kl_target steers one learner's rate by how far the later steps of an update are"
-                " from its first; here there are none: kl_target must be 0"
+                "target_kl steers one learner's rate by how far the later steps of an update are"
+                " from its first; here there are none: target_kl must be 0"
             )
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
@@ -143,13 +145,13 @@ class Common:
         return self.reward_clip
 
     @property
-    def scales_values(self) -> bool:
+    def normalizes_values(self) -> bool:
         """Whether values are learnt in units of their own.
 
         Those of clipped rewards are small as they are.  Others may be in the hundreds, and then
         their errors fill the bound of the gradient's norm: the policy hardly moves.
         """
-        return not self.clips_rewards_at if self.scale_values is None else self.scale_values
+        return not self.clips_rewards_at if self.normalize_values is None else self.normalize_values
 
     @property
     def learning_rate_ends_at(self) -> float:
@@ -159,8 +161,8 @@ class Common:
         return self.learning_rate_end
 
     def progress(self, env_steps: int) -> float:
-        """How much of `decay_steps` is over, from 0 to 1."""
-        return min(1.0, env_steps / self.decay_steps)
+        """How much of `anneal_steps` is over, from 0 to 1."""
+        return min(1.0, env_steps / self.anneal_steps)
 
     def learning_rate_at(self, env_steps: int) -> float:
         """The learning rate by the schedule."""
@@ -169,26 +171,28 @@ class Common:
 
 
 @dataclasses.dataclass(frozen=True)
-class OnePass(Common):
+class OneEpoch(Common):
     """The defaults of templates that use everything once: short pieces, whole returns."""
 
-    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 8
+    rollout_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 8
     random_start: Annotated[
         int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
     ] = 250
-    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
+    gae_lambda: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         1.0
     )
-    standardise: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
+    normalize_advantage: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
     # Advantages of Pong have a deviation of 0.15: 0.01 would keep the policy near chance.
-    entropy: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = 0.004
-    decay_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
+    entropy_coef: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = (
+        0.004
+    )
+    anneal_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
         3_000_000
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class SeveralPasses(Common):
+class SeveralEpochs(Common):
     """What templates can be told besides whose updates take several steps on one batch.
 
     Only they can steer the learning rate: how far an update has moved the policy shows in its
@@ -196,24 +200,24 @@ class SeveralPasses(Common):
     """
 
     learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
-    kl_target: float = 0.01
+    target_kl: float = 0.01
 
-    passes: Annotated[int, "times that an update goes over its batch", COUNT] = 3
+    epochs: Annotated[int, "times that an update goes over its batch", COUNT] = 3
     minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
 
     @property
     def steps_an_update(self) -> int:
-        return self.passes * self.minibatches
+        return self.epochs * self.minibatches
 
 
 @dataclasses.dataclass(frozen=True)
-class Streaming(SeveralPasses):
+class Streaming(SeveralEpochs):
     """What templates whose actors run free can be told besides."""
 
     actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
                            " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
     # An older policy's clipped c cuts traces by itself.
-    trace_decay: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
+    gae_lambda: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
         1.0
     )
 
@@ -225,7 +229,7 @@ class Streaming(SeveralPasses):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shared(OnePass):
+class Shared(OneEpoch):
     """What templates can be told besides whose workers share parameters by a sync rule."""
 
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4

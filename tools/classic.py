@@ -32,33 +32,40 @@ TASKS = {
 
 # What differs from the defaults, which are Pong's: by problem, and by problem and algorithm.
 COMMON: dict[str, Any] = {
-    "actors": 2, "envs_per_actor": 8, "interval_s": 2.0, "learner_threads": 1, "random_start": 0,
+    "actors": 2, "envs_per_actor": 8, "log_interval_s": 2.0, "learner_threads": 1,
+    "random_start": 0,
 }  # fmt: skip
 PROBLEMS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "gamma": 0.98,
-        "trace_decay": 0.9,
-        "entropy": 0.0,
-        "entropy_end": 0.0,
-        "decay_steps": 200_000,
+        "gae_lambda": 0.9,
+        "entropy_coef": 0.0,
+        "entropy_coef_end": 0.0,
+        "anneal_steps": 200_000,
     },
-    "Acrobot-v1": {"gamma": 0.99, "trace_decay": 0.95, "entropy": 0.01, "decay_steps": 300_000},
+    "Acrobot-v1": {
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "entropy_coef": 0.01,
+        "anneal_steps": 300_000,
+    },
     "Pendulum-v1": {
         "gamma": 0.9,
-        "trace_decay": 0.95,
+        "gae_lambda": 0.95,
         # Without, the deviation, which is 0.37 at first, shrinks before there is anything to be
         # sure of: a seed of IMPALA was at -540 after 670,000 steps.
-        "entropy": 0.01,
-        "entropy_end": 0.01,
-        "decay_steps": 400_000,
+        "entropy_coef": 0.01,
+        "entropy_coef_end": 0.01,
+        "anneal_steps": 400_000,
     },
-    "LunarLander-v3": {"gamma": 0.999, "trace_decay": 0.98, "entropy": 0.01},
+    "LunarLander-v3": {"gamma": 0.999, "gae_lambda": 0.98, "entropy_coef": 0.01},
 }
 SEVERAL_PASSES: dict[str, Any] = {
-    "passes": 8, "minibatches": 4, "trajectory_steps": 64, "learning_rate": 1e-3, "kl_target": 0.0,
+    "epochs": 8, "minibatches": 4, "rollout_steps": 64, "learning_rate": 1e-3, "target_kl": 0.0,
 }  # fmt: skip
 ONE_PASS: dict[str, Any] = {
-    "trajectory_steps": 16, "learning_rate": 2e-3, "learning_rate_end": 5e-4, "standardise": True,
+    "rollout_steps": 16, "learning_rate": 2e-3, "learning_rate_end": 5e-4,
+    "normalize_advantage": True,
 }  # fmt: skip
 SHARED: dict[str, Any] = {
     "actors": 4, "envs_per_actor": 4, "optimizer": "adam",
@@ -69,10 +76,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "impala": SEVERAL_PASSES,
     "appo": SEVERAL_PASSES,
     "ga3c": SEVERAL_PASSES,
-    "a3c": {**ONE_PASS, **SHARED, "learning_rate": 2e-3, "standardise": False},
+    "a3c": {**ONE_PASS, **SHARED, "learning_rate": 2e-3, "normalize_advantage": False},
     "n_step_q": {
         **SHARED,
-        "trajectory_steps": 8,
+        "rollout_steps": 8,
         "learning_rate": 1e-3,
         "learning_rate_end": 3e-4,
         "explore_steps": 20_000,
@@ -85,15 +92,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 # episodes all have 200 steps and stay together unless they are set apart; and its deviation
 # shrinks, without a weight of the entropy, before there is anything to be sure of.
 LONG_PIECES: dict[str, Any] = {
-    "trajectory_steps": 64, "learning_rate": 3e-3, "learning_rate_end": 1e-3,
-    "decay_steps": 2_000_000,
+    "rollout_steps": 64, "learning_rate": 3e-3, "learning_rate_end": 1e-3,
+    "anneal_steps": 2_000_000,
 }  # fmt: skip
 APART: dict[str, Any] = {
-    **LONG_PIECES, "learning_rate_end": 5e-4, "decay_steps": 1_000_000, "random_start": 200,
-    "entropy": 0.02, "entropy_end": 0.02,
+    **LONG_PIECES, "learning_rate_end": 5e-4, "anneal_steps": 1_000_000, "random_start": 200,
+    "entropy_coef": 0.02, "entropy_coef_end": 0.02,
 }  # fmt: skip
 SHORTER: dict[str, Any] = {
-    "learning_rate": 2e-3, "learning_rate_end": 7e-4, "standardise": True,
+    "learning_rate": 2e-3, "learning_rate_end": 7e-4, "normalize_advantage": True,
 }  # fmt: skip
 LATE = {"LunarLander-v3": LONG_PIECES, "Pendulum-v1": APART}
 BOTH = {

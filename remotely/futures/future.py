@@ -2,8 +2,8 @@
 
 A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
 here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
-reply.  So there is none, and what is below does what the base would.  Who does sleep has a bell
-(wakeup.py), and an outcome is noted without a lock: the first that is appended to `_outcomes` holds.
+reply.  So there is none, and what is below does what the base would.  Who does sleep is woken by
+wakeup.py, and an outcome is noted without a lock: the first appended to `_outcomes` holds.
 
 The standard library's `wait` and `as_completed` hold the conditions of all their futures, by which
 they ask whether something is done.  So `_condition` is each future's own, made when they ask.

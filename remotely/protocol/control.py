@@ -288,7 +288,7 @@ class Output(_Struct, frozen=True):
 
 
 class Logged(_Struct, frozen=True):
-    """A record that an actor logged; see log_records.py.  Its worker writes `actor`, `name`, `job`."""
+    """A record that an actor logged (log_records.py).  Its worker writes `actor`, `name`, `job`."""
 
     logger: str
     level: Amount

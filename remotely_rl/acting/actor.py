@@ -58,7 +58,7 @@ class Player:
     """Environments, and where they stand: whoever looks at them says what to do next."""
 
     def __init__(self, config: Common, seed: int):
-        self.steps = config.trajectory_steps
+        self.steps = config.rollout_steps
         self.envs = environments.make(config.env, config.envs_per_actor, config.atari)
         self.obs = self.envs.reset(seed)
         if config.random_start:

@@ -26,7 +26,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from remotely_rl.config import OnePass
+from remotely_rl.config import OneEpoch
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
@@ -39,7 +39,7 @@ RATE_IS_FOR = 16  # environments
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OnePass):
+class Config(OneEpoch):
     """All that can be set.  The prose is the help of `remotely-rl train a2c`."""
 
     learning_rate: Annotated[float, "Adam's, at the start, for 16 environments", NOT_NEGATIVE] = (
@@ -63,7 +63,7 @@ def scaled(config: Config) -> Config:
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """The policy gradient, the value's error, the policy's entropy."""
@@ -71,7 +71,7 @@ def compute_losses(
     gradient = losses.policy_gradient(log_prob, rows.advantage)
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
-    total = gradient + config.value_weight * error - entropy_weight * entropy
+    total = gradient + config.value_coef * error - entropy_coef * entropy
     return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 

@@ -6,7 +6,7 @@ and pushes it; the shared RMSProp steps, its statistics with the shared paramete
 
 `sync` names the rule of that step: asynchronous is the paper's, synchronous makes it A2C with
 the gradients computed by the actors, `semi_async`, `fasgd` and the others are in `sync/`.
-With `clip` and several `passes` the workers' losses are PPO's.
+With `clip_range` and several `epochs` the workers' losses are PPO's.
 
 Where it differs from the paper:
 
@@ -44,33 +44,35 @@ class Config(Shared):
     """All that can be set.  The prose is the help of `remotely-rl train a3c`."""
 
     learning_rate: Annotated[float, "the shared optimizer's, at the start", NOT_NEGATIVE] = 7e-4
-    passes: Annotated[int, "times that a worker goes over a segment", COUNT] = 1
+    epochs: Annotated[int, "times that a worker goes over a segment", COUNT] = 1
     minibatches: Annotated[int, "parts of a segment, with a push each", COUNT] = 1
-    clip: Annotated[
+    clip_range: Annotated[
         float, "how far passes may change an action's probability; 0: no bound", NOT_NEGATIVE
     ] = 0.0
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """The policy gradient, clipped if asked for; the value's error; the policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
-    if config.clip:
-        gradient = losses.clipped_surrogate(log_prob - rows.log_prob, rows.advantage, config.clip)
+    if config.clip_range:
+        gradient = losses.clipped_surrogate(
+            log_prob - rows.log_prob, rows.advantage, config.clip_range
+        )
     else:
         gradient = losses.policy_gradient(log_prob, rows.advantage)
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
-    total = gradient + config.value_weight * error - entropy_weight * entropy
+    total = gradient + config.value_coef * error - entropy_coef * entropy
     return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
     """What a worker computes with."""
     actor = remotely.local(Actor, config, model, seed)
-    return sharing.SegmentWork(config, actor, compute_losses, config.passes, config.minibatches)
+    return sharing.SegmentWork(config, actor, compute_losses, config.epochs, config.minibatches)
 
 
 def train(

@@ -21,7 +21,7 @@ Where it differs from Sample Factory:
 
 The APPO of Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811) is another algorithm:
 several learners, each PPO with simulators of its own, that add up their steps of Adam in
-shared parameters and moments.  Nearest to it here is `a3c` with `clip` and `passes`.
+shared parameters and moments.  Nearest to it here is `a3c` with `clip_range` and `epochs`.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ from remotely_rl.settings import NOT_NEGATIVE
 class Config(Streaming):
     """All that can be set.  The prose is the help of `remotely-rl train appo`."""
 
-    clip: Annotated[
+    clip_range: Annotated[
         float, "how far from the policy that acted an action may get, in parts", NOT_NEGATIVE
     ] = 0.2
     v_trace: Annotated[
@@ -62,7 +62,7 @@ def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -
         value,
         valid=batch.valid,
         rho_bar_pg=None,
-        trace_decay=learner.config.trace_decay,
+        gae_lambda=learner.config.gae_lambda,
     )
     return learner.lesson(batch, batch.log_prob, target, begun=log_prob)
 
@@ -77,12 +77,12 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
     learner.follow(env_steps)
     if not config.v_trace:
         lesson = learner.on_policy(trajectory)
-        return learner.learn(lesson, ppo.compute_losses, config.passes, config.minibatches)
+        return learner.learn(lesson, ppo.compute_losses, config.epochs, config.minibatches)
     return learner.learn_corrected(
         [learner.take(trajectory)],
         corrected,
         ppo.compute_losses,
-        config.passes,
+        config.epochs,
         config.minibatches,
     )
 

@@ -14,11 +14,11 @@ while the one or two before it were computed.
 The paper learns from everything once, by the plain policy gradient, in which an action that
 the policy has meanwhile given up would dominate; so no logarithm of a probability is let below
 that of `probability_floor` (the paper adds a constant to it).  On Pong that took 1.2 million
-steps to win half of the points.  Here an update goes over its batch several times (`passes`,
+steps to win half of the points.  Here an update goes over its batch several times (`epochs`,
 `minibatches`), and PPO's clipped ratio to the policy that acted bounds both, the passes and
-the lag.  `--passes 1 --minibatches 1 --clip 0 --no-standardise --kl-target 0 --trace-decay 1
---trajectory-steps 8 --train-rows 256 --entropy 0.004` is nearest to the paper's way, by Adam
-and with means in place of sums.
+the lag.  `--epochs 1 --minibatches 1 --clip-range 0 --no-normalize-advantage --target-kl 0
+--gae-lambda 1 --rollout-steps 8 --train-rows 256 --entropy-coef 0.004` is nearest to
+the paper's way, by Adam and with means in place of sums.
 
 Where it differs from the paper and the authors' code, besides:
 
@@ -59,7 +59,7 @@ from remotely_rl.acting import failures
 from remotely_rl.acting.actor import Look, Player
 from remotely_rl.acting.failures import LOST
 from remotely_rl.acting.sampler import Samplers, Stream
-from remotely_rl.config import SeveralPasses
+from remotely_rl.config import SeveralEpochs
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.environments.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
@@ -78,7 +78,7 @@ WARM_UP_S = 10.0  # before counts are tried out
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SeveralPasses):
+class Config(SeveralEpochs):
     """All that can be set.  The prose is the help of `remotely-rl train ga3c`."""
 
     actors: Annotated[int, "agents, at the start", COUNT] = 4
@@ -94,7 +94,7 @@ class Config(SeveralPasses):
         float, "milliseconds after which it answers those that are there", NOT_NEGATIVE
     ] = 2.0
     train_rows: Annotated[int, "steps of experience that a trainer waits for", COUNT] = 1024
-    clip: Annotated[
+    clip_range: Annotated[
         float,
         "how far from the policy that acted an action may get, in parts; 0: the policy gradient",
         NOT_NEGATIVE,
@@ -104,7 +104,7 @@ class Config(SeveralPasses):
     ] = 1e-6
 
     # Long enough for a return, short enough not to grow old.
-    trajectory_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 32
+    rollout_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 32
 
     @property
     def most(self) -> int:
@@ -121,21 +121,23 @@ class Config(SeveralPasses):
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """PPO's clipped surrogate or the policy gradient with a floor; the value's error, the
     policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
-    if config.clip:
-        gradient = losses.clipped_surrogate(log_prob - rows.log_prob, rows.advantage, config.clip)
+    if config.clip_range:
+        gradient = losses.clipped_surrogate(
+            log_prob - rows.log_prob, rows.advantage, config.clip_range
+        )
     else:
         floor = config.probability_floor
         floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
         gradient = losses.policy_gradient(floored, rows.advantage)
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
-    total = gradient + config.value_weight * error - entropy_weight * entropy
+    total = gradient + config.value_coef * error - entropy_coef * entropy
     return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
@@ -288,7 +290,7 @@ class _Brain:
             learner.follow(self.env_steps)
         lesson = learner.on_policy(trajectory)
         done: list[Done] = []
-        for part in lesson.over(config.passes, config.minibatches, learner.random):
+        for part in lesson.over(config.epochs, config.minibatches, learner.random):
             with self._lock:
                 model.load_state_dict(learner.model.state_dict())
             found, gradients = learner.gradient(part, compute_losses, model)

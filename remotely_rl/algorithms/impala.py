@@ -9,10 +9,10 @@ How far behind the actors may be is a dial: `max_staleness` 0 makes rounds of it
 lets them run free; the staleness of what is learnt from is always shown.
 
 The paper uses everything once; in that way the policy hardly moves in the first million
-steps of Pong.  Here an update may go over its batch several times (`passes`, `minibatches`),
+steps of Pong.  Here an update may go over its batch several times (`epochs`, `minibatches`),
 and over earlier ones too, from a small circular buffer (`replay_batches`, `replays`): to
 V-trace that is only a policy that is a little older.  Rho says how far the newest policy is
-from the one that acted; from there on, over the passes, `clip` bounds the step as PPO's does
+from the one that acted; from there on, over the passes, `clip_range` bounds the step as PPO's does
 (the decoupled objective of Hilton et al. 2022, https://arxiv.org/abs/2110.00641, equation 6).
 A bound around the policy that acted, which is an update behind, leaves each update half
 the room: on Pong it took twice the steps.
@@ -28,7 +28,7 @@ Where it differs from the paper, besides:
     an episode that was truncated bootstraps, and the input is normalised
     values are learnt in units of their own deviation where rewards are not clipped
 
-`passes=1, minibatches=1, kl_target=0, rho_bar_pg=1, standardise=False` is nearest to the
+`epochs=1, minibatches=1, target_kl=0, rho_bar_pg=1, normalize_advantage=False` is nearest to the
 paper's learner.
 """
 
@@ -64,7 +64,7 @@ class Config(Streaming):
     # Above 1, or what is subtracted from all advantages would push the policy: only with
     # rho = pi / mu does a constant cancel out.
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
-    clip: Annotated[
+    clip_range: Annotated[
         float, "how far an update may move an action's probability; 0: no bound", NOT_NEGATIVE
     ] = 0.2
 
@@ -88,25 +88,25 @@ def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
         rho_bar_pg=None,  # weighs them once they are scaled
-        trace_decay=config.trace_decay,
+        gae_lambda=config.gae_lambda,
     )
     rho = (log_prob - batch.log_prob).exp().clamp(max=config.rho_bar_pg)
     return learner.lesson(batch, log_prob, target, weight=rho)
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """Section 4.2's three parts; `rows.log_prob` is by the policy before the update, and the
     advantage has its rho."""
     log_prob = actions.log_prob(policy, rows.action)
     gradient = losses.clipped_surrogate(
-        log_prob - rows.log_prob, rows.advantage, config.clip or math.inf
+        log_prob - rows.log_prob, rows.advantage, config.clip_range or math.inf
     )
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
-    total = gradient + config.value_weight * error - entropy_weight * entropy
+    total = gradient + config.value_coef * error - entropy_coef * entropy
     return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
@@ -137,7 +137,7 @@ def update(
     learner.follow(env_steps)
     batches = buffer.with_earlier(learner.take(trajectory), learner.random)
     return learner.learn_corrected(
-        batches, corrected, compute_losses, config.passes, config.minibatches
+        batches, corrected, compute_losses, config.epochs, config.minibatches
     )
 
 

@@ -5,8 +5,8 @@ steps by an epsilon-greedy policy of the parameters that it has, which it leaves
 meanwhile, and pushes one gradient for all of them.  The target of a step is the sum of
 rewards up to the segment's end and what a target network says of the observation there:
 
-    n-step     the best action's value             trace_decay 1
-    one-step   the same, one step after each       trace_decay 0
+    n-step     the best action's value             gae_lambda 1
+    one-step   the same, one step after each       gae_lambda 0
     SARSA      the value of the action taken       on_policy
 
 Each environment has an epsilon of its own, which falls from 1 to one of three: some explore
@@ -54,7 +54,7 @@ class Config(Shared):
     learning_rate: Annotated[float, "the shared optimizer's, at the start", NOT_NEGATIVE] = 7e-4
     # Epsilon-greedy play goes by the order of values alone, and a target network holds on to the
     # units of its day.
-    scale_values: Annotated[
+    normalize_values: Annotated[
         bool | None, "learn values in units of their own running mean and deviation"
     ] = False
     explore_steps: Annotated[
@@ -66,8 +66,8 @@ class Config(Shared):
     play_epsilon: Annotated[
         float, "chance of a random action where a trained agent plays by chance", FRACTION
     ] = 0.01
-    entropy: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
-    entropy_end: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
+    entropy_coef: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
+    entropy_coef_end: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         if not isinstance(actions, Discrete):
@@ -116,7 +116,7 @@ def finals(count: int, seed: int) -> Tensor:
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """The squared error of the value of the action taken."""

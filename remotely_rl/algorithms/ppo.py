@@ -2,9 +2,9 @@
 
 Schulman et al. 2017, https://arxiv.org/abs/1707.06347.  All actors sample with the same
 parameters; advantages are GAE's (Schulman et al. 2016); several passes in minibatches move
-the policy, each action's probability by `clip` at most.
+the policy, each action's probability by `clip_range` at most.
 
-The learning rate is steered (`kl_target`): up if an update moves the policy little, down if
+The learning rate is steered (`target_kl`): up if an update moves the policy little, down if
 far, so that no horizon has to be guessed.  The network's input is normalised by statistics
 that travel with its parameters; they change between rounds only, so that a round is learnt
 from by the very function that acted in it.
@@ -33,7 +33,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from remotely_rl.config import SeveralPasses
+from remotely_rl.config import SeveralEpochs
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
@@ -44,25 +44,27 @@ from remotely_rl.settings import NOT_NEGATIVE
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SeveralPasses):
+class Config(SeveralEpochs):
     """All that can be set.  The prose is the help of `remotely-rl train ppo`."""
 
-    clip: Annotated[
+    clip_range: Annotated[
         float, "how far an update may change an action's probability, in parts", NOT_NEGATIVE
     ] = 0.2
     overlap: Annotated[bool, "sample the next round while this one is learnt from"] = False
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_weight: float,
+    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """Equation 9: the clipped surrogate, the value's error, the policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
-    surrogate = losses.clipped_surrogate(log_prob - rows.log_prob, rows.advantage, config.clip)
+    surrogate = losses.clipped_surrogate(
+        log_prob - rows.log_prob, rows.advantage, config.clip_range
+    )
     error = losses.squared_error(value, rows.target)
     entropy = actions.entropy(policy).mean()
-    total = surrogate + config.value_weight * error - entropy_weight * entropy
+    total = surrogate + config.value_coef * error - entropy_coef * entropy
     return Losses(total, surrogate, error, entropy, losses.kl_estimate(log_prob - rows.begun))
 
 
@@ -72,7 +74,7 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
     assert isinstance(config, Config)
     learner.follow(env_steps)
     lesson = learner.on_policy(trajectory, decoupled=True)
-    return learner.learn(lesson, compute_losses, config.passes, config.minibatches)
+    return learner.learn(lesson, compute_losses, config.epochs, config.minibatches)
 
 
 def train(

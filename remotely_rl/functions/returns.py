@@ -43,14 +43,14 @@ def v_trace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
     rho_bar_pg: float | None = 1.0,
-    trace_decay: float = 1.0,
+    gae_lambda: float = 1.0,
 ) -> Targets:
     """V-trace: values of the learner's policy from steps that an older policy took.
 
     `log_rho` [T, B] is log pi(a_t) - log mu(a_t).  `value` of the result is v_s of
     equation 1, `advantage` is rho_s (r_s + gamma v_{s+1} - V_s) of section 4.2, with its
     own clip `rho_bar_pg`; None leaves that rho away, for losses that have a ratio of their
-    own.  `trace_decay` is the lambda of remark 2; on the policy's own
+    own.  `gae_lambda` is the lambda of remark 2; on the policy's own
     steps the result is GAE(lambda).  `rho_bar` decides which policy's values are learnt,
     `c_bar` only how fast: rho_bar >= c_bar is required.
 
@@ -60,7 +60,7 @@ def v_trace(
         raise ValueError(f"rho_bar ({rho_bar}) must be at least c_bar ({c_bar})")
     ratio = log_rho.exp()
     rho = ratio.clamp(max=rho_bar)
-    trace = trace_decay * ratio.clamp(max=c_bar)
+    trace = gae_lambda * ratio.clamp(max=c_bar)
     rho_pg = torch.ones_like(ratio) if rho_bar_pg is None else ratio.clamp(max=rho_bar_pg)
     if valid is not None:
         rho, trace, rho_pg = rho * valid, trace * valid, rho_pg * valid
@@ -68,7 +68,7 @@ def v_trace(
     delta = rho * (reward + discount * value[1:] - value[:-1])
     corrected = value + _backwards(delta, discount * trace)
     # lambda-weighted, as in the TD(lambda) view: on-policy it makes this GAE(lambda).
-    onward = trace_decay * corrected[1:] + (1 - trace_decay) * value[1:]
+    onward = gae_lambda * corrected[1:] + (1 - gae_lambda) * value[1:]
     advantage = rho_pg * (reward + discount * onward - value[:-1])
     return Targets(corrected[:-1], advantage)
 
@@ -80,17 +80,17 @@ def gae(
     value: Tensor,
     *,
     valid: Tensor | None = None,
-    trace_decay: float = 0.95,
+    gae_lambda: float = 0.95,
 ) -> Targets:
     """Generalised advantage estimation, for steps that the learner's own policy took.
 
-    `trace_decay` is lambda: 0 gives one-step temporal differences, 1 gives n-step returns
+    `gae_lambda` is lambda: 0 gives one-step temporal differences, 1 gives n-step returns
     up to the end of the piece.  The value target is the advantage plus V.
 
     Schulman et al. 2016, https://arxiv.org/abs/1506.02438, equation 16.
     """
     delta = reward + discount * value[1:] - value[:-1]
-    trace = torch.full_like(reward, trace_decay)
+    trace = torch.full_like(reward, gae_lambda)
     if valid is not None:
         delta, trace = delta * valid, trace * valid
     advantage = _backwards(delta, discount * trace)[:-1]

@@ -4,7 +4,7 @@ An algorithm makes a `Lesson` of a trajectory, with a target and an advantage fo
 action, and has the learner go over it:
 
     lesson = learner.on_policy(trajectory)           # on the device, by GAE
-    numbers = learner.learn(lesson, compute_losses, passes=3, minibatches=4)
+    numbers = learner.learn(lesson, compute_losses, epochs=3, minibatches=4)
 
 The same code runs on a CPU and on a GPU.  There, the observations cross once, as bytes and
 from pinned memory, and stay.  Networks may compute in bfloat16 (`precision.py`); losses and
@@ -100,9 +100,9 @@ class Lesson(NamedTuple):
                 Memory(state[which], begins[:, which], valid[:, which]),
             )
 
-    def over(self, passes: int, minibatches: int, random: torch.Generator) -> Iterator["Lesson"]:
+    def over(self, epochs: int, minibatches: int, random: torch.Generator) -> Iterator["Lesson"]:
         """What each step is of that goes over it several times, in parts of their own each time."""
-        for _ in range(passes):
+        for _ in range(epochs):
             yield from self.parts(minibatches, random) if minibatches > 1 else [self]
 
     @property
@@ -178,7 +178,7 @@ class Learner:
         self.computes_in = precision.of(config.precision, model, self.device)
         self.version = 0
         self.rate = config.learning_rate
-        self.entropy_weight = config.entropy
+        self.entropy_coef = config.entropy_coef
         self.random = torch.Generator().manual_seed(config.seed)
         self.scale = Scale()
         self.about: list[str] = []  # what a run says of it at the start
@@ -218,8 +218,10 @@ class Learner:
         """Sets rate and entropy weight to what the schedule says after so many steps."""
         config = self.config
         done = config.progress(env_steps)
-        self.entropy_weight = config.entropy + done * (config.entropy_end - config.entropy)
-        if not config.kl_target:
+        self.entropy_coef = config.entropy_coef + done * (
+            config.entropy_coef_end - config.entropy_coef
+        )
+        if not config.target_kl:
             self.rate = config.learning_rate_at(env_steps)
 
     def look(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -248,12 +250,12 @@ class Learner:
         """
         valid = batch.valid
         value, advantage = target
-        if self.config.standardise:
+        if self.config.normalize_advantage:
             known = advantage[valid]
             advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
         if weight is not None:
             advantage = advantage * weight
-        if self.config.scales_values:
+        if self.config.normalizes_values:
             self.scale.count_in(value[valid])
             value = (value - self.scale.mean) / self.scale.deviation
         begun = log_prob if begun is None else begun
@@ -276,10 +278,10 @@ class Learner:
             batch.discount,
             batch.value,
             valid=batch.valid,
-            trace_decay=self.config.trace_decay,
+            gae_lambda=self.config.gae_lambda,
         )
         is_older = bool((trajectory.version != self.version).any())
-        if not is_older or not (decoupled or self.config.kl_target):
+        if not is_older or not (decoupled or self.config.target_kl):
             return self.lesson(batch, batch.log_prob, target)
         with torch.no_grad():
             begun = self.actions.log_prob(self.look(batch)[0][:-1], batch.action)
@@ -289,22 +291,22 @@ class Learner:
         return self.lesson(batch, begun, target, weight=rho)
 
     def learn(
-        self, lesson: Lesson, compute_losses: ComputeLosses, passes: int = 1, minibatches: int = 1
+        self, lesson: Lesson, compute_losses: ComputeLosses, epochs: int = 1, minibatches: int = 1
     ) -> dict[str, float]:
         """Goes over a lesson, a step for each minibatch; returns the numbers of a metrics row.
 
         Raises LearnerLost if the losses are no numbers any more, or the GPU is gone.
         """
         with self._gpu():
-            done = self._go_over(lesson, compute_losses, passes, minibatches)
-            return self._finish(done, lesson.flat_obs, len(done) // passes)
+            done = self._go_over(lesson, compute_losses, epochs, minibatches)
+            return self._finish(done, lesson.flat_obs, len(done) // epochs)
 
     def learn_corrected(
         self,
         batches: Sequence[Batch],
         correct: Correct,
         compute_losses: ComputeLosses,
-        passes: int = 1,
+        epochs: int = 1,
         minibatches: int = 1,
     ) -> dict[str, float]:
         """Like `learn`, of batches by an older policy, which the newest parameters correct.
@@ -333,7 +335,7 @@ class Learner:
                     )
                     done.append(self._descend(losses))
             lesson, count = join(lessons), minibatches * len(lessons)
-            left = passes - 1 if minibatches == 1 else passes
+            left = epochs - 1 if minibatches == 1 else epochs
             done += self._go_over(lesson, compute_losses, left, count)
             return self._finish(done, lessons[0].flat_obs, count)
 
@@ -371,17 +373,17 @@ class Learner:
             return self._finish(done, lesson.flat_obs, minibatches)
 
     def _go_over(
-        self, lesson: Lesson, compute_losses: ComputeLosses, passes: int, minibatches: int
+        self, lesson: Lesson, compute_losses: ComputeLosses, epochs: int, minibatches: int
     ) -> list[Done]:
         return [
             self._descend(self.losses(part, compute_losses))
-            for part in lesson.over(passes, minibatches, self.random)
+            for part in lesson.over(epochs, minibatches, self.random)
         ]
 
     def _losses(
         self, policy: Tensor, value: Tensor, rows: Rows, compute_losses: ComputeLosses
     ) -> Losses:
-        return compute_losses(policy, value, rows, self.config, self.entropy_weight, self.actions)
+        return compute_losses(policy, value, rows, self.config, self.entropy_coef, self.actions)
 
     def _descend(self, losses: Losses) -> Done:
         self.optimizer.zero_grad()
@@ -410,15 +412,15 @@ class Learner:
                 " rewards or observations that are no numbers"
             )
         numbers = {
-            "loss_policy": policy,
-            "loss_value": value,
-            "entropy": entropy,
-            "kl": moved,
-            "gradient_norm": norm,
-            "learning_rate": self.rate,
+            "train/policy_loss": policy,
+            "train/value_loss": value,
+            "train/entropy": entropy,
+            "train/approx_kl": moved,
+            "train/grad_norm": norm,
+            "train/learning_rate": self.rate,
         }
         numbers |= self.pop_clipped()
-        if self.config.kl_target:
+        if self.config.target_kl:
             self.rate = steered(self.rate, moved, self.config)
         models.count_in(self.model, obs)
         return numbers
@@ -426,7 +428,7 @@ class Learner:
     def pop_clipped(self) -> dict[str, float]:
         """For a metrics row: which part of the rewards taken since was clipped, if any could be."""
         shares, self._clipped = self._clipped, []
-        return {"rewards_clipped": sum(shares) / len(shares)} if shares else {}
+        return {"train/rewards_clipped": sum(shares) / len(shares)} if shares else {}
 
     @contextmanager
     def _gpu(self) -> Iterator[None]:
@@ -484,11 +486,11 @@ class Learner:
 def steered(rate: float, moved: float, config: Common) -> float:
     """The learning rate for the next update, after one that moved the policy by `moved` nats.
 
-    Up if that was less than half of `kl_target`, down if more than twice; never above
+    Up if that was less than half of `target_kl`, down if more than twice; never above
     `learning_rate` times 4, nor below where the schedule would end, over 10.
     """
-    if moved > 2 * config.kl_target:
+    if moved > 2 * config.target_kl:
         return max(rate / STEER, config.learning_rate_ends_at * BELOW)
-    if moved < config.kl_target / 2:
+    if moved < config.target_kl / 2:
         return min(rate * STEER, config.learning_rate * ABOVE)
     return rate

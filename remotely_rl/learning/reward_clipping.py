@@ -27,8 +27,8 @@ class Clipped:
 
     def count(self, numbers: dict[str, float]) -> None:
         """Counts an update in, of which a metrics row has these numbers."""
-        if "rewards_clipped" in numbers:
-            self._sum += numbers["rewards_clipped"]
+        if "train/rewards_clipped" in numbers:
+            self._sum += numbers["train/rewards_clipped"]
             self._updates += 1
 
     def news(self) -> str:

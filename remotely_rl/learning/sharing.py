@@ -113,7 +113,7 @@ class SharedLearner:
 class SegmentWork:
     """Plays segments by the parameters that it is given, and has the gradients of their losses.
 
-    With several `passes` or `minibatches` a segment is played once, and its parts are gone
+    With several `epochs` or `minibatches` a segment is played once, and its parts are gone
     through one gradient after the other, by the parameters of each.
     """
 
@@ -122,7 +122,7 @@ class SegmentWork:
         config: Shared,
         actor: Actor,
         compute_losses: ComputeLosses,
-        passes: int = 1,
+        epochs: int = 1,
         minibatches: int = 1,
     ):
         self.config = config
@@ -133,7 +133,7 @@ class SegmentWork:
         )
         self.flat = Flat(actor.model)
         self._compute_losses = compute_losses
-        self._passes, self._minibatches = passes, minibatches
+        self._epochs, self._minibatches = epochs, minibatches
         self._parts: list[Lesson] = []
         self._normalises = models.normalises(actor.model)
         self._seen: list[Tensor] = []
@@ -161,7 +161,9 @@ class SegmentWork:
         gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
         names = ("policy", "value", "entropy")
         policy, value, entropy = (float(getattr(losses, name).detach()) for name in names)
-        numbers = {"loss_policy": policy, "loss_value": value, "entropy": entropy}
+        numbers = {
+            "train/policy_loss": policy, "train/value_loss": value, "train/entropy": entropy
+        }  # fmt: skip
         numbers |= self.learner.pop_clipped()
         self._report = self._report._replace(numbers=numbers)
         self.actor.player.left_off = ended = time.perf_counter()
@@ -192,11 +194,11 @@ class SegmentWork:
         lesson = self.learner.on_policy(rollout.trajectory)
         if self._normalises:
             self._seen.append(lesson.flat_obs[:: models.COUNTED_EVERY])
-        if self.config.scales_values:
+        if self.config.normalizes_values:
             self._values.append(self.learner.unscaled(lesson.experience.target))
         self._parts = [
             part
-            for _ in range(self._passes)
+            for _ in range(self._epochs)
             for part in (
                 lesson.parts(self._minibatches, self.actor.random)
                 if self._minibatches > 1

@@ -22,8 +22,8 @@ Line = NDArray[np.float64]
 
 # What a curve may run over: its name, the label of its axis, the number of a row.
 OVER: dict[str, tuple[str, Callable[[Row], float]]] = {
-    "minutes": ("minutes", lambda row: row["seconds"] / 60),
-    "steps": ("million steps", lambda row: row["env_steps"] / 1e6),
+    "minutes": ("minutes", lambda row: row["time/seconds"] / 60),
+    "steps": ("million steps", lambda row: row["time/env_steps"] / 1e6),
 }
 
 GRID_POINTS = 400
@@ -31,8 +31,8 @@ GRID_POINTS = 400
 
 # Settings by which runs of one line may differ: chance, and when they stop; how fast they are.
 CHANCE = {
-    "env", "seed", "steps", "minutes", "target", "interval_s", "checkpoint_s", "device",
-    "learner_threads", "compile",
+    "env", "seed", "total_steps", "minutes", "target", "log_interval_s",
+    "checkpoint_interval_s", "device", "learner_threads", "compile",
 }  # fmt: skip
 
 
@@ -61,8 +61,8 @@ def draw(metrics_csv: Path, png: Path, title: str) -> bool:
     figure, panels = _figure(list(OVER))
     for axis, over in zip(panels, OVER, strict=True):
         x = _over(rows, over)
-        axis.plot(x, [row["return_interval"] for row in rows], color="tab:blue", alpha=0.25)
-        axis.plot(x, [row["return_mean"] for row in rows], color="tab:blue")
+        axis.plot(x, [row["rollout/return_interval"] for row in rows], color="tab:blue", alpha=0.25)
+        axis.plot(x, [row["rollout/return_mean"] for row in rows], color="tab:blue")
     panels[0].set_ylabel(f"return, mean of last {metrics.RETURN_WINDOW} (pale: of an interval)")
     figure.suptitle(title)
     figure.savefig(png, dpi=120)
@@ -157,7 +157,7 @@ def _label(group: Group, groups: Sequence[Group]) -> str:
 
 def _finished(metrics_csv: Path) -> list[Row]:
     """The rows since the first finished game."""
-    return [row for row in metrics.read(metrics_csv) if not math.isnan(row["return_mean"])]
+    return [row for row in metrics.read(metrics_csv) if not math.isnan(row["rollout/return_mean"])]
 
 
 def _over(rows: list[Row], over: str) -> Line:
@@ -166,7 +166,7 @@ def _over(rows: list[Row], over: str) -> Line:
 
 
 def _returns(rows: list[Row]) -> Line:
-    return np.array([row["return_mean"] for row in rows])
+    return np.array([row["rollout/return_mean"] for row in rows])
 
 
 def _figure(chosen: list[str]) -> "tuple[Figure, list[Axes]]":

@@ -4,11 +4,11 @@ A `Tally` adds up what happens in an interval and closes it into a row; `Writer`
 each row into metrics.csv and TensorBoard.  Neither looks at a clock: the time is told.
 
 Steps are those of the agent (in Atari, 4 frames each).  Returns are of whole games, raw,
-by the policy in training; `return_mean` is the mean over the last 100 games, or fewer
-while there are fewer, and `return_interval` that of the interval alone.  Seconds of
+by the policy in training; `rollout/return_mean` is the mean over the last 100 games, or fewer
+while there are fewer, and `rollout/return_interval` that of the interval alone.  Seconds of
 `environment`, `inference` and `learning` are added up over the processes that spend
-them; `waiting_s` is the learner's wait for trajectories, `idle_s` the actors' for calls.
-`rewards_clipped` is the part of rewards that the learner saw clipped.
+them; `time/waiting_s` is the learner's wait for trajectories, `time/idle_s` the actors' for calls.
+`train/rewards_clipped` is the part of rewards that the learner saw clipped.
 """
 
 import csv
@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remotely_rl.environments.environments import Episode
+from remotely_rl.runs import earlier_names
+from remotely_rl.runs.earlier_names import renamed
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -32,30 +34,30 @@ RETURN_WINDOW = 100
 JUDGED_BY = 30
 
 COLUMNS = (
-    "seconds",
-    "env_steps",
-    "updates",
-    "steps_per_second",
-    "episodes",
-    "return_mean",
-    "return_max",
-    "episode_length_mean",
-    "loss_policy",
-    "loss_value",
-    "entropy",
-    "staleness_mean",
-    "staleness_max",
-    "environment_s",
-    "inference_s",
-    "learning_s",
-    "waiting_s",
-    "idle_s",
-    "staleness_min",
-    "return_interval",
-    "learning_rate",
-    "kl",
-    "gradient_norm",
-    "rewards_clipped",
+    "time/seconds",
+    "time/env_steps",
+    "time/updates",
+    "time/steps_per_second",
+    "rollout/episodes",
+    "rollout/return_mean",
+    "rollout/return_max",
+    "rollout/episode_length_mean",
+    "train/policy_loss",
+    "train/value_loss",
+    "train/entropy",
+    "train/staleness_mean",
+    "train/staleness_max",
+    "time/environment_s",
+    "time/inference_s",
+    "time/learning_s",
+    "time/waiting_s",
+    "time/idle_s",
+    "train/staleness_min",
+    "rollout/return_interval",
+    "train/learning_rate",
+    "train/approx_kl",
+    "train/grad_norm",
+    "train/rewards_clipped",
 )
 
 # A row: one number a column, nan where there is nothing to tell.
@@ -126,24 +128,24 @@ class Tally:
         elapsed = max(seconds - self._seconds_before, 1e-9)
         row = dict.fromkeys(COLUMNS, math.nan)
         row |= {
-            "seconds": seconds,
-            "env_steps": counters.env_steps,
-            "updates": counters.updates,
-            "steps_per_second": (counters.env_steps - self._steps_before) / elapsed,
-            "episodes": counters.episodes,
-            "return_mean": self.return_mean(),
-            "return_max": max((e.score for e in self.recent), default=math.nan),
-            "return_interval": _mean([episode.score for episode in self._new]),
-            "episode_length_mean": _mean([episode.length for episode in self.recent]),
+            "time/seconds": seconds,
+            "time/env_steps": counters.env_steps,
+            "time/updates": counters.updates,
+            "time/steps_per_second": (counters.env_steps - self._steps_before) / elapsed,
+            "rollout/episodes": counters.episodes,
+            "rollout/return_mean": self.return_mean(),
+            "rollout/return_max": max((e.score for e in self.recent), default=math.nan),
+            "rollout/return_interval": _mean([episode.score for episode in self._new]),
+            "rollout/episode_length_mean": _mean([episode.length for episode in self.recent]),
         }
         for phase in ("environment", "inference", "learning", "waiting", "idle"):
-            row[f"{phase}_s"] = self._sums.get(phase, 0.0)
+            row[f"time/{phase}_s"] = self._sums.get(phase, 0.0)
         for name, numbers in self._learnt.items():
             row[name] = _mean(numbers)
         if self._staleness:
-            row["staleness_min"] = min(self._staleness)
-            row["staleness_mean"] = _mean(self._staleness)
-            row["staleness_max"] = max(self._staleness)
+            row["train/staleness_min"] = min(self._staleness)
+            row["train/staleness_mean"] = _mean(self._staleness)
+            row["train/staleness_max"] = max(self._staleness)
         self._sums, self._learnt, self._staleness, self._new = {}, {}, [], []
         self._steps_before, self._seconds_before = counters.env_steps, seconds
         return row
@@ -156,14 +158,14 @@ class Writer:
         """Rows after `resumed_at_s` were not saved by the checkpoint, and are dropped."""
         path = folder / "metrics.csv"
         kept = [] if resumed_at_s is None else read(path)
-        kept = [row for row in kept if row["seconds"] <= (resumed_at_s or 0.0) + 1e-3]
+        kept = [row for row in kept if row["time/seconds"] <= (resumed_at_s or 0.0) + 1e-3]
         self._file = path.open("w", newline="", encoding="utf-8")
         self._csv = csv.writer(self._file)
         self._csv.writerow(COLUMNS)
         for row in kept:
             self._csv.writerow(_cells(row))
         self._file.flush()
-        purge = int(kept[-1]["env_steps"]) + 1 if kept else None
+        purge = int(kept[-1]["time/env_steps"]) + 1 if kept else None
         self._folder = str(folder / "tensorboard")
         self._board = _board(self._folder, purge)
 
@@ -171,7 +173,7 @@ class Writer:
         """Appends one row to both."""
         self._csv.writerow(_cells(row))
         self._file.flush()
-        step = int(row["env_steps"])
+        step = int(row["time/env_steps"])
         try:
             for name, number in row.items():
                 if not math.isnan(number):
@@ -201,9 +203,10 @@ def read(path: Path) -> list[Row]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return [
-            {name: float(cell) if cell else math.nan for name, cell in row.items()}
+            {name: float(cell) if cell else math.nan for name, cell in named.items()}
             for row in csv.DictReader(file)
             if None not in row.values()  # a line cut short by a crash
+            for named in [renamed(row, earlier_names.COLUMNS)]
         ]
 
 

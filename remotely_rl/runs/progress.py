@@ -46,10 +46,12 @@ class Progress:
 def left(row: Row, limits: Common) -> float:
     """Seconds until the limit of steps or of minutes that comes first; nan without either."""
     ends = []
-    if limits.steps and row["steps_per_second"] > 0:
-        ends.append(max(0.0, limits.steps - row["env_steps"]) / row["steps_per_second"])
+    if limits.total_steps and row["time/steps_per_second"] > 0:
+        ends.append(
+            max(0.0, limits.total_steps - row["time/env_steps"]) / row["time/steps_per_second"]
+        )
     if limits.minutes:
-        ends.append(max(0.0, limits.minutes * 60 - row["seconds"]))
+        ends.append(max(0.0, limits.minutes * 60 - row["time/seconds"]))
     return min(ends, default=math.nan)
 
 
@@ -57,13 +59,13 @@ def line(row: Row, limits: Common) -> str:
     """One row in one line."""
     ends = left(row, limits)
     return (
-        f"{clock(row['seconds'])}  {row['env_steps']:>11,.0f} steps"
-        f"  {row['steps_per_second']:>6,.0f}/s"
-        f"  return {number(row['return_mean'])} (max {number(row['return_max'])},"
-        f" {row['episodes']:.0f} games)"
-        f"  entropy {number(row['entropy'], 3)}"
-        f"  staleness {number(row['staleness_min'], 0)}/{number(row['staleness_mean'], 1)}"
-        f"/{number(row['staleness_max'], 0)}"
+        f"{clock(row['time/seconds'])}  {row['time/env_steps']:>11,.0f} steps"
+        f"  {row['time/steps_per_second']:>6,.0f}/s"
+        f"  return {number(row['rollout/return_mean'])} (max {number(row['rollout/return_max'])},"
+        f" {row['rollout/episodes']:.0f} games)"
+        f"  entropy {number(row['train/entropy'], 3)}"
+        f"  staleness {number(row['train/staleness_min'], 0)}"
+        f"/{number(row['train/staleness_mean'], 1)}/{number(row['train/staleness_max'], 0)}"
         f"  {split(row)}"
         f"{'' if math.isnan(ends) else f'  left {clock(ends)}'}"
     )
@@ -74,23 +76,27 @@ def table(title: str, row: Row, limits: Common) -> Table:
     ends = left(row, limits)
     grid = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
     least = "" if math.isnan(ends) else f"   at most {clock(ends)} left"
-    grid.add_row("time", f"{clock(row['seconds'])}{least}")
-    grid.add_row("steps", f"{row['env_steps']:,.0f}   {row['steps_per_second']:,.0f} a second")
+    grid.add_row("time", f"{clock(row['time/seconds'])}{least}")
+    grid.add_row(
+        "steps", f"{row['time/env_steps']:,.0f}   {row['time/steps_per_second']:,.0f} a second"
+    )
     grid.add_row("spent on", split(row))
     grid.add_row(
         "return",
-        f"mean {number(row['return_mean'])}   max {number(row['return_max'])}"
-        f"   {row['episodes']:.0f} games of {number(row['episode_length_mean'], 0)} steps",
+        f"mean {number(row['rollout/return_mean'])}   max {number(row['rollout/return_max'])}"
+        f"   {row['rollout/episodes']:.0f} games"
+        f" of {number(row['rollout/episode_length_mean'], 0)} steps",
     )
     grid.add_row(
         "losses",
-        f"policy {number(row['loss_policy'], 4)}   value {number(row['loss_value'], 4)}"
-        f"   entropy {number(row['entropy'], 3)}",
+        f"policy {number(row['train/policy_loss'], 4)}   value {number(row['train/value_loss'], 4)}"
+        f"   entropy {number(row['train/entropy'], 3)}",
     )
     grid.add_row(
         "staleness",
-        f"min {number(row['staleness_min'], 0)}   mean {number(row['staleness_mean'], 1)}"
-        f"   max {number(row['staleness_max'], 0)}   {row['updates']:,.0f} updates",
+        f"min {number(row['train/staleness_min'], 0)}"
+        f"   mean {number(row['train/staleness_mean'], 1)}"
+        f"   max {number(row['train/staleness_max'], 0)}   {row['time/updates']:,.0f} updates",
     )
     return grid
 
@@ -98,10 +104,10 @@ def table(title: str, row: Row, limits: Common) -> Table:
 def split(row: Row) -> str:
     """How the time of learner and actors divides among the phases, in percent."""
     phases = ("environment", "inference", "learning", "waiting", "idle")
-    total = sum(row[f"{phase}_s"] for phase in phases)
+    total = sum(row[f"time/{phase}_s"] for phase in phases)
     if total <= 0:
         return ""
-    return " ".join(f"{phase} {100 * row[f'{phase}_s'] / total:.0f}%" for phase in phases)
+    return " ".join(f"{phase} {100 * row[f'time/{phase}_s'] / total:.0f}%" for phase in phases)
 
 
 def number(x: float, digits: int = 2) -> str:

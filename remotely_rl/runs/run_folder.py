@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from remotely_rl.environments.environments import name_of
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs import earlier_names
+from remotely_rl.runs.earlier_names import renamed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,7 @@ def read(run: str | Path) -> Asked:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return Asked(algorithm, env, content["config"])
+            return Asked(algorithm, env, renamed(content["config"], earlier_names.FIELDS))
     raise TrainingError(f"{folder.config} says neither algorithm nor environment of a run")
 
 

@@ -132,8 +132,8 @@ class Session:
             progress=progress,
         )
         self._began = clock() - counters.seconds
-        self._row_due = counters.seconds + config.interval_s
-        self._checkpoint_due = counters.seconds + config.checkpoint_s
+        self._row_due = counters.seconds + config.log_interval_s
+        self._checkpoint_due = counters.seconds + config.checkpoint_interval_s
         self._who_learns: Saved | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._clipped = Clipped(config.clips_rewards_at)
@@ -285,12 +285,12 @@ class Session:
         self._write_row_if_due()
         if self.seconds() >= self._checkpoint_due:
             self._save(self.folder.checkpoint)
-            self._checkpoint_due = self.seconds() + self._config.checkpoint_s
+            self._checkpoint_due = self.seconds() + self._config.checkpoint_interval_s
 
     def _write_row_if_due(self) -> None:
         now = self.seconds()
         if now >= self._row_due:
-            self._row_due = now + self._config.interval_s
+            self._row_due = now + self._config.log_interval_s
             self._write_row(now)
 
     def say(self, text: str) -> None:
@@ -343,8 +343,8 @@ class Session:
 
 def why_over(config: Common, tally: Tally, seconds: float) -> str:
     """Which limit of a config is reached, or nothing."""
-    if config.steps and tally.counters.env_steps >= config.steps:
-        return f"{config.steps:,} steps are done"
+    if config.total_steps and tally.counters.env_steps >= config.total_steps:
+        return f"{config.total_steps:,} steps are done"
     if config.minutes and seconds >= config.minutes * 60:
         return f"{config.minutes:g} minutes are over"
     if config.target is not None and tally.judged() >= config.target:

@@ -535,7 +535,10 @@ def test_another_version_of_the_protocol_is_refused_in_words(
     first, second = machines("first"), machines("second")
     newer = tmp_path / "newer"
     newer.mkdir()
-    patch = "from remotely import control\ncontrol.VERSION = 99\ncontrol._VERSION_BYTE = b'c'\n"
+    patch = (
+        "from remotely.protocol import control\ncontrol.VERSION = 99\n"
+        "control._VERSION_BYTE = b'c'\n"
+    )
     (newer / "sitecustomize.py").write_text(patch)
     first.does("start", "--port", port)
     key = copied_key(first, second)

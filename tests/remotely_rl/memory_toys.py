@@ -21,8 +21,8 @@ def train(name: str, env: Any, seed: int, run: Path) -> Result:
     """Trains an LSTM by a template's defaults, until the problem is learnt or STEPS are over."""
     algorithm = algorithms.named(name)
     config = algorithm.Config(
-        env=env, lstm=64, target=TARGETS[env], steps=STEPS, seed=seed,
-        interval_s=1e6, checkpoint_s=1e6,
+        env=env, lstm=64, target=TARGETS[env], total_steps=STEPS, seed=seed,
+        log_interval_s=1e6, checkpoint_interval_s=1e6,
     )  # fmt: skip
     result: Result = algorithm.train(config, run=run)
     return result

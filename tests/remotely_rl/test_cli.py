@@ -18,7 +18,7 @@ from remotely_rl.cli import main
 from remotely_rl.runs import metrics
 
 TINY = [
-    "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--trajectory-steps", "5",
+    "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--rollout-steps", "5",
     "--learner-threads", "1",
 ]  # fmt: skip
 
@@ -68,11 +68,16 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
 ) -> None:
     done = invoke(
         "train", "impala", "--env", "CartPole-v1", "--gamma", "0.9", "--target", "400",
-        "--no-standardise", "--actors", "3", "--max-staleness", "0",
+        "--no-normalize-advantage", "--actors", "3", "--max-staleness", "0",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     want = impala.Config(
-        env="CartPole-v1", gamma=0.9, target=400.0, standardise=False, actors=3, max_staleness=0
+        env="CartPole-v1",
+        gamma=0.9,
+        target=400.0,
+        normalize_advantage=False,
+        actors=3,
+        max_staleness=0,
     )
     assert trained == [(want, None)]
 
@@ -88,7 +93,7 @@ def test_a_resumed_run_keeps_its_own_config_but_for_what_is_given(
 
 
 OWN = """
-from remotely_rl import models
+from remotely_rl.networks import models
 
 class Mine(models.MLP):
     pass
@@ -120,12 +125,12 @@ def test_an_environment_of_ones_own_is_taken_out_of_its_file_to_train_and_to_res
 ) -> None:
     (tmp_path / "my_own_environment.py").write_text(OWN_ENVIRONMENT)
     env, run = f"{tmp_path / 'my_own_environment.py'}:Mine", str(tmp_path / "run")
-    done = invoke("train", "ppo", *TINY, "--env", env, "--steps", "20", "--run", run)
+    done = invoke("train", "ppo", *TINY, "--env", env, "--total-steps", "20", "--run", run)
     assert done.exit_code == 0, done.output
-    done = invoke("train", "ppo", "--resume", run, "--steps", "40")
+    done = invoke("train", "ppo", "--resume", run, "--total-steps", "40")
     assert done.exit_code == 2
     assert "was trained on Mine, which Gymnasium does not know; if it is a callable" in done.output
-    done = invoke("train", "ppo", "--resume", run, "--env", env, "--steps", "40")
+    done = invoke("train", "ppo", "--resume", run, "--env", env, "--total-steps", "40")
     assert done.exit_code == 0, done.output
     assert "40 steps are done" in done.output
 
@@ -180,7 +185,7 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impalla"], "no algorithm is called 'impalla', did you mean 'impala'?"),
         (["train", "sarsa"], "no algorithm is called 'sarsa'; there is a2c, ppo, impala, appo, ga"),
         (["train", "impala", "--gama", "1"], "--gamma"),
-        (["train", "a2c", "--clip", "1"], "No such option"),
+        (["train", "a2c", "--clip-range", "1"], "No such option"),
         (["train", "impala", "--actors", "many"], "'many' is not a valid integer"),
         (["train", "a2c", "--actors", "0"], "actors must be at least 1, not 0"),
         (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
@@ -215,20 +220,22 @@ def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, name: str) -> None:
     run = tmp_path / "run"
-    done = invoke("train", name, *TINY, "--steps", "60", "--run", str(run))
+    done = invoke("train", name, *TINY, "--total-steps", "60", "--run", str(run))
     assert done.exit_code == 0, done.output
     assert f"60 steps are done; the run is in {run}" in done.output
     left = {path.name for path in run.iterdir()}
     assert left >= {"config.json", "metrics.csv", "checkpoint.pt", "curve.png", "tensorboard"}
 
     first = metrics.read(run / "metrics.csv")[-1]
-    done = invoke("train", name, "--resume", str(run), "--steps", "200")
+    done = invoke("train", name, "--resume", str(run), "--total-steps", "200")
     assert done.exit_code == 0, done.output
     rows = metrics.read(run / "metrics.csv")
     assert first in rows  # what the first half wrote is still there
-    for counted in ("seconds", "env_steps", "episodes"):
+    for counted in ("time/seconds", "time/env_steps", "rollout/episodes"):
         assert rows[-1][counted] > first[counted] > 0
-    assert rows[-1]["updates"] >= first["updates"]  # GA3C's trainers may be at their first
+    assert (
+        rows[-1]["time/updates"] >= first["time/updates"]
+    )  # GA3C's trainers may be at their first
 
     done = invoke("train", name, "--resume", str(run), "--env", "Acrobot-v1")
     assert done.exit_code == 2
@@ -238,7 +245,7 @@ def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, na
 @pytest.mark.usefixtures("nothing_left")
 def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    options = ["--env", "CartPole-v1", "--interval-s", "0.2", "--run", str(run)]
+    options = ["--env", "CartPole-v1", "--log-interval-s", "0.2", "--run", str(run)]
     command = [sys.executable, "-m", "remotely_rl.cli", "train", "impala", *options]
     training = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

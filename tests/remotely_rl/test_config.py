@@ -46,7 +46,7 @@ def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
     ("given", "said"),
     [
         ({"actors": 0}, "actors must be at least 1, not 0"),
-        ({"steps": -1}, "steps must be at least 0, not -1"),
+        ({"total_steps": -1}, "steps must be at least 0, not -1"),
         ({"gamma": 1.5}, "gamma must be from 0 to 1, not 1.5"),
         ({"image_size": 10}, "image_size must be at least 20, not 10"),
         ({"learning_rate": math.nan}, "learning_rate must be at least 0, not nan"),
@@ -77,7 +77,7 @@ def test_an_algorithm_checks_its_own_fields_too(given: dict[str, Any], said: str
 
 
 def test_the_bounds_themselves_are_allowed_and_so_is_none_where_it_means_something() -> None:
-    assert Common(gamma=1.0, trace_decay=0.0, actors=1, steps=0).gamma == 1.0
+    assert Common(gamma=1.0, gae_lambda=0.0, actors=1, total_steps=0).gamma == 1.0
     assert Common(target=None).target is None
     assert Common(target=-21.0).target == -21.0
     assert impala.Config(max_staleness=None, actors=0).max_staleness is None
@@ -85,7 +85,7 @@ def test_the_bounds_themselves_are_allowed_and_so_is_none_where_it_means_somethi
 
 
 def test_a_config_is_the_same_after_a_copy_and_a_journey() -> None:
-    config = ppo.Config(env="CartPole-v1", clip=0.1)
+    config = ppo.Config(env="CartPole-v1", clip_range=0.1)
     assert copy.deepcopy(config) == config
     assert pickle.loads(pickle.dumps(config)) == config
 
@@ -96,7 +96,7 @@ def test_a_range_says_what_it_allows() -> None:
 
 
 def test_a_schedule_runs_from_0_to_1_and_stays_there() -> None:
-    config = Common(decay_steps=200)
+    config = Common(anneal_steps=200)
     assert [config.progress(steps) for steps in (0, 50, 200, 900)] == [0, 0.25, 1, 1]
 
 

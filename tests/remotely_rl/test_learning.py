@@ -21,7 +21,7 @@ def test_a_pole_is_balanced(name: str, tmp_path: Path) -> None:
     assert "is reached" in result.ended, result
     assert (tmp_path / "run" / "curve.png").exists()
     rows = metrics.read(tmp_path / "run" / "metrics.csv")
-    stale = max(row["staleness_max"] for row in rows if row["staleness_max"] >= 0)
+    stale = max(row["train/staleness_max"] for row in rows if row["train/staleness_max"] >= 0)
     assert (stale == 0) == (name in ("a2c", "ppo"))  # the others are off-policy, then
 
 

@@ -68,8 +68,8 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
     """Two actors with two environments each."""
     given: dict[str, Any] = {
         "env": functools.partial(Flaky, fails), "actors": 2, "envs_per_actor": 2,
-        "trajectory_steps": 8, "random_start": 0, "learner_threads": 1, "device": "cpu",
-        "interval_s": 1e6, "checkpoint_s": 1e6, **changes,
+        "rollout_steps": 8, "random_start": 0, "learner_threads": 1, "device": "cpu",
+        "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, **changes,
     }  # fmt: skip
     if name == "ga3c":
         given["train_rows"] = 16
@@ -81,7 +81,7 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
 def test_environments_that_raise_now_and_then_do_not_end_a_run(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = config(name, raise_one, steps=300)
+    asked = config(name, raise_one, total_steps=300)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
     told = capsys.readouterr().out
@@ -96,7 +96,7 @@ def test_environments_that_raise_now_and_then_do_not_end_a_run(
 def test_environments_that_crash_now_and_then_do_not_end_a_run(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = config(name, crash, steps=300)
+    asked = config(name, crash, total_steps=300)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
     told, dumped = capfd.readouterr()
@@ -146,7 +146,9 @@ def test_environments_that_raise_before_the_first_update_are_tried_again_and_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(making, "PROBE_STEPS", 100)
-    result = algorithms.named("a2c").train(config("a2c", raise_one, steps=20), run=tmp_path / "run")
+    result = algorithms.named("a2c").train(
+        config("a2c", raise_one, total_steps=20), run=tmp_path / "run"
+    )
     assert result.ended == "20 steps are done"
 
     class Hopeless(Flaky):
@@ -170,7 +172,7 @@ def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with
     tmp_path: Path,
 ) -> None:
     crashes = functools.partial(crash_once, tmp_path / "crashed")
-    asked = config("a2c", None, env=functools.partial(Flaky, crashes), steps=20)
+    asked = config("a2c", None, env=functools.partial(Flaky, crashes), total_steps=20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "PROBE_STEPS", 100)
         result = algorithms.named("a2c").train(asked, run=tmp_path / "run")

@@ -48,15 +48,15 @@ BREAKOUT = ppo.Config(
     minutes=120.0,
     gamma=0.99,
     life_loss_is_terminal=True,
-    entropy_end=0.005,
-    decay_steps=20_000_000,
+    entropy_coef_end=0.005,
+    anneal_steps=20_000_000,
     **PPO,
 )
 
 
 def ppo_nature() -> Found:
-    """PPO's pace with the Nature CNN, three passes as by default."""
-    config = ppo.Config(interval_s=pace.ROWS_EVERY_S, minutes=TOO_LONG_MIN, **PPO)
+    """PPO's pace with the Nature CNN, three epochs as by default."""
+    config = ppo.Config(log_interval_s=pace.ROWS_EVERY_S, minutes=TOO_LONG_MIN, **PPO)
     return {"steps_per_s": pace.measure(ppo, config, WINDOW)}
 
 
@@ -64,10 +64,10 @@ def impala_resnet() -> Found:
     """IMPALA's pace with its deep network, one pass."""
     config = impala.Config(
         actors=max(1, cores() - 1),
-        passes=1,
+        epochs=1,
         minibatches=1,
         batch_trajectories=4,
-        interval_s=pace.ROWS_EVERY_S,
+        log_interval_s=pace.ROWS_EVERY_S,
         minutes=TOO_LONG_MIN,
         **ON_GPU,
     )

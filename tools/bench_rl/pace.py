@@ -47,12 +47,16 @@ def per_s(rows: Sequence[Row], window: Window) -> float:
 
     Raises TooShort if the rows do not cover the window.
     """
-    learnt = [row for row in rows if row["updates"] > 0]
-    counted = [row for row in learnt if row["seconds"] >= learnt[0]["seconds"] + window.warm_up_s]
-    if not counted or counted[-1]["seconds"] < counted[0]["seconds"] + window.for_s:
+    learnt = [row for row in rows if row["time/updates"] > 0]
+    counted = [
+        row for row in learnt if row["time/seconds"] >= learnt[0]["time/seconds"] + window.warm_up_s
+    ]
+    if not counted or counted[-1]["time/seconds"] < counted[0]["time/seconds"] + window.for_s:
         raise TooShort(f"{len(rows)} rows of metrics do not cover {window}")
     first, last = counted[0], counted[-1]
-    return (last["env_steps"] - first["env_steps"]) / (last["seconds"] - first["seconds"])
+    return (last["time/env_steps"] - first["time/env_steps"]) / (
+        last["time/seconds"] - first["time/seconds"]
+    )
 
 
 def _stop_when_measured(file: Path, window: Window, ended: threading.Event) -> None:

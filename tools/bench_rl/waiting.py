@@ -3,8 +3,8 @@
     python -m tools.bench_rl.waiting --rounds 5      # on a machine that does nothing else
 
 Each way to wait is a process of its own, for OpenMP reads it once.  They take turns, so that what
-else the machine does falls on all alike; ratios are those of one round.  `remotely_rl/learning/threads.py`
-says which way is taken, and why.
+else the machine does falls on all alike; ratios are those of one round.
+`remotely_rl/learning/threads.py` says which way is taken, and why.
 """
 
 import argparse

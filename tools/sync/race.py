@@ -45,10 +45,11 @@ class Task(NamedTuple):
 
 
 CARTPOLE: dict[str, Any] = {
-    "envs_per_actor": 2, "trajectory_steps": 8, "random_start": 0,
-    "entropy": 0.0, "entropy_end": 0.0, "trace_decay": 0.9, "gamma": 0.98, "standardise": True,
+    "envs_per_actor": 2, "rollout_steps": 8, "random_start": 0,
+    "entropy_coef": 0.0, "entropy_coef_end": 0.0, "gae_lambda": 0.9, "gamma": 0.98,
+    "normalize_advantage": True,
     "optimizer": "adam", "learning_rate": 1e-3, "learning_rate_end": 5e-4,
-    "decay_steps": 200_000,
+    "anneal_steps": 200_000,
     # Rewards of 1 make values of 50, beside whose error the policy's gradient is lost in the
     # bound of both: one run in five then fell back and stayed.
     "reward_clip": 0.05,

@@ -296,7 +296,7 @@ def test_keys_pass_through_pickle() -> None:
 
 
 def test_importing_keys_makes_none(tmp_path: Path) -> None:
-    script = "import remotely.keys"
+    script = "import remotely.transport.keys"
     environ = {**os.environ, "REMOTELY_HOME": str(tmp_path / "home")}
     subprocess.run([sys.executable, "-c", script], check=True, env=environ)
     assert not (tmp_path / "home").exists()

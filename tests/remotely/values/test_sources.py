@@ -319,8 +319,8 @@ def test_a_module_is_as_it_was_last_sent_until_it_is_imported() -> None:
 
 
 def test_who_imports_a_module_that_was_sent_can_be_told() -> None:
-    text = b"from remotely import sources\nWHO = sources.importing()\nimport inner\n"
-    inner = b"from remotely import sources\nsources.refuse_while_importing('sings')\n"
+    text = b"from remotely.values import sources\nWHO = sources.importing()\nimport inner\n"
+    inner = b"from remotely.values import sources\nsources.refuse_while_importing('sings')\n"
     arrived(Source("outer", "/no/outer.py", text), Source("inner", "/no/inner.py", inner))
     with pytest.raises(RemotelyError, match="the module outer sings when it is imported"):
         importlib.import_module("outer")

@@ -18,7 +18,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.networks import models
 from tests.remotely_rl import toys
 
-CONFIG = Common(env=toys.Guess, envs_per_actor=4, trajectory_steps=6)
+CONFIG = Common(env=toys.Guess, envs_per_actor=4, rollout_steps=6)
 COUNTING = dataclasses.replace(CONFIG, env=toys.Counting)
 
 
@@ -70,7 +70,7 @@ def test_the_log_probability_is_that_of_the_policy_that_chose() -> None:
     with torch.no_grad():
         model.policy.bias.copy_(torch.tensor([0.0, math.log(3.0)]))
         model.policy.weight.zero_()
-    played = toys.actor(CONFIG, model, trajectory_steps=500).sample().trajectory
+    played = toys.actor(CONFIG, model, rollout_steps=500).sample().trajectory
     want = np.where(played.action == 1, 0.75, 0.25)
     np.testing.assert_allclose(np.exp(played.log_prob), want, rtol=1e-5)
     assert abs((played.action == 1).mean() - 0.75) < 0.05
@@ -201,9 +201,9 @@ def test_an_actor_that_was_paused_goes_on_to_the_same_bit(model: nn.Module) -> N
 
 def test_what_was_paused_goes_on_in_pieces_as_long_as_are_asked_for_by_then() -> None:
     model = toys.network(1)
-    first = toys.actor(COUNTING, model, trajectory_steps=2)
+    first = toys.actor(COUNTING, model, rollout_steps=2)
     first.sample()
-    longer = toys.actor(COUNTING, model, trajectory_steps=5)
+    longer = toys.actor(COUNTING, model, rollout_steps=5)
     assert longer.go_on(first.pause())
     assert longer.sample().trajectory.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3]
 

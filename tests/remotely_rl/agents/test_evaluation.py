@@ -28,7 +28,7 @@ from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("local")
 
-TINY = {"actors": 1, "envs_per_actor": 2, "trajectory_steps": 4, "random_start": 0, "steps": 8,
+TINY = {"actors": 1, "envs_per_actor": 2, "rollout_steps": 4, "random_start": 0, "total_steps": 8,
         "learner_threads": 1}  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def test_programs_get_all_numbers(run: Path) -> None:
 def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> None:
     file = tmp_path / "my_own_game.py"
     file.write_text(
-        "from remotely_rl import models\n"
+        "from remotely_rl.networks import models\n"
         "from tests.remotely_rl import toys\n"
         "class Game(toys.Counting): pass\n"
         "class Net(models.MLP): pass\n"

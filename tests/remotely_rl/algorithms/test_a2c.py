@@ -18,9 +18,10 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = a2c.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, random_start=0,
-    learning_rate=0.01, learning_rate_end=0.01, scale_rate=False, entropy=0.01, entropy_end=0.01,
-    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, random_start=0,
+    learning_rate=0.01, learning_rate_end=0.01, scale_rate=False,
+    entropy_coef=0.01, entropy_coef_end=0.01, learner_threads=1,
+    log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
 COIN = Discrete(2)
 
@@ -37,7 +38,7 @@ def test_the_losses_and_their_gradients_are_those_worked_by_hand() -> None:
     policy = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)
     value = torch.tensor([3.0], requires_grad=True)
     learnt = rows([0], [2.0], [1.0], [math.log(0.25)])
-    config = dataclasses.replace(CONFIG, value_weight=0.25)
+    config = dataclasses.replace(CONFIG, value_coef=0.25)
     out = a2c.compute_losses(policy, value, learnt, config, 0.0, COIN)
     assert out.policy.item() == pytest.approx(2 * math.log(4))
     assert out.value.item() == pytest.approx(0.5 * 2.0**2)
@@ -74,9 +75,9 @@ def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None
     # With lambda 1 the target is the sum of rewards up to V of the last observation.
     model = toys.network(1)
     learner = Learner(
-        dataclasses.replace(CONFIG, standardise=False, scale_values=False), model, COIN
+        dataclasses.replace(CONFIG, normalize_advantage=False, normalize_values=False), model, COIN
     )
-    trajectory = toys.actor(CONFIG, model, env=toys.Counting, trajectory_steps=3).sample()
+    trajectory = toys.actor(CONFIG, model, env=toys.Counting, rollout_steps=3).sample()
     seen: list[Rows] = []
 
     def spy(*given: Any) -> Any:
@@ -113,7 +114,9 @@ def test_the_rate_grows_with_the_square_root_of_the_environments(
 def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_but_once(
     tmp_path: Path,
 ) -> None:
-    config = dataclasses.replace(CONFIG, actors=16, envs_per_actor=4, scale_rate=True, steps=1)
+    config = dataclasses.replace(
+        CONFIG, actors=16, envs_per_actor=4, scale_rate=True, total_steps=1
+    )
     run = tmp_path / "run"
     a2c.train(config, run=run)
     assert run_folder.read(run).config["learning_rate"] == 0.01
@@ -122,14 +125,14 @@ def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_b
 
 @pytest.mark.usefixtures("local")
 def test_a_game_of_one_step_is_learnt_in_seconds_a_round_an_update(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, target=0.97, steps=8000)
+    config = dataclasses.replace(CONFIG, target=0.97, total_steps=8000)
     result = a2c.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended
     (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
-    assert row["staleness_max"] == 0
+    assert row["train/staleness_max"] == 0
     # Two actors, four environments, eight rows, half of which reset.
     assert result.env_steps == result.updates * 32
-    assert row["entropy"] < math.log(2)
+    assert row["train/entropy"] < math.log(2)
 
 
 @pytest.mark.usefixtures("local")
@@ -139,7 +142,7 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
     tmp_path: Path, env: Any, lstm: int
 ) -> None:
     config = dataclasses.replace(CONFIG, env=env, lstm=lstm)
-    half, whole = (dataclasses.replace(config, steps=steps) for steps in (300, 600))
+    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (300, 600))
     a2c.train(whole, run=tmp_path / "straight")
     a2c.train(half, run=tmp_path / "stopped")
     result = a2c.train(whole, resume=tmp_path / "stopped")
@@ -150,7 +153,7 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
 @pytest.mark.usefixtures("local")
 def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        a2c.train(dataclasses.replace(CONFIG, seed=seed, steps=150), run=tmp_path / name)
+        a2c.train(dataclasses.replace(CONFIG, seed=seed, total_steps=150), run=tmp_path / name)
     toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
     with pytest.raises(AssertionError):
         toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
@@ -159,7 +162,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -
 @pytest.mark.usefixtures("local")
 def test_a_round_that_holds_no_experience_is_no_update(tmp_path: Path) -> None:
     # One step a round: every other round does nothing but reset.
-    config = dataclasses.replace(CONFIG, trajectory_steps=1, steps=80)
+    config = dataclasses.replace(CONFIG, rollout_steps=1, total_steps=80)
     result = a2c.train(config, run=tmp_path / "run")
     assert result.ended == "80 steps are done"
     assert result.updates == 10

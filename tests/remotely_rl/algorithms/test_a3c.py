@@ -12,9 +12,9 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = a3c.Config(
-    env=toys.Guess, actors=3, envs_per_actor=4, trajectory_steps=6, random_start=0,
-    optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, interval_s=1e6,
-    checkpoint_s=1e6, target=0.95, steps=30_000,
+    env=toys.Guess, actors=3, envs_per_actor=4, rollout_steps=6, random_start=0,
+    optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, log_interval_s=1e6,
+    checkpoint_interval_s=1e6, target=0.95, total_steps=30_000,
 )  # fmt: skip
 WORDS = {"diloco": "diloco:steps=4,outer_rate=1", "semi_async": "semi_async:n=2",
          "backup_workers": "backup_workers:backups=1"}  # fmt: skip
@@ -30,7 +30,7 @@ def test_it_learns_under_every_rule(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("local")
 def test_with_a_clip_and_passes_its_workers_learn_by_ppo_s_loss(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, passes=2, minibatches=2, clip=0.2, accumulate=2)
+    config = dataclasses.replace(CONFIG, epochs=2, minibatches=2, clip_range=0.2, accumulate=2)
 
     assert "is reached" in a3c.train(config, run=tmp_path / "run").ended
 
@@ -46,22 +46,22 @@ def test_a_memory_is_learnt(tmp_path: Path) -> None:
 def test_processes_learn_and_in_step_they_repeat_a_run(tmp_path: Path) -> None:
     assert "is reached" in a3c.train(CONFIG, run=tmp_path / "free").ended
     (row,) = metrics.read(tmp_path / "free" / "metrics.csv")
-    assert row["staleness_max"] >= 1
+    assert row["train/staleness_max"] >= 1
 
     for name in ("one", "same"):
-        config = dataclasses.replace(CONFIG, sync="synchronous", target=None, steps=400)
+        config = dataclasses.replace(CONFIG, sync="synchronous", target=None, total_steps=400)
         a3c.train(config, run=tmp_path / name)
         (row,) = metrics.read(tmp_path / name / "metrics.csv")
-        assert row["staleness_max"] == 0
+        assert row["train/staleness_max"] == 0
     toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
 
 
 @pytest.mark.usefixtures("local")
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, target=None, steps=200)
+    config = dataclasses.replace(CONFIG, target=None, total_steps=200)
     a3c.train(config, run=tmp_path / "run")
 
-    result = a3c.train(dataclasses.replace(config, steps=400), resume=tmp_path / "run")
+    result = a3c.train(dataclasses.replace(config, total_steps=400), resume=tmp_path / "run")
 
     assert 400 <= result.env_steps < 600
     assert result.updates > 400 / 24
@@ -72,7 +72,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 def test_a_rule_with_a_rate_of_its_own_says_that_the_learner_s_is_not_used(
     word: str, says: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a3c.train(dataclasses.replace(CONFIG, sync=word, steps=50), run=tmp_path / "run")
+    a3c.train(dataclasses.replace(CONFIG, sync=word, total_steps=50), run=tmp_path / "run")
 
     said = "learning_rate_end and optimizer are not used" in " ".join(
         capsys.readouterr().out.split()

@@ -21,18 +21,18 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = appo.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, batch_trajectories=2,
-    minibatches=2, learning_rate=0.01, decay_steps=1000,
-    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, batch_trajectories=2,
+    minibatches=2, learning_rate=0.01, anneal_steps=1000,
+    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
 ONCE = dataclasses.replace(
     CONFIG,
-    passes=1,
+    epochs=1,
     minibatches=1,
-    standardise=False,
-    trace_decay=1.0,
-    kl_target=0.0,
-    scale_values=False,
+    normalize_advantage=False,
+    gae_lambda=1.0,
+    target_kl=0.0,
+    normalize_values=False,
 )
 COIN = Discrete(2)
 
@@ -57,11 +57,17 @@ def seen_by_the_loss(learner: Learner, trajectory: Trajectory) -> tuple[Tensor, 
     return policy, value, rows
 
 
-@pytest.mark.parametrize("trace_decay", [1.0, 0.9])
-@pytest.mark.parametrize("standardise", [False, True])
-def test_on_its_own_policy_the_update_is_that_of_ppo(trace_decay: float, standardise: bool) -> None:
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.9])
+@pytest.mark.parametrize("normalize_advantage", [False, True])
+def test_on_its_own_policy_the_update_is_that_of_ppo(
+    gae_lambda: float, normalize_advantage: bool
+) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Counting, minibatches=1, trace_decay=trace_decay, standardise=standardise
+        CONFIG,
+        env=toys.Counting,
+        minibatches=1,
+        gae_lambda=gae_lambda,
+        normalize_advantage=normalize_advantage,
     )
     both = {f.name for f in dataclasses.fields(config)} & {
         f.name for f in dataclasses.fields(ppo.Config)
@@ -123,7 +129,7 @@ def test_an_action_that_has_become_rarer_moves_the_value_less() -> None:
 
 
 def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
-    trajectory = played(Learner(CONFIG, toys.network(), COIN), trajectory_steps=7)
+    trajectory = played(Learner(CONFIG, toys.network(), COIN), rollout_steps=7)
     reset = ~trajectory.valid
     assert reset.any()
     spoilt = dataclasses.replace(
@@ -143,7 +149,9 @@ def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
 
 @pytest.mark.usefixtures("local")
 def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
-    result = appo.train(dataclasses.replace(CONFIG, target=0.97, steps=8000), run=tmp_path / "run")
+    result = appo.train(
+        dataclasses.replace(CONFIG, target=0.97, total_steps=8000), run=tmp_path / "run"
+    )
     assert "is reached" in result.ended
 
 
@@ -152,17 +160,17 @@ def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
 def test_nothing_is_learnt_from_that_is_further_behind_than_allowed(
     tmp_path: Path, bound: int
 ) -> None:
-    config = dataclasses.replace(CONFIG, ahead=4, max_staleness=bound, steps=400)
+    config = dataclasses.replace(CONFIG, ahead=4, max_staleness=bound, total_steps=400)
     appo.train(config, run=tmp_path / "run")
     (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
-    assert row["staleness_max"] == bound
+    assert row["train/staleness_max"] == bound
 
 
 @pytest.mark.usefixtures("local")
 def test_a_resumed_run_goes_on_from_where_it_was(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, steps=200)
+    config = dataclasses.replace(CONFIG, total_steps=200)
     first = appo.train(config, run=tmp_path / "run")
-    result = appo.train(dataclasses.replace(config, steps=400), resume=tmp_path / "run")
+    result = appo.train(dataclasses.replace(config, total_steps=400), resume=tmp_path / "run")
     assert result.updates > first.updates
     assert int(toys.kept(tmp_path / "run")[0]) == result.updates  # the learner's version
 

@@ -27,9 +27,10 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = ga3c.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, train_rows=1, random_start=0,
-    learning_rate=0.01, learning_rate_end=0.01, interval_s=1e6, checkpoint_s=1e6,
-    passes=1, minibatches=1, clip=0.0, standardise=False, kl_target=0.0, trace_decay=1.0,
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, train_rows=1, random_start=0,
+    learning_rate=0.01, learning_rate_end=0.01, log_interval_s=1e6, checkpoint_interval_s=1e6,
+    epochs=1, minibatches=1, clip_range=0.0, normalize_advantage=False, target_kl=0.0,
+    gae_lambda=1.0,
 )  # fmt: skip
 COIN = Discrete(2)
 
@@ -102,8 +103,10 @@ def test_above_the_floor_its_losses_without_a_clip_are_those_of_a2c() -> None:
 
 def test_with_a_clip_its_losses_are_those_of_ppo() -> None:
     some = some_rows()
-    ours = ga3c.compute_losses(*some, dataclasses.replace(CONFIG, clip=0.3), 0.01, COIN)
-    torch.testing.assert_close(ours, ppo.compute_losses(*some, ppo.Config(clip=0.3), 0.01, COIN))
+    ours = ga3c.compute_losses(*some, dataclasses.replace(CONFIG, clip_range=0.3), 0.01, COIN)
+    torch.testing.assert_close(
+        ours, ppo.compute_losses(*some, ppo.Config(clip_range=0.3), 0.01, COIN)
+    )
 
 
 def one_in_a_hundred() -> tuple[torch.Tensor, Rows]:
@@ -142,7 +145,7 @@ def synchronous_config(kind: type[Any], config: ga3c.Config) -> Any:
 
 
 SEVERAL = dataclasses.replace(
-    CONFIG, passes=3, clip=0.2, standardise=True, kl_target=0.01, trace_decay=0.9
+    CONFIG, epochs=3, clip_range=0.2, normalize_advantage=True, target_kl=0.01, gae_lambda=0.9
 )
 
 
@@ -187,7 +190,7 @@ def test_the_reward_of_an_episodes_last_step_counts(brains: Brains) -> None:
 
 
 def test_what_an_autoreset_row_holds_never_changes_an_update(brains: Brains) -> None:
-    trajectory = played(trajectory_steps=7)
+    trajectory = played(rollout_steps=7)
     reset = ~trajectory.valid
     spoilt = dataclasses.replace(
         trajectory,
@@ -302,12 +305,12 @@ def test_a_report_tells_of_what_was_since_the_one_before(brains: Brains) -> None
 
 
 def test_the_schedule_follows_the_steps_that_are_reported(brains: Brains) -> None:
-    brain = brains(dataclasses.replace(CONFIG, learning_rate_end=0.0, decay_steps=100))
+    brain = brains(dataclasses.replace(CONFIG, learning_rate_end=0.0, anneal_steps=100))
     brain.report(50)
     brain.learn_from(played())
     wait_until(lambda: brain.learner.version == 1, "an update")
     ((numbers, _),) = brain.report(50).updates
-    assert numbers["learning_rate"] == pytest.approx(0.005)
+    assert numbers["train/learning_rate"] == pytest.approx(0.005)
 
 
 def test_a_brain_that_is_restored_goes_on_to_the_same_bit(brains: Brains) -> None:
@@ -392,17 +395,17 @@ def test_a_window_tells_the_rate_of_what_came_in_it() -> None:
 
 @pytest.mark.usefixtures("local")
 def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, target=0.97, steps=30_000)
+    config = dataclasses.replace(CONFIG, target=0.97, total_steps=30_000)
     result = ga3c.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended
     resumed = ga3c.train(
-        dataclasses.replace(config, target=None, steps=result.env_steps + 300),
+        dataclasses.replace(config, target=None, total_steps=result.env_steps + 300),
         resume=tmp_path / "run",
     )
     assert resumed.updates > result.updates
     assert resumed.return_mean > 0.9  # it has forgotten nothing
     (_, row) = metrics.read(tmp_path / "run" / "metrics.csv")
-    assert row["updates"] == resumed.updates
+    assert row["time/updates"] == resumed.updates
 
 
 @pytest.mark.usefixtures("local")
@@ -410,7 +413,7 @@ def test_a_brain_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    ga3c.train(dataclasses.replace(CONFIG, steps=200), run=run)
+    ga3c.train(dataclasses.replace(CONFIG, total_steps=200), run=run)
     before = (run / "checkpoint.pt").read_bytes()
 
     def die(*_: object) -> None:
@@ -419,7 +422,7 @@ def test_a_brain_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
     monkeypatch.setattr(ga3c._Brain, "report", die)
     monkeypatch.setattr(ga3c._Brain, "state", die)
     with pytest.raises(LearnerLost, match="the Brain is gone: Brain-1 ended with SIGKILL"):
-        ga3c.train(dataclasses.replace(CONFIG, steps=900), resume=run)
+        ga3c.train(dataclasses.replace(CONFIG, total_steps=900), resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
     assert f"the last good checkpoint is kept: --resume {run}" in capsys.readouterr().out
 
@@ -461,12 +464,14 @@ def test_in_processes_it_learns_while_the_numbers_of_each_are_tried_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ga3c, "WARM_UP_S", 0.0)
-    config = dataclasses.replace(CONFIG, adjust_s=0.05, most_agents=4, train_rows=32, steps=2000)
+    config = dataclasses.replace(
+        CONFIG, adjust_s=0.05, most_agents=4, train_rows=32, total_steps=2000
+    )
     result = ga3c.train(config, run=tmp_path / "run")
     assert result.return_mean > 0.9
     assert capsys.readouterr().out.count("updates a second; now {'agents': ") >= 2
     (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
-    assert row["staleness_mean"] > 0  # nobody waits for anybody
+    assert row["train/staleness_mean"] > 0  # nobody waits for anybody
 
 
 def test_a_run_has_room_for_the_brain_beside_all_agents() -> None:
@@ -477,6 +482,6 @@ def test_a_run_has_room_for_the_brain_beside_all_agents() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_run_ends_its_brain_once_it_is_saved(tmp_path: Path) -> None:
-    ga3c.train(dataclasses.replace(CONFIG, steps=300), run=tmp_path / "run")
+    ga3c.train(dataclasses.replace(CONFIG, total_steps=300), run=tmp_path / "run")
     assert (tmp_path / "run" / "checkpoint.pt").exists()
     assert not [actor for actor in remotely.status().actors if "Brain" in actor.name]

@@ -21,13 +21,13 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = impala.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, batch_trajectories=2,
-    minibatches=2, learning_rate=0.01, learning_rate_end=0.01, decay_steps=1000,
-    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, batch_trajectories=2,
+    minibatches=2, learning_rate=0.01, learning_rate_end=0.01, anneal_steps=1000,
+    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
 PAPER = dataclasses.replace(
-    CONFIG, passes=1, minibatches=1, clip=0.0, rho_bar_pg=1.0, standardise=False,
-    trace_decay=1.0, kl_target=0.0, scale_values=False,
+    CONFIG, epochs=1, minibatches=1, clip_range=0.0, rho_bar_pg=1.0, normalize_advantage=False,
+    gae_lambda=1.0, target_kl=0.0, normalize_values=False,
 )  # fmt: skip
 COIN = Discrete(2)
 
@@ -55,7 +55,7 @@ def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
 
 @pytest.mark.parametrize("clip", [0.0, 0.9], ids=["the paper's", "within the bound"])
 def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
-    config = dataclasses.replace(PAPER, clip=clip)
+    config = dataclasses.replace(PAPER, clip_range=clip)
     learns = learner(config)
     trajectory = stale(played(learns))
     lesson = corrected(learns, trajectory)
@@ -116,10 +116,10 @@ def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted(
     torch.testing.assert_close(lesson.rows.advantage, rho * (reward - value))
 
 
-@pytest.mark.parametrize("trace_decay", [1.0, 0.9])
-def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(trace_decay: float) -> None:
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.9])
+def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(gae_lambda: float) -> None:
     ours = Learner(
-        dataclasses.replace(PAPER, trace_decay=trace_decay, env=toys.Counting),
+        dataclasses.replace(PAPER, gae_lambda=gae_lambda, env=toys.Counting),
         toys.network(1),
         COIN,
     )
@@ -135,7 +135,7 @@ def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(trace_decay: 
         trajectory = actor.sample().trajectory
         numbers = impala.update(ours, buffer, trajectory, steps)
         of_a2c = a2c.update(theirs, trajectory, steps)
-        for name in of_a2c.keys() - {"loss_policy"}:  # the same gradient, of another number
+        for name in of_a2c.keys() - {"train/policy_loss"}:  # the same gradient, of another number
             assert of_a2c[name] == pytest.approx(numbers[name], abs=1e-5)
         # V is that of the actor here and the learner's own there: the same, up to rounding.
         torch.testing.assert_close(
@@ -147,7 +147,7 @@ def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(trace_decay: 
 @pytest.mark.usefixtures("local")
 def test_one_actor_that_may_not_be_behind_trains_as_a2c_does(tmp_path: Path) -> None:
     config = dataclasses.replace(
-        PAPER, actors=1, batch_trajectories=1, max_staleness=0, steps=150, env=toys.Guess
+        PAPER, actors=1, batch_trajectories=1, max_staleness=0, total_steps=150, env=toys.Guess
     )
     fields = {
         field.name: getattr(config, field.name)
@@ -163,7 +163,7 @@ def test_one_actor_that_may_not_be_behind_trains_as_a2c_does(tmp_path: Path) -> 
 
 
 def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
-    trajectory = played(learner(), trajectory_steps=7)
+    trajectory = played(learner(), rollout_steps=7)
     reset = ~trajectory.valid
     assert reset.any()
     spoilt = dataclasses.replace(
@@ -204,7 +204,7 @@ def test_no_more_are_met_again_than_was_asked_for_and_none_twice() -> None:
 
 
 def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_size() -> None:
-    config = dataclasses.replace(CONFIG, replay_batches=1, passes=1)
+    config = dataclasses.replace(CONFIG, replay_batches=1, epochs=1)
     learns = learner(config)
     buffer = impala.Buffer(config)
     sizes: list[int] = []
@@ -222,7 +222,7 @@ def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_siz
 
 
 def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() -> None:
-    config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, passes=2, minibatches=2)
+    config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, epochs=2, minibatches=2)
     learns = learner(config)
     buffer = impala.Buffer(config)
     counts = [0.0]
@@ -243,8 +243,8 @@ def test_without_a_buffer_nothing_is_met_again() -> None:
 
 @pytest.mark.parametrize("config", [CONFIG, PAPER], ids=["ours", "the paper's"])
 def test_a_game_of_one_step_is_learnt_in_seconds(config: impala.Config) -> None:
-    learns = learner(dataclasses.replace(config, kl_target=0.0))
-    actor = toys.actor(config, learns.model, trajectory_steps=16)
+    learns = learner(dataclasses.replace(config, target_kl=0.0))
+    actor = toys.actor(config, learns.model, rollout_steps=16)
     buffer = impala.Buffer(config)
     scores: list[float] = []
     for _ in range(60):
@@ -258,7 +258,7 @@ def test_a_game_of_one_step_is_learnt_in_seconds(config: impala.Config) -> None:
 @pytest.mark.usefixtures("local")
 def test_a_memory_is_learnt_with_replays_in_seconds(tmp_path: Path) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Remember, lstm=8, replay_batches=4, target=0.9, steps=20_000
+        CONFIG, env=toys.Remember, lstm=8, replay_batches=4, target=0.9, total_steps=20_000
     )
     assert "is reached" in impala.train(config, run=tmp_path / "run").ended
 
@@ -267,15 +267,15 @@ def test_a_memory_is_learnt_with_replays_in_seconds(tmp_path: Path) -> None:
 def test_processes_that_run_free_are_behind_and_in_rounds_they_repeat_a_run(
     tmp_path: Path,
 ) -> None:
-    config = dataclasses.replace(CONFIG, ahead=2, target=0.97, steps=20_000)
+    config = dataclasses.replace(CONFIG, ahead=2, target=0.97, total_steps=20_000)
     result = impala.train(config, run=tmp_path / "free")
     assert "is reached" in result.ended
     (row,) = metrics.read(tmp_path / "free" / "metrics.csv")
-    assert row["staleness_max"] >= 1
+    assert row["train/staleness_max"] >= 1
 
     for bound, name in ((0, "one"), (0, "same"), (1, "behind")):
-        bounded = dataclasses.replace(config, max_staleness=bound, target=None, steps=150)
+        bounded = dataclasses.replace(config, max_staleness=bound, target=None, total_steps=150)
         impala.train(bounded, run=tmp_path / name)
         (row,) = metrics.read(tmp_path / name / "metrics.csv")
-        assert row["staleness_max"] == bound
+        assert row["train/staleness_max"] == bound
     toys.assert_same_bits(tmp_path / "one", tmp_path / "same")

@@ -18,9 +18,10 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = n_step_q.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, random_start=0,
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
     optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, explore_steps=2000,
-    target_every=200, interval_s=1e6, checkpoint_s=1e6, target=0.95, steps=40_000,
+    target_every=200, log_interval_s=1e6, checkpoint_interval_s=1e6,
+    target=0.95, total_steps=40_000,
 )  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def actor(**changes: object) -> QActor:
 
 
 @pytest.mark.parametrize(
-    ("trace_decay", "targets"),
+    ("gae_lambda", "targets"),
     [
         # Rewards 10, 20 and 30, clipped to none; the episode ends: no bootstrap at its end.
         (1.0, [10 + 0.5 * 20 + 0.25 * 30, 20 + 0.5 * 30, 30.0]),
@@ -62,11 +63,11 @@ def actor(**changes: object) -> QActor:
     ],
 )
 def test_targets_are_n_step_returns_or_of_one_step(
-    trace_decay: float, targets: list[float] | None
+    gae_lambda: float, targets: list[float] | None
 ) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Counting, trajectory_steps=3, gamma=0.5, reward_clip=0.0,
-        trace_decay=trace_decay,
+        CONFIG, env=toys.Counting, rollout_steps=3, gamma=0.5, reward_clip=0.0,
+        gae_lambda=gae_lambda,
     )  # fmt: skip
     works = n_step_q.make_work(config, toys.network(1), 5)
     trajectory = works.actor.sample().trajectory
@@ -141,7 +142,7 @@ def test_the_best_action_is_taken_but_for_the_chance_of_any() -> None:
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"trace_decay": 0.0}, {"trace_decay": 0.0, "on_policy": True}, {"dueling": False}],
+    [{}, {"gae_lambda": 0.0}, {"gae_lambda": 0.0, "on_policy": True}, {"dueling": False}],
     ids=["n-step", "one-step", "SARSA", "one head"],
 )
 def test_a_game_of_one_step_is_learnt_in_seconds(

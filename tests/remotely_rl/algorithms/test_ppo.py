@@ -18,8 +18,8 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = ppo.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, learning_rate=0.01,
-    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, learning_rate=0.01,
+    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
 COIN = Discrete(2)
 
@@ -47,7 +47,7 @@ def test_the_losses_and_their_gradients_are_those_worked_by_hand(
 ) -> None:
     policy, rows = one_row(ratio, advantage)
     value = torch.tensor([3.0], requires_grad=True)
-    config = dataclasses.replace(CONFIG, clip=0.2, value_weight=0.5)
+    config = dataclasses.replace(CONFIG, clip_range=0.2, value_coef=0.5)
     out = ppo.compute_losses(policy, value, rows, config, 0.0, COIN)
     assert -out.policy.item() == pytest.approx(gain)
     assert out.value.item() == pytest.approx(4.5)
@@ -80,10 +80,10 @@ def test_where_nothing_has_moved_its_gradient_is_that_of_a2c(actions: Actions) -
 
 def test_one_pass_over_a_whole_round_is_the_update_of_a2c() -> None:
     same: dict[str, Any] = {
-        "env": toys.Guess, "envs_per_actor": 4, "trajectory_steps": 8, "standardise": False,
-        "trace_decay": 0.9, "learning_rate": 0.01, "decay_steps": 100,
+        "env": toys.Guess, "envs_per_actor": 4, "rollout_steps": 8, "normalize_advantage": False,
+        "gae_lambda": 0.9, "learning_rate": 0.01, "anneal_steps": 100,
     }  # fmt: skip
-    ours = Learner(ppo.Config(passes=1, minibatches=1, kl_target=0.0, **same), toys.network(), COIN)
+    ours = Learner(ppo.Config(epochs=1, minibatches=1, target_kl=0.0, **same), toys.network(), COIN)
     theirs = Learner(a2c.Config(**same), toys.network(), COIN)
     assert ours.config.learning_rate_ends_at == theirs.config.learning_rate_ends_at
     trajectory = toys.actor(ours.config, ours.model).sample().trajectory
@@ -96,35 +96,44 @@ def test_no_update_goes_far_from_where_it_began_however_often_it_goes_over_its_r
     # Not the bound itself, which holds row by row and only for the loss; but its effect.
     def moved(clip: float) -> float:
         config = dataclasses.replace(
-            CONFIG, passes=60, minibatches=1, clip=clip, kl_target=0.0, standardise=False
+            CONFIG,
+            epochs=60,
+            minibatches=1,
+            clip_range=clip,
+            target_kl=0.0,
+            normalize_advantage=False,
         )
         learner = Learner(config, toys.network(), COIN)
-        trajectory = toys.actor(config, learner.model, trajectory_steps=40).sample().trajectory
-        return ppo.update(learner, trajectory, 0)["kl"]
+        trajectory = toys.actor(config, learner.model, rollout_steps=40).sample().trajectory
+        return ppo.update(learner, trajectory, 0)["train/approx_kl"]
 
     assert moved(0.1) < 0.25
     assert moved(1000.0) > 5 * moved(0.1)
 
 
 def test_the_rate_that_is_steered_is_told_in_the_row() -> None:
-    learner = Learner(dataclasses.replace(CONFIG, kl_target=1e-9), toys.network(), COIN)
+    learner = Learner(dataclasses.replace(CONFIG, target_kl=1e-9), toys.network(), COIN)
     actor = toys.actor(CONFIG, learner.model)
-    rates = [ppo.update(learner, actor.sample().trajectory, 0)["learning_rate"] for _ in range(3)]
+    rates = [
+        ppo.update(learner, actor.sample().trajectory, 0)["train/learning_rate"] for _ in range(3)
+    ]
     assert rates == pytest.approx([0.01, 0.01 / 1.5, 0.01 / 1.5**2])
 
 
 @pytest.mark.usefixtures("local")
 def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
-    result = ppo.train(dataclasses.replace(CONFIG, target=0.97, steps=8000), run=tmp_path / "run")
+    result = ppo.train(
+        dataclasses.replace(CONFIG, target=0.97, total_steps=8000), run=tmp_path / "run"
+    )
     assert "is reached" in result.ended
     (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
-    assert row["staleness_max"] == 0
+    assert row["train/staleness_max"] == 0
 
 
 @pytest.mark.usefixtures("local")
 def test_a_vector_is_learnt_in_seconds(tmp_path: Path) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Aim, entropy=0.0, entropy_end=0.0, target=0.8, steps=20_000
+        CONFIG, env=toys.Aim, entropy_coef=0.0, entropy_coef_end=0.0, target=0.8, total_steps=20_000
     )
     result = ppo.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended
@@ -133,7 +142,7 @@ def test_a_vector_is_learnt_in_seconds(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("local")
 def test_what_was_seen_before_is_learnt_to_be_remembered_in_seconds(tmp_path: Path) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Remember, lstm=8, trajectory_steps=6, target=0.9, steps=20_000
+        CONFIG, env=toys.Remember, lstm=8, rollout_steps=6, target=0.9, total_steps=20_000
     )
     result = ppo.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended
@@ -144,8 +153,8 @@ def test_what_was_seen_before_is_learnt_to_be_remembered_in_seconds(tmp_path: Pa
 def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
     tmp_path: Path, env: Any
 ) -> None:
-    config = dataclasses.replace(CONFIG, env=env, scale_values=True)
-    half, whole = (dataclasses.replace(config, steps=steps) for steps in (160, 320))
+    config = dataclasses.replace(CONFIG, env=env, normalize_values=True)
+    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (160, 320))
     ppo.train(whole, run=tmp_path / "straight")
     ppo.train(half, run=tmp_path / "stopped")
     ppo.train(whole, resume=tmp_path / "stopped")
@@ -156,10 +165,10 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
 def test_where_environments_cannot_be_saved_a_run_goes_on_with_new_ones_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = dataclasses.replace(CONFIG, env=toys.Unsaveable, steps=100)
+    config = dataclasses.replace(CONFIG, env=toys.Unsaveable, total_steps=100)
     ppo.train(config, run=tmp_path / "run")
     capsys.readouterr()
-    result = ppo.train(dataclasses.replace(config, steps=200), resume=tmp_path / "run")
+    result = ppo.train(dataclasses.replace(config, total_steps=200), resume=tmp_path / "run")
     assert result.env_steps >= 200
     assert "the environments could not be saved: new games begin" in capsys.readouterr().out
 
@@ -169,7 +178,7 @@ def test_where_environments_cannot_be_saved_a_run_goes_on_with_new_ones_and_says
 def test_the_same_seed_gives_the_same_run_and_another_does_not(
     tmp_path: Path, overlap: bool
 ) -> None:
-    config = dataclasses.replace(CONFIG, overlap=overlap, steps=150)
+    config = dataclasses.replace(CONFIG, overlap=overlap, total_steps=150)
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         ppo.train(dataclasses.replace(config, seed=seed), run=tmp_path / name)
     toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
@@ -181,16 +190,18 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(
 def test_in_processes_too_and_overlapping_a_seed_repeats_its_run_one_update_behind(
     tmp_path: Path,
 ) -> None:
-    config = dataclasses.replace(CONFIG, overlap=True, target=0.97, steps=8000, interval_s=0.1)
+    config = dataclasses.replace(
+        CONFIG, overlap=True, target=0.97, total_steps=8000, log_interval_s=0.1
+    )
     results = [ppo.train(config, run=tmp_path / name) for name in ("one", "same")]
     assert all("is reached" in result.ended for result in results)
     assert results[0].updates == results[1].updates
     toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
-    stale = [row["staleness_max"] for row in metrics.read(tmp_path / "one" / "metrics.csv")]
+    stale = [row["train/staleness_max"] for row in metrics.read(tmp_path / "one" / "metrics.csv")]
     assert max(stale) == 1
 
 
 @pytest.mark.usefixtures("local")
 def test_a_round_that_holds_no_experience_is_no_update(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, trajectory_steps=1, steps=80, overlap=True)
+    config = dataclasses.replace(CONFIG, rollout_steps=1, total_steps=80, overlap=True)
     assert ppo.train(config, run=tmp_path / "run").updates == 10

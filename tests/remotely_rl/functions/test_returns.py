@@ -29,7 +29,7 @@ def slow_v_trace(
     value: Tensor,
     rho_bar: float,
     c_bar: float,
-    trace_decay: float,
+    gae_lambda: float,
 ) -> Tensor:
     """Equation 1 as it is written: a sum for every s, a product for every term."""
     steps, width = reward.shape
@@ -38,7 +38,7 @@ def slow_v_trace(
         for t in range(s, steps):
             weight = 1.0
             for i in range(s, t):
-                c = trace_decay * min(c_bar, math.exp(log_rho[i, b]))
+                c = gae_lambda * min(c_bar, math.exp(log_rho[i, b]))
                 weight *= float(discount[i, b]) * c
             rho = min(rho_bar, math.exp(log_rho[t, b]))
             delta = rho * (reward[t, b] + discount[t, b] * value[t + 1, b] - value[t, b])
@@ -47,7 +47,7 @@ def slow_v_trace(
 
 
 @pytest.mark.parametrize(
-    ("trace_decay", "ended_at", "advantage", "target"),
+    ("gae_lambda", "ended_at", "advantage", "target"),
     [
         (0.95, None, [3.3806075, 2.3165, 2.3], [3.8806075, 3.3165, 3.8]),
         (1.0, None, [3.578, 2.42, 2.3], [4.078, 3.42, 3.8]),
@@ -56,9 +56,9 @@ def slow_v_trace(
     ],
 )
 def test_gae_gives_the_numbers_worked_by_hand(
-    trace_decay: float, ended_at: int | None, advantage: list[float], target: list[float]
+    gae_lambda: float, ended_at: int | None, advantage: list[float], target: list[float]
 ) -> None:
-    out = returns.gae(column(REWARD), discount(ended_at), column(VALUE), trace_decay=trace_decay)
+    out = returns.gae(column(REWARD), discount(ended_at), column(VALUE), gae_lambda=gae_lambda)
     torch.testing.assert_close(out.advantage, column(advantage))
     torch.testing.assert_close(out.value, column(target))
 
@@ -98,9 +98,9 @@ def test_v_trace_gives_the_numbers_that_deepmind_and_parl_test_theirs_with() -> 
 
 
 @pytest.mark.parametrize("clips", [(1.0, 1.0), (3.7, 1.0), (2.0, 1.5), (math.inf, math.inf)])
-@pytest.mark.parametrize("trace_decay", [1.0, 0.7])
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.7])
 def test_v_trace_equals_the_sum_of_products_it_abbreviates(
-    clips: tuple[float, float], trace_decay: float
+    clips: tuple[float, float], gae_lambda: float
 ) -> None:
     torch.manual_seed(0)
     shape = (7, 3)
@@ -110,21 +110,21 @@ def test_v_trace_equals_the_sum_of_products_it_abbreviates(
     gamma = GAMMA * (torch.rand(shape, dtype=torch.float64) > 0.2)
     rho_bar, c_bar = clips
     out = returns.v_trace(
-        log_rho, reward, gamma, value, rho_bar=rho_bar, c_bar=c_bar, trace_decay=trace_decay
+        log_rho, reward, gamma, value, rho_bar=rho_bar, c_bar=c_bar, gae_lambda=gae_lambda
     )
-    want = slow_v_trace(log_rho, reward, gamma, value, rho_bar, c_bar, trace_decay)
+    want = slow_v_trace(log_rho, reward, gamma, value, rho_bar, c_bar, gae_lambda)
     torch.testing.assert_close(out.value, want)
 
 
-@pytest.mark.parametrize("trace_decay", [1.0, 0.95, 0.0])
-def test_on_its_own_policy_v_trace_is_gae(trace_decay: float) -> None:
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.95, 0.0])
+def test_on_its_own_policy_v_trace_is_gae(gae_lambda: float) -> None:
     torch.manual_seed(1)
     reward, value = torch.randn(9, 4), torch.randn(10, 4)
     gamma = GAMMA * (torch.rand(9, 4) > 0.2)
     valid = torch.rand(9, 4) > 0.2
     on_policy = torch.zeros(9, 4)
-    ours = returns.v_trace(on_policy, reward, gamma, value, valid=valid, trace_decay=trace_decay)
-    gae = returns.gae(reward, gamma, value, valid=valid, trace_decay=trace_decay)
+    ours = returns.v_trace(on_policy, reward, gamma, value, valid=valid, gae_lambda=gae_lambda)
+    gae = returns.gae(reward, gamma, value, valid=valid, gae_lambda=gae_lambda)
     torch.testing.assert_close(ours.value, gae.value)
     torch.testing.assert_close(ours.advantage[valid], gae.advantage[valid])
 
@@ -228,7 +228,7 @@ def test_gae_bootstraps_from_a_truncated_step_and_not_from_a_terminated_one() ->
 
 
 def test_gae_with_lambda_1_is_the_return_of_all_steps_to_the_end_of_the_piece() -> None:
-    out = returns.gae(column(REWARD), discount(), column(VALUE), trace_decay=1.0)
+    out = returns.gae(column(REWARD), discount(), column(VALUE), gae_lambda=1.0)
     by_hand = 1.0 + GAMMA * 0.0 + GAMMA**2 * 2.0 + GAMMA**3 * 2.0
     assert out.value[0].item() == pytest.approx(by_hand)
 

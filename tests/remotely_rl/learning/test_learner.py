@@ -22,7 +22,7 @@ from remotely_rl.networks import models
 from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
-    env=toys.Guess, envs_per_actor=4, trajectory_steps=6, random_start=0, decay_steps=1000,
+    env=toys.Guess, envs_per_actor=4, rollout_steps=6, random_start=0, anneal_steps=1000,
     scale_rate=False,
 )  # fmt: skip
 ACTIONS = Discrete(2)
@@ -155,7 +155,7 @@ def test_rows_that_are_no_experience_are_left_out_of_a_lesson() -> None:
 
 
 def test_advantages_are_scaled_by_what_is_experience_alone() -> None:
-    learns = learner(dataclasses.replace(CONFIG, standardise=True), toys.network(1))
+    learns = learner(dataclasses.replace(CONFIG, normalize_advantage=True), toys.network(1))
     lesson = lesson_of(learns, played(model=learns.model, env=toys.Counting))
     torch.testing.assert_close(lesson.rows.advantage.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
     deviation = lesson.rows.advantage.std(correction=0)
@@ -164,13 +164,13 @@ def test_advantages_are_scaled_by_what_is_experience_alone() -> None:
 
 @pytest.mark.parametrize("minibatches", [1, 2])
 @pytest.mark.parametrize("make", [lambda: toys.network(2), remembering], ids=["rows", "memory"])
-@pytest.mark.parametrize("standardise", [False, True], ids=["plain", "standardised"])
+@pytest.mark.parametrize("normalize_advantage", [False, True], ids=["plain", "standardised"])
 def test_what_an_autoreset_row_holds_never_changes_an_update(
-    make: Any, minibatches: int, standardise: bool
+    make: Any, minibatches: int, normalize_advantage: bool
 ) -> None:
     config = ppo.Config(
-        env=toys.Guess, envs_per_actor=4, trajectory_steps=7, minibatches=minibatches,
-        standardise=standardise, scale_values=standardise,
+        env=toys.Guess, envs_per_actor=4, rollout_steps=7, minibatches=minibatches,
+        normalize_advantage=normalize_advantage, normalize_values=normalize_advantage,
     )  # fmt: skip
     trajectory = played(config, make())
     reset = ~trajectory.valid
@@ -210,19 +210,19 @@ def test_by_default_rewards_are_clipped_in_atari_alone_and_values_scaled_where_t
 ) -> None:
     config = dataclasses.replace(CONFIG, env=env)
     assert config.clips_rewards_at == bound
-    assert config.scales_values == (bound == 0.0)
-    given = dataclasses.replace(config, reward_clip=2.0, scale_values=True)
-    assert (given.clips_rewards_at, given.scales_values) == (2.0, True)
+    assert config.normalizes_values == (bound == 0.0)
+    given = dataclasses.replace(config, reward_clip=2.0, normalize_values=True)
+    assert (given.clips_rewards_at, given.normalizes_values) == (2.0, True)
 
 
 def test_an_update_says_which_part_of_the_rewards_was_clipped() -> None:
     # Episodes of three steps give 10, 20 and 30; the row after is no experience.
     config = dataclasses.replace(CONFIG, env=toys.Counting, reward_clip=10.0)
     learns = learner(config, toys.network(1))
-    numbers = a2c.update(learns, played(config, toys.network(1), trajectory_steps=8), 0)
-    assert numbers["rewards_clipped"] == pytest.approx(2 / 3)
+    numbers = a2c.update(learns, played(config, toys.network(1), rollout_steps=8), 0)
+    assert numbers["train/rewards_clipped"] == pytest.approx(2 / 3)
     unclipped = learner(dataclasses.replace(config, reward_clip=0.0), toys.network(1))
-    assert "rewards_clipped" not in a2c.update(unclipped, played(config, toys.network(1)), 0)
+    assert "train/rewards_clipped" not in a2c.update(unclipped, played(config, toys.network(1)), 0)
 
 
 def test_only_a_terminated_step_has_no_discount() -> None:
@@ -268,8 +268,8 @@ def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
     chosen = probability.gather(-1, lesson.rows.action[:, None])[:, 0]
     total = (
         -(chosen.log() * lesson.rows.advantage).mean()
-        + config.value_weight * 0.5 * ((value - lesson.rows.target) ** 2).mean()
-        - config.entropy * -(probability * probability.log()).sum(-1).mean()
+        + config.value_coef * 0.5 * ((value - lesson.rows.target) ** 2).mean()
+        - config.entropy_coef * -(probability * probability.log()).sum(-1).mean()
     )
     gradients = torch.autograd.grad(total, list(by_hand.parameters()))
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
@@ -282,7 +282,7 @@ def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
     numbers = learns.learn(lesson, a2c.compute_losses)
     for ours, theirs in zip(learns.model.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
-    assert numbers["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+    assert numbers["train/grad_norm"] == pytest.approx(norm, rel=1e-4)
     assert learns.version == 6
 
 
@@ -294,9 +294,9 @@ def test_an_update_goes_over_its_lesson_as_often_as_it_is_told_in_as_many_parts(
         sizes.append(len(policy))
         return a2c.compute_losses(policy, *rest)
 
-    lesson = lesson_of(learns, played(trajectory_steps=5))
+    lesson = lesson_of(learns, played(rollout_steps=5))
     rows = len(lesson.obs)
-    learns.learn(lesson, compute_losses, passes=3, minibatches=2)
+    learns.learn(lesson, compute_losses, epochs=3, minibatches=2)
     assert len(sizes) == 6
     assert [sum(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True)] == [rows] * 3
     assert learns.version == 1  # one update, of six steps
@@ -310,8 +310,8 @@ def test_the_distance_moved_is_that_of_the_last_pass() -> None:
         return a2c.compute_losses(*given)._replace(kl=torch.tensor(next(kl)))
 
     lesson = lesson_of(learns, played())
-    numbers = learns.learn(lesson, compute_losses, passes=2, minibatches=3)
-    assert numbers["kl"] == 2.0
+    numbers = learns.learn(lesson, compute_losses, epochs=2, minibatches=3)
+    assert numbers["train/approx_kl"] == 2.0
 
 
 def test_observations_are_counted_in_once_and_never_between_acting_and_learning() -> None:
@@ -324,7 +324,7 @@ def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
 
     sizes = []
     for _ in range(3):
-        lesson = lesson_of(learns, played(trajectory_steps=8))
+        lesson = lesson_of(learns, played(rollout_steps=8))
         sizes.append(len(range(0, len(lesson.obs), 7)))
         learns.learn(lesson, compute_losses)
     one, two, three = itertools.accumulate(sizes)
@@ -372,7 +372,7 @@ def test_an_error_of_the_gpu_loses_the_learner_too() -> None:
 
 
 def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
-    config = ppo.Config(env=toys.Guess, envs_per_actor=4, trajectory_steps=6, scale_values=True)
+    config = ppo.Config(env=toys.Guess, envs_per_actor=4, rollout_steps=6, normalize_values=True)
     learns = learner(config)
     ppo.update(learns, played(config), 0)
     again = learner(config, toys.network(seed=3))
@@ -446,10 +446,10 @@ def test_rate_and_entropy_go_to_their_ends_and_stay_there() -> None:
     for steps in (0, 500, 1000, 9000):
         learns.follow(steps)
         rates.append(learns.rate)
-        weights.append(learns.entropy_weight)
+        weights.append(learns.entropy_coef)
     low, high = 1e-4, CONFIG.learning_rate
     assert rates == pytest.approx([high, (low + high) / 2, low, low])
-    low, high = CONFIG.entropy_end, CONFIG.entropy
+    low, high = CONFIG.entropy_coef_end, CONFIG.entropy_coef
     assert weights == pytest.approx([high, (low + high) / 2, low, low])
 
 
@@ -460,10 +460,10 @@ def test_rate_and_entropy_go_to_their_ends_and_stay_there() -> None:
 def test_a_schedule_never_goes_up_unless_that_is_asked_for(
     given: dict[str, Any], end: float
 ) -> None:
-    assert a2c.Config(decay_steps=100, **given).learning_rate_at(100) == pytest.approx(end)
+    assert a2c.Config(anneal_steps=100, **given).learning_rate_at(100) == pytest.approx(end)
 
 
-STEERED = ppo.Config(learning_rate=3e-4, learning_rate_end=1e-4, kl_target=0.01)
+STEERED = ppo.Config(learning_rate=3e-4, learning_rate_end=1e-4, target_kl=0.01)
 
 
 @pytest.mark.parametrize(
@@ -485,19 +485,19 @@ def test_the_steered_rate_has_bounds() -> None:
 
 
 def test_a_steered_rate_follows_no_schedule_and_holds_from_the_next_update_on() -> None:
-    learns = learner(ppo.Config(kl_target=1000.0))  # nothing moves so far
+    learns = learner(ppo.Config(target_kl=1000.0))  # nothing moves so far
     first = ppo.update(learns, played(), 500)
     second = ppo.update(learns, played(), 500)
-    assert first["learning_rate"] == 1e-3
-    assert second["learning_rate"] == pytest.approx(1e-3 * 1.5)
-    assert learns.optimizer.param_groups[0]["lr"] == second["learning_rate"]
+    assert first["train/learning_rate"] == 1e-3
+    assert second["train/learning_rate"] == pytest.approx(1e-3 * 1.5)
+    assert learns.optimizer.param_groups[0]["lr"] == second["train/learning_rate"]
 
 
 def test_a_steered_rate_is_resumed_unless_another_is_given() -> None:
-    learns = learner(ppo.Config(kl_target=1000.0))
+    learns = learner(ppo.Config(target_kl=1000.0))
     ppo.update(learns, played(), 0)
     for given, goes_on_at in ((1e-3, 1.5e-3), (1e-5, 1e-5)):
-        again = learner(ppo.Config(kl_target=1000.0, learning_rate=given))
+        again = learner(ppo.Config(target_kl=1000.0, learning_rate=given))
         again.load(learns.state())
         assert again.rate == pytest.approx(goes_on_at)
 
@@ -507,14 +507,14 @@ def test_a_steered_rate_is_resumed_unless_another_is_given() -> None:
     [
         ("a2c", {}),
         ("a3c", {}),
-        ("ppo", {"passes": 1, "minibatches": 1}),
-        ("impala", {"passes": 1, "minibatches": 1}),
-        ("ga3c", {"passes": 1, "minibatches": 1}),
+        ("ppo", {"epochs": 1, "minibatches": 1}),
+        ("impala", {"epochs": 1, "minibatches": 1}),
+        ("ga3c", {"epochs": 1, "minibatches": 1}),
     ],
 )
 def test_no_rate_is_steered_where_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
-    with pytest.raises(TrainingError, match="kl_target must be 0"):
-        algorithms.named(name).Config(kl_target=0.01, **given)
+    with pytest.raises(TrainingError, match="target_kl must be 0"):
+        algorithms.named(name).Config(target_kl=0.01, **given)
 
 
 @pytest.mark.parametrize("template", [ppo, ga3c])
@@ -532,7 +532,7 @@ def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
 def test_decoupled_the_bound_is_around_the_policy_before_the_update_and_rho_weighs_advantages() -> (
     None
 ):
-    config = ppo.Config(env=toys.Guess, envs_per_actor=4, standardise=False)
+    config = ppo.Config(env=toys.Guess, envs_per_actor=4, normalize_advantage=False)
     learns = learner(config, toys.network(seed=9))
     trajectory = played(config)
     fresh = learns.on_policy(trajectory, decoupled=True)
@@ -546,7 +546,7 @@ def test_decoupled_the_bound_is_around_the_policy_before_the_update_and_rho_weig
 
 
 def test_scaled_values_are_learnt_in_their_own_units_and_used_in_those_of_rewards() -> None:
-    config = dataclasses.replace(CONFIG, scale_values=True, reward_clip=0.0)
+    config = dataclasses.replace(CONFIG, normalize_values=True, reward_clip=0.0)
     learns = learner(config, toys.network(1))
     trajectory = played(config, toys.network(1), env=toys.Counting)
     lesson = lesson_of(learns, trajectory)

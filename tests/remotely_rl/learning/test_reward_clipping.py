@@ -24,12 +24,12 @@ def test_the_share_is_of_the_rewards_that_are_experience() -> None:
 
 def test_it_is_news_once_and_told_again_in_all() -> None:
     clipped = reward_clipping.Clipped(1.0)
-    clipped.count({"rewards_clipped": 0.0})
+    clipped.count({"train/rewards_clipped": 0.0})
     assert (clipped.news(), clipped.in_all()) == ("", "")
-    clipped.count({"rewards_clipped": 0.02})
+    clipped.count({"train/rewards_clipped": 0.02})
     assert clipped.news().startswith("1 % of rewards were clipped to 1 for the learner")
-    clipped.count({"rewards_clipped": 0.07})
-    clipped.count({"entropy": 1.0})  # an update that took no rewards, as of a later pass
+    clipped.count({"train/rewards_clipped": 0.07})
+    clipped.count({"entropy_coef": 1.0})  # an update that took no rewards, as of a later pass
     assert clipped.news() == ""
     assert clipped.in_all().startswith("3 % of rewards were clipped")
 
@@ -41,13 +41,13 @@ def test_a_run_tells_which_part_of_the_rewards_it_clips(
     template: Any, bound: float, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = template.Config(
-        env=toys.Counting, actors=1, envs_per_actor=4, trajectory_steps=8, random_start=0,
-        steps=200, reward_clip=bound, interval_s=1e6, checkpoint_s=1e6,
+        env=toys.Counting, actors=1, envs_per_actor=4, rollout_steps=8, random_start=0,
+        total_steps=200, reward_clip=bound, log_interval_s=1e6, checkpoint_interval_s=1e6,
     )  # fmt: skip
 
     template.train(config, run=tmp_path / "run")
 
     (row,) = metrics.read(tmp_path / "run" / "metrics.csv")
-    assert row["rewards_clipped"] == pytest.approx(share, abs=0.02)
+    assert row["train/rewards_clipped"] == pytest.approx(share, abs=0.02)
     told = " % of rewards were clipped to 10 for the learner" in capsys.readouterr().out
     assert told == (share > 0)

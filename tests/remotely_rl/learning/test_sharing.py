@@ -26,8 +26,8 @@ from remotely_rl.sync.rule import Accepted
 from tests.remotely_rl import toys
 
 CONFIG = a3c.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=6, random_start=0,
-    max_grad_norm=0.0, entropy=0.02, entropy_end=0.02, optimizer="sgd",
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
+    max_grad_norm=0.0, entropy_coef=0.02, entropy_coef_end=0.02, optimizer="sgd",
 )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_a_worker_acts_by_the_parameters_that_it_is_given() -> None:
 
 
 def test_with_passes_and_minibatches_a_segment_is_played_once_and_gone_through_in_parts() -> None:
-    works = work(dataclasses.replace(CONFIG, passes=2, minibatches=3, clip=0.2))
+    works = work(dataclasses.replace(CONFIG, epochs=2, minibatches=3, clip_range=0.2))
     start = works.flat.vector.clone()
 
     steps = []
@@ -115,16 +115,18 @@ def test_a_report_tells_what_was_played_since_the_one_before() -> None:
 
     assert report.steps > 0
     assert report.seconds.keys() >= {"environment", "inference", "learning"}
-    assert report.numbers.keys() == {"loss_policy", "loss_value", "entropy"}
+    assert report.numbers.keys() == {"train/policy_loss", "train/value_loss", "train/entropy"}
     assert works.report() == sharing.Report(None, 0, [], {}, {})
 
 
 def test_entropy_s_weight_follows_the_steps_of_all() -> None:
-    works = work(dataclasses.replace(CONFIG, entropy=1.0, entropy_end=0.0, decay_steps=100))
+    works = work(
+        dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0, anneal_steps=100)
+    )
 
     works.gradient(works.flat.vector.clone(), sharing.Told(75, statistics(0.0)))
 
-    assert works.learner.entropy_weight == pytest.approx(0.25)
+    assert works.learner.entropy_coef == pytest.approx(0.25)
 
 
 def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
@@ -144,7 +146,7 @@ def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
 
 def test_the_rate_follows_the_steps_of_all() -> None:
     config = dataclasses.replace(
-        CONFIG, learning_rate=1.0, learning_rate_end=0.0, decay_steps=100, max_grad_norm=0.0
+        CONFIG, learning_rate=1.0, learning_rate_end=0.0, anneal_steps=100, max_grad_norm=0.0
     )
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
@@ -160,7 +162,7 @@ def test_the_rate_follows_the_steps_of_all() -> None:
     [
         ({"optimizer": "adm"}, "optimizer must be rmsprop, adam, sgd, not 'adm', did you mean"),
         ({"sync": "semiasync"}, "no rule is called 'semiasync', did you mean 'semi_async'"),
-        ({"kl_target": 0.01}, "kl_target must be 0"),
+        ({"target_kl": 0.01}, "target_kl must be 0"),
     ],
 )
 def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message: str) -> None:
@@ -185,7 +187,7 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
     word: str, moved: float | None
 ) -> None:
     config = dataclasses.replace(
-        CONFIG, sync=word, actors=1, learning_rate=1.0, learning_rate_end=0.0, decay_steps=100
+        CONFIG, sync=word, actors=1, learning_rate=1.0, learning_rate_end=0.0, anneal_steps=100
     )
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
@@ -199,7 +201,7 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
 
 
 def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins() -> None:
-    works = work(dataclasses.replace(CONFIG, passes=2, clip=0.2))
+    works = work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
     means = []
     for told in (1.0, 2.0, 3.0):
         works.gradient(works.flat.vector.clone(), sharing.Told(0, statistics(told)))
@@ -209,7 +211,7 @@ def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins
 
 
 def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() -> None:
-    works = work(dataclasses.replace(CONFIG, scale_values=True))
+    works = work(dataclasses.replace(CONFIG, normalize_values=True))
     told = sharing.Told(0, statistics(0.0), scale=(5.0, 4.0, 1e6))  # values of 5, give or take 2
 
     works.gradient(works.flat.vector.clone(), told)
@@ -225,7 +227,7 @@ def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() 
 
 
 def test_workers_whose_values_have_no_scale_report_none() -> None:
-    works = work(dataclasses.replace(CONFIG, scale_values=False))
+    works = work(dataclasses.replace(CONFIG, normalize_values=False))
     works.gradient(works.flat.vector.clone(), None)
     assert works.report().values is None
 
@@ -289,12 +291,12 @@ def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_or
 @pytest.mark.parametrize("template", [a3c, n_step_q])
 def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: Path) -> None:
     config = template.Config(
-        env=toys.Counting, actors=2, envs_per_actor=4, trajectory_steps=6, random_start=0,
-        steps=400, interval_s=1e6, checkpoint_s=1e6,
+        env=toys.Counting, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
+        total_steps=400, log_interval_s=1e6, checkpoint_interval_s=1e6,
     )  # fmt: skip
     counts = []
     for steps, where in ((400, {"run": tmp_path / "run"}), (800, {"resume": tmp_path / "run"})):
-        template.train(dataclasses.replace(config, steps=steps), **where)
+        template.train(dataclasses.replace(config, total_steps=steps), **where)
         saved = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["learner"]["model"]
         counts.append(float(saved["normaliser.count"]))
 
@@ -319,7 +321,7 @@ class WithDropout(nn.Module):
 
 @pytest.mark.parametrize("template", [a3c, n_step_q])
 def test_dropout_is_off_where_a_worker_plays_and_on_where_it_learns(template: Any) -> None:
-    config = template.Config(env=toys.Guess, envs_per_actor=4, trajectory_steps=6)
+    config = template.Config(env=toys.Guess, envs_per_actor=4, rollout_steps=6)
     works = template.make_work(config, WithDropout(), 5)
     for _ in range(2):
         works.gradient(works.flat.vector.clone(), None)

@@ -16,7 +16,7 @@ def asked_of_openmp(script: str, policy: str | None = None) -> list[str]:
     if policy is not None:
         environment[threads.POLICY] = policy
     show = (
-        "import os, remotely_rl.threads as t;"
+        "import os, remotely_rl.learning.threads as t;"
         " print(os.environ[t.POLICY], os.environ.get(t.SPINS), t.spins)"
     )
     done = subprocess.run(

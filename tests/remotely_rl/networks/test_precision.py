@@ -17,7 +17,7 @@ from remotely_rl.networks import models, precision
 from tests.remotely_rl import toys
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-CONFIG = Common(env=toys.Guess, envs_per_actor=4, trajectory_steps=6, precision="bfloat16")
+CONFIG = Common(env=toys.Guess, envs_per_actor=4, rollout_steps=6, precision="bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,11 @@ def run(
     writer = metrics.Writer(folder)
     for minutes, score in returns:
         row = dict.fromkeys(metrics.COLUMNS, math.nan)
-        row |= {"seconds": 60 * minutes, "env_steps": 1000 * minutes, "return_mean": score}
+        row |= {
+            "time/seconds": 60 * minutes,
+            "time/env_steps": 1000 * minutes,
+            "rollout/return_mean": score,
+        }
         writer.write(row)
     writer.close()
     return folder
@@ -111,7 +115,13 @@ def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
     tmp_path: Path, drawn: list[Figure]
 ) -> None:
     runs = [
-        run(tmp_path / f"{gamma}-{seed}", [(0, 0.0), (1, 1.0)], gamma=gamma, seed=seed, clip=0.2)
+        run(
+            tmp_path / f"{gamma}-{seed}",
+            [(0, 0.0), (1, 1.0)],
+            gamma=gamma,
+            seed=seed,
+            clip_range=0.2,
+        )
         for gamma in (0.9, 0.99)
         for seed in (1, 2)
     ]

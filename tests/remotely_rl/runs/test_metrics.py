@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from remotely_rl.environments.environments import Episode
-from remotely_rl.runs import curve, metrics
+from remotely_rl.runs import curve, earlier_names, metrics
 from remotely_rl.runs.metrics import COLUMNS, Tally, Writer
 
 PROMISED = """
-seconds env_steps updates steps_per_second episodes return_mean return_max
-episode_length_mean loss_policy loss_value entropy staleness_mean staleness_max
+time/seconds time/env_steps time/updates time/steps_per_second
+rollout/episodes rollout/return_mean rollout/return_max rollout/episode_length_mean
+train/policy_loss train/value_loss train/entropy train/staleness_mean train/staleness_max
 """
 
 
@@ -21,8 +22,8 @@ def busy_tally() -> Tally:
     tally.sampled(320, [Episode(-21.0, 800)], {"environment": 2.0, "inference": 1.0, "idle": 0.0})
     tally.sampled(320, [Episode(-19.0, 1000)], {"environment": 1.0, "inference": 0.5})
     tally.spent("waiting", 0.5)
-    tally.learnt({"loss_policy": 1.0, "entropy": 0.5}, staleness=[1, 3])
-    tally.learnt({"loss_policy": 2.0, "entropy": 1.5}, staleness=[0])
+    tally.learnt({"train/policy_loss": 1.0, "train/entropy": 0.5}, staleness=[1, 3])
+    tally.learnt({"train/policy_loss": 2.0, "train/entropy": 1.5}, staleness=[0])
     return tally
 
 
@@ -32,27 +33,35 @@ def test_the_columns_begin_as_promised() -> None:
 
 def test_a_row_tells_what_happened_in_its_interval() -> None:
     row = busy_tally().close(seconds=4.0)
-    assert row["env_steps"] == 640
-    assert row["steps_per_second"] == 160
-    assert row["updates"] == 2
-    assert (row["episodes"], row["return_mean"], row["return_max"]) == (2, -20, -19)
-    assert row["episode_length_mean"] == 900
-    assert (row["loss_policy"], row["entropy"]) == (1.5, 1.0)
-    assert (row["staleness_min"], row["staleness_max"]) == (0, 3)
-    assert row["staleness_mean"] == pytest.approx(4 / 3)
-    assert (row["environment_s"], row["inference_s"], row["waiting_s"]) == (3.0, 1.5, 0.5)
+    assert row["time/env_steps"] == 640
+    assert row["time/steps_per_second"] == 160
+    assert row["time/updates"] == 2
+    assert (row["rollout/episodes"], row["rollout/return_mean"], row["rollout/return_max"]) == (
+        2,
+        -20,
+        -19,
+    )
+    assert row["rollout/episode_length_mean"] == 900
+    assert (row["train/policy_loss"], row["train/entropy"]) == (1.5, 1.0)
+    assert (row["train/staleness_min"], row["train/staleness_max"]) == (0, 3)
+    assert row["train/staleness_mean"] == pytest.approx(4 / 3)
+    assert (row["time/environment_s"], row["time/inference_s"], row["time/waiting_s"]) == (
+        3.0,
+        1.5,
+        0.5,
+    )
 
 
 def test_the_next_interval_starts_from_nothing_but_the_mean_return_looks_back() -> None:
     tally = busy_tally()
     tally.close(seconds=4.0)
     row = tally.close(seconds=6.0)
-    assert row["steps_per_second"] == 0
-    assert row["environment_s"] == 0
-    assert math.isnan(row["entropy"])
-    assert math.isnan(row["return_interval"])
-    assert row["return_mean"] == -20
-    assert row["env_steps"] == 640
+    assert row["time/steps_per_second"] == 0
+    assert row["time/environment_s"] == 0
+    assert math.isnan(row["train/entropy"])
+    assert math.isnan(row["rollout/return_interval"])
+    assert row["rollout/return_mean"] == -20
+    assert row["time/env_steps"] == 640
 
 
 def test_the_mean_return_is_of_the_last_hundred_games() -> None:
@@ -67,8 +76,8 @@ def test_rows_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
     with (tmp_path / "metrics.csv").open(newline="") as file:
         (cells,) = csv.DictReader(file)
     assert tuple(cells) == COLUMNS
-    assert cells["env_steps"] == "640"
-    assert cells["loss_value"] == ""  # nothing to tell
+    assert cells["time/env_steps"] == "640"
+    assert cells["train/value_loss"] == ""  # nothing to tell
     assert list((tmp_path / "tensorboard").glob("events*"))
     writer.close()
 
@@ -80,7 +89,7 @@ def test_a_resumed_run_drops_the_rows_that_its_checkpoint_does_not_know(tmp_path
         writer.write(tally.close(seconds))
     writer.close()
     Writer(tmp_path, resumed_at_s=10.0).close()
-    assert [row["seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
+    assert [row["time/seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
 
 
 def test_a_line_cut_short_by_a_crash_is_not_a_row(tmp_path: Path) -> None:
@@ -127,4 +136,22 @@ def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_non
         writer.write(busy_tally().close(5.0))
     writer.write(busy_tally().close(10.0))
     writer.close()
-    assert [row["seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
+    assert [row["time/seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
+
+
+def test_rows_of_an_earlier_version_are_read_by_the_names_of_today(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("seconds,env_steps,return_mean,loss_policy,kl\n5,640,-20,0.5,0.01\n")
+    assert metrics.read(file) == [
+        {
+            "time/seconds": 5.0,
+            "time/env_steps": 640.0,
+            "rollout/return_mean": -20.0,
+            "train/policy_loss": 0.5,
+            "train/approx_kl": 0.01,
+        }
+    ]
+
+
+def test_every_earlier_column_has_a_name_of_today() -> None:
+    assert set(earlier_names.COLUMNS.values()) == set(COLUMNS)

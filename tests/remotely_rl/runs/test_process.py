@@ -19,8 +19,8 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = ppo.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, trajectory_steps=8, steps=60, learner_threads=2,
-    device="cpu", interval_s=1e6, checkpoint_s=1e6,
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, total_steps=60, learner_threads=2,
+    device="cpu", log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ def row(seconds: float = 4.0) -> Row:
     tally.sampled(640, [Episode(-21.0, 800), Episode(-19.0, 1000)], {"environment": 3.0})
     tally.spent("inference", 1.5)
     tally.spent("waiting", 0.5)
-    tally.learnt({"loss_policy": 1.0, "entropy": 0.5}, staleness=[1, 3])
-    tally.learnt({"loss_policy": 2.0, "entropy": 1.5}, staleness=[0])
+    tally.learnt({"train/policy_loss": 1.0, "train/entropy": 0.5}, staleness=[1, 3])
+    tally.learnt({"train/policy_loss": 2.0, "train/entropy": 1.5}, staleness=[0])
     return tally.close(seconds)
 
 
@@ -44,11 +44,11 @@ def test_before_the_first_game_there_are_dashes() -> None:
 @pytest.mark.parametrize(
     ("limits", "seconds"),
     [
-        ({"steps": 1600}, 6.0),  # 960 more at 160 a second
+        ({"total_steps": 1600}, 6.0),  # 960 more at 160 a second
         ({"minutes": 0.1}, 2.0),
-        ({"steps": 1600, "minutes": 0.1}, 2.0),  # what comes first
-        ({"steps": 800, "minutes": 0.1}, 1.0),
-        ({"steps": 10}, 0.0),
+        ({"total_steps": 1600, "minutes": 0.1}, 2.0),  # what comes first
+        ({"total_steps": 800, "minutes": 0.1}, 1.0),
+        ({"total_steps": 10}, 0.0),
         ({"minutes": 0.01}, 0.0),
     ],
 )
@@ -60,12 +60,12 @@ def test_the_time_that_is_left_is_that_of_the_limit_which_comes_first(
 
 def test_nobody_knows_how_long_it_takes_without_a_limit_or_without_speed() -> None:
     assert math.isnan(progress.left(row(), NO_LIMITS))
-    assert math.isnan(progress.left(Tally().close(5.0), Common(steps=100)))
-    assert progress.left(Tally().close(5.0), Common(steps=100, minutes=1.0)) == 55.0
+    assert math.isnan(progress.left(Tally().close(5.0), Common(total_steps=100)))
+    assert progress.left(Tally().close(5.0), Common(total_steps=100, minutes=1.0)) == 55.0
 
 
 def test_the_time_that_is_left_is_shown() -> None:
-    assert progress.line(row(), Common(steps=640 + 160 * 3723)).endswith("left 1:02:03")
+    assert progress.line(row(), Common(total_steps=640 + 160 * 3723)).endswith("left 1:02:03")
 
 
 def test_elsewhere_than_on_a_terminal_each_row_is_a_line() -> None:

@@ -21,16 +21,16 @@ from remotely_rl.config import Common
 from remotely_rl.environments.environments import Environments, Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.networks import models
-from remotely_rl.runs import checkpoint, making, metrics, training
+from remotely_rl.runs import checkpoint, earlier_names, making, metrics, training
 from remotely_rl.runs.run_folder import RunFolder, create
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
-CONFIG = Common(env="CartPole-v1", interval_s=5.0, checkpoint_s=30.0)
+CONFIG = Common(env="CartPole-v1", log_interval_s=5.0, checkpoint_interval_s=30.0)
 TRAINED = a2c.Config(
-    env=toys.Guess, actors=1, envs_per_actor=4, trajectory_steps=8, random_start=0, steps=100,
-    learner_threads=1, interval_s=1e6, checkpoint_s=1e6,
+    env=toys.Guess, actors=1, envs_per_actor=4, rollout_steps=8, random_start=0, total_steps=100,
+    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def resumed(folder: RunFolder, clock: Clock | None = None) -> training.Session:
 
 
 def test_a_session_stops_when_the_steps_are_done(tmp_path: Path) -> None:
-    with session(tmp_path, Common(env="CartPole-v1", steps=100)) as run:
+    with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
         run.tally.sampled(99, [], {})
         assert not run.over()
         run.tally.sampled(1, [], {})
@@ -119,7 +119,7 @@ def test_a_session_stops_at_its_target_but_not_for_a_lucky_few_games(tmp_path: P
 
 
 def test_what_ended_a_session_first_is_what_it_says(tmp_path: Path) -> None:
-    with session(tmp_path, Common(env="CartPole-v1", steps=100)) as run:
+    with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
         run.tally.sampled(100, [], {})
         assert run.over()
         signal.raise_signal(signal.SIGINT)
@@ -166,7 +166,7 @@ def test_rows_and_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> N
         clock.now += 1
         run.tick()
         rows = metrics.read(run.folder.metrics)
-        assert [row["seconds"] for row in rows] == [5, 10, 15, 20, 25, 30]
+        assert [row["time/seconds"] for row in rows] == [5, 10, 15, 20, 25, 30]
         assert run.folder.checkpoint.exists()
 
 
@@ -223,9 +223,11 @@ def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
 
     sick.__qualname__ = toys.Guess.__qualname__
     with pytest.raises(LearnerLost, match="look for rewards or observations"):
-        a2c.train(dataclasses.replace(TRAINED, env=sick, envs_per_actor=5, steps=200), resume=run)
+        a2c.train(
+            dataclasses.replace(TRAINED, env=sick, envs_per_actor=5, total_steps=200), resume=run
+        )
     assert (run / "checkpoint.pt").read_bytes() == before
-    result = a2c.train(dataclasses.replace(TRAINED, steps=200), resume=run)
+    result = a2c.train(dataclasses.replace(TRAINED, total_steps=200), resume=run)
     assert result.env_steps >= 200
 
 
@@ -442,7 +444,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
         clock.now += 7
         assert run.seconds() == saved["counters"]["seconds"] + 7
         run.tick()
-    assert [row["env_steps"] for row in metrics.read(folder.metrics)][-2:] == [500, 500]
+    assert [row["time/env_steps"] for row in metrics.read(folder.metrics)][-2:] == [500, 500]
 
 
 def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path) -> None:
@@ -455,16 +457,16 @@ def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("change", [{"trajectory_steps": 4}, {"envs_per_actor": 8}], ids=str)
+@pytest.mark.parametrize("change", [{"rollout_steps": 4}, {"envs_per_actor": 8}], ids=str)
 def test_a_resumed_run_is_as_long_and_as_wide_as_it_is_told_by_then(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     first = a2c.train(TRAINED, run=tmp_path / "run")
-    config = dataclasses.replace(TRAINED, steps=200, **change)
+    config = dataclasses.replace(TRAINED, total_steps=200, **change)
     result = a2c.train(config, resume=tmp_path / "run")
     steps, updates = result.env_steps - first.env_steps, result.updates - first.updates
     # Every other row of Guess resets.
-    assert steps == updates * config.trajectory_steps * config.envs_per_actor / 2
+    assert steps == updates * config.rollout_steps * config.envs_per_actor / 2
 
 
 @pytest.mark.usefixtures("local")
@@ -477,10 +479,24 @@ def test_a_run_without_a_config_is_resumed_by_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local")
+def test_a_run_of_an_earlier_version_is_resumed_by_the_names_of_today(tmp_path: Path) -> None:
+    config = dataclasses.replace(TRAINED, env="CartPole-v1", gae_lambda=0.5)
+    a2c.train(config, run=tmp_path / "run")
+    file = RunFolder(tmp_path / "run").config
+    text = file.read_text()
+    for name, today in earlier_names.FIELDS.items():
+        text = text.replace(f'"{today}"', f'"{name}"')
+    assert '"trace_decay": 0.5' in text
+    file.write_text(text)
+    with training.begin("a2c", a2c.Config, None, resume=tmp_path / "run") as session:
+        assert session.learner.config == config
+
+
+@pytest.mark.usefixtures("local")
 def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path) -> None:
     run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
     a2c.train(config, run=run)
-    a2c.train(dataclasses.replace(config, steps=200, gamma=0.9), resume=run)
+    a2c.train(dataclasses.replace(config, total_steps=200, gamma=0.9), resume=run)
     assert training.config_of(a2c.Config, "a2c", run).gamma == 0.9
     result = a2c.train(resume=run)
     assert result.ended == "200 steps are done"
@@ -516,7 +532,7 @@ def test_why_new_games_begin_after_a_resume_is_told(
 ) -> None:
     a2c.train(dataclasses.replace(TRAINED, **first), run=tmp_path / "run")
     capsys.readouterr()
-    a2c.train(dataclasses.replace(TRAINED, steps=200, **then), resume=tmp_path / "run")
+    a2c.train(dataclasses.replace(TRAINED, total_steps=200, **then), resume=tmp_path / "run")
     told = capsys.readouterr().out
     assert said in told
     assert ("new games begin" in told) == bool(said)
@@ -573,7 +589,7 @@ def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path:
         a2c.train(dataclasses.replace(TRAINED, lstm=4), resume=run)
     said = r"another model: it holds \[64, 2\] as 'policy_body.0.weight', .* has \[8, 2\]"
     with pytest.raises(TrainingError, match=said):
-        a2c.train(dataclasses.replace(TRAINED, steps=200), Narrow, resume=run)
+        a2c.train(dataclasses.replace(TRAINED, total_steps=200), Narrow, resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
 
 

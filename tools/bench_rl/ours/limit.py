@@ -88,7 +88,7 @@ def training(size: int) -> Step:
         begun=log_prob,
     )
     lesson = Lesson(images(ROWS, size), rows)
-    return lambda: learner.learn(lesson, a2c.compute_losses, passes=1, minibatches=MINIBATCHES)
+    return lambda: learner.learn(lesson, a2c.compute_losses, epochs=1, minibatches=MINIBATCHES)
 
 
 def images(count: int, size: int) -> torch.Tensor:

@@ -16,11 +16,11 @@ TOO_LONG_MIN = 3.5
 
 # What differs from an algorithm's own defaults.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "a2c": {"actors": cores(), "trajectory_steps": 16},
-    "ppo": {"actors": cores(), "passes": 1, "minibatches": 4},
-    "impala": {"actors": cores(), "passes": 1, "minibatches": 1},
-    "appo": {"actors": cores(), "passes": 1, "v_trace": False},
-    "ga3c": {"actors": 2 * cores(), "passes": 1, "minibatches": 1},
+    "a2c": {"actors": cores(), "rollout_steps": 16},
+    "ppo": {"actors": cores(), "epochs": 1, "minibatches": 4},
+    "impala": {"actors": cores(), "epochs": 1, "minibatches": 1},
+    "appo": {"actors": cores(), "epochs": 1, "v_trace": False},
+    "ga3c": {"actors": 2 * cores(), "epochs": 1, "minibatches": 1},
 }
 
 
@@ -46,7 +46,7 @@ def main() -> None:
         env=GAME,
         image_size=turn.size,
         device="cpu",
-        interval_s=pace.ROWS_EVERY_S,
+        log_interval_s=pace.ROWS_EVERY_S,
         minutes=TOO_LONG_MIN,
         **SETTINGS[what],
     )

@@ -1,0 +1,59 @@
+"""Names that run folders of earlier versions use, and what they are called now.
+
+A folder of before is read, plotted, evaluated and resumed: whatever reads its files renames
+what it finds by these tables.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+FIELDS = {  # of config.json
+    "trajectory_steps": "rollout_steps",
+    "steps": "total_steps",
+    "trace_decay": "gae_lambda",
+    "standardise": "normalize_advantage",
+    "scale_values": "normalize_values",
+    "kl_target": "target_kl",
+    "entropy": "entropy_coef",
+    "entropy_end": "entropy_coef_end",
+    "decay_steps": "anneal_steps",
+    "value_weight": "value_coef",
+    "passes": "epochs",
+    "clip": "clip_range",
+    "interval_s": "log_interval_s",
+    "checkpoint_s": "checkpoint_interval_s",
+}
+
+COLUMNS = {  # of metrics.csv
+    "seconds": "time/seconds",
+    "env_steps": "time/env_steps",
+    "updates": "time/updates",
+    "steps_per_second": "time/steps_per_second",
+    "episodes": "rollout/episodes",
+    "return_mean": "rollout/return_mean",
+    "return_max": "rollout/return_max",
+    "episode_length_mean": "rollout/episode_length_mean",
+    "loss_policy": "train/policy_loss",
+    "loss_value": "train/value_loss",
+    "entropy": "train/entropy",
+    "staleness_mean": "train/staleness_mean",
+    "staleness_max": "train/staleness_max",
+    "environment_s": "time/environment_s",
+    "inference_s": "time/inference_s",
+    "learning_s": "time/learning_s",
+    "waiting_s": "time/waiting_s",
+    "idle_s": "time/idle_s",
+    "staleness_min": "train/staleness_min",
+    "return_interval": "rollout/return_interval",
+    "learning_rate": "train/learning_rate",
+    "kl": "train/approx_kl",
+    "gradient_norm": "train/grad_norm",
+    "rewards_clipped": "train/rewards_clipped",
+}
+
+
+def renamed(named: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
+    """Return the same values under the names of today."""
+    return {names.get(name, name): value for name, value in named.items()}
