@@ -5,6 +5,7 @@
     python -m tools.sync gates          on a core
     python -m tools.sync scale          semi-async beside its neighbours, to 1,000 clients
     python -m tools.sync race           rules on a live cluster, with stragglers: CartPole, Pong
+    python -m tools.sync penalties      the same for rules by which older gradients count for less
     python -m tools.sync overhead       what the server costs beyond the gradients
 
 Each prints a table in Markdown; `--write` puts it into docs/sync.md, and CSV and PNG into docs/img.

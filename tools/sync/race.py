@@ -1,5 +1,8 @@
 """Rules on a live cluster: the way to CartPole's 475 and Pong's 15, with workers of uneven speed.
 
+There are two races.  `race` asks what waiting costs: synchronous, semi-asynchronous, asynchronous.
+`penalties` asks whether older gradients should count for less: asynchronous, SASGD, FASGD.
+
 A straggler sleeps after each gradient for so many times as long as it took.  That is not the
 same as a slow machine on a busy one with two cores, where sleeping leaves the cores to others:
 with stragglers there is less work done in all, but the same by each of the others or more.
@@ -16,6 +19,7 @@ import dataclasses
 import functools
 import statistics
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -32,7 +36,18 @@ from remotely_rl.runs.making import make_learner
 from tools import tables
 from tools.bench.benchmark import ROOT
 
-FILE = ROOT / "docs" / "race.jsonl"
+
+class Race(NamedTuple):
+    """Which rules run against each other, and where their finishes are kept."""
+
+    file: Path
+    rules: tuple[str, ...]  # by the part of the word before its settings
+
+
+RACES = {
+    "race": Race(ROOT / "docs" / "race.jsonl", ("synchronous", "semi_async", "asynchronous")),
+    "penalties": Race(ROOT / "docs" / "penalties.jsonl", ("asynchronous", "sasgd", "fasgd")),
+}
 
 
 class Task(NamedTuple):
@@ -100,7 +115,7 @@ class Course(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """How a run ended: a line of docs/race.jsonl."""
+    """How a run ended: a line of the race's file."""
 
     course: str
     word: str
