@@ -46,7 +46,7 @@ import zmq
 from remotely.actor import exiting, log_sender
 from remotely.actor.call_threads import CallThreads
 from remotely.actor.delegation import Delegation
-from remotely.actor.servant import Reply, Servant, raised
+from remotely.actor.servant import RoutedReply, Servant, raised
 from remotely.actor.worker_line import WorkerLine
 from remotely.api import connection
 from remotely.errors import NotAllowed, WireError
@@ -56,7 +56,7 @@ from remotely.protocol.wire import Kind, Message
 from remotely.reporting.throttled_log import Complaints
 from remotely.testing import faults
 from remotely.transport import sockets
-from remotely.transport.access_list import Guests
+from remotely.transport.access_list import AccessList
 from remotely.transport.activity import OneByOne
 from remotely.transport.fence import LOOK_EVERY_S, Fence
 from remotely.transport.keys import KeyPair
@@ -93,7 +93,7 @@ class Actor:
         self._stop_asked = False
         self._ender: tuple[bytes, Message] | None = None  # who asked for its end in a call
         self._early: list[tuple[bytes, Message]] = []  # came before there was an object
-        self._done: deque[Reply] = deque()
+        self._done: deque[RoutedReply] = deque()
         self._gone: deque[bytes] = deque()  # routes of consumers of streams
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._threads: CallThreads | None = None
@@ -106,10 +106,10 @@ class Actor:
         self._in_flight = 0  # on the event loop
         self._tasks: set[Any] = set()  # it alone holds them but weakly
 
-        self._guests = Guests(birth.client_keys, self._ask_about)
+        self._access = AccessList(birth.client_keys, self._ask_about)
         self._context = sockets.new_context()
         self._complaints = Complaints(lambda said: print(f"remotely: {said}", file=sys.stderr))
-        self._zap = sockets.Door(self._context, self._guests.admit, self._complaints)
+        self._zap = sockets.Door(self._context, self._access.admit, self._complaints)
         self._door = Loop()
         self._door.call(self._line.never_wait)
         self._door.watch_socket(self._zap.socket, self._zap.answer)
@@ -202,7 +202,7 @@ class Actor:
             self._send(self._done.popleft())
             busy = True
         self._wait_for_lease()
-        checks_keys = self._guests.some_revoked  # once: the door thread may change it meanwhile
+        checks_keys = self._access.some_revoked  # once: the door thread may change it meanwhile
         with self._lock:
             if not sockets.readable(self._socket):
                 return busy
@@ -215,7 +215,7 @@ class Actor:
         except WireError as error:
             self._complaints.add("a message", f"dropped a message: {error}", time.monotonic())
             return True
-        if checks_keys and not self._guests.may_call(key):
+        if checks_keys and not self._access.may_call(key):
             for message in messages:
                 self._send(raised(route, message, NotAllowed(REVOKED)))
             return True
@@ -279,12 +279,12 @@ class Actor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, reply: RoutedReply) -> None:
         """Send from any thread: only the main thread may touch the socket."""
         self._done.append(reply)
         os.eventfd_write(self._done_fd, 1)
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: RoutedReply) -> None:
         if os.getpid() != self._pid:
             exiting.end_fork()
         if faults.ON:
@@ -311,7 +311,7 @@ class Actor:
 
     # --- results that go back together; the lock is held ------------------------------------------
 
-    def _hold(self, reply: Reply) -> None:
+    def _hold(self, reply: RoutedReply) -> None:
         if reply.route != self._held_route:  # a batch answers calls of several clients
             self._send_held()
         self._held_route = reply.route
@@ -401,9 +401,9 @@ class Actor:
             exiting.end_group()
         match self._reader.read(data):
             case control.Admit(client_keys=client_keys):
-                self._guests.relist(client_keys)
+                self._access.relist(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
-                self._guests.hear(caller)
+                self._access.hear(caller)
                 self._zap.decide(key, "client" if admitted else None)
             case control.Delegated():
                 self._delegation.confirm()

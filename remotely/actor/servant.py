@@ -29,12 +29,12 @@ from remotely.protocol.wire import Kind, Message
 from remotely.reporting import log_records
 from remotely.transport.activity import OneByOne, Several
 from remotely.transport.keys import KeyPair
-from remotely.values import arena, codec, recipe, shipping, sources
-from remotely.values.arena import SHARE_FROM_BYTES, Address, Loan
-from remotely.values.memory_peer import Parcel, Partner, unpack
+from remotely.values import arena, codec, restart_file, shipping, sources
+from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Loan
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, unpack
 
 
-class Reply(NamedTuple):
+class RoutedReply(NamedTuple):
     """A reply, to whom it goes, and what is lent with it."""
 
     route: bytes
@@ -66,10 +66,10 @@ class Servant:
         self._prepared: control.Prepare | None = None
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
-        self._partners: dict[bytes, Partner] = {}
+        self._memory_peers: dict[bytes, MemoryPeer] = {}
         self.streams = Streams()
 
-    def answer(self, route: bytes, message: Message) -> Reply:
+    def answer(self, route: bytes, message: Message) -> RoutedReply:
         """Run one message.  Every one gets exactly one reply, or the process dies.
 
         SystemExit is let through on purpose: it ends this process, and the worker, which sees it
@@ -93,7 +93,7 @@ class Servant:
 
     def make_again(self) -> None:
         """Make the object as the life before was made.  If that fails, end with the traceback."""
-        for frames in recipe.read(self._folder, self._birth.request.actor):
+        for frames in restart_file.read(self._folder, self._birth.request.actor):
             reply = self.answer(b"", wire.decode(frames, "client"))
             if self.failed:  # nobody waits for this reply
                 told = wire.decode(reply.frames, "actor").buffers
@@ -108,7 +108,7 @@ class Servant:
         assert self._prepared is not None
         prepare = wire.encode(Kind.PREPARE, 0, "", [control.write(self._prepared)])
         init = wire.encode(Kind.INIT, 0, "", [payload], buffers)
-        recipe.keep(self._folder, request.actor, [prepare, init])
+        restart_file.write(self._folder, request.actor, [prepare, init])
 
     def is_coroutine(self, message: Message) -> bool:
         """Tell whether a message is for `answer_async`."""
@@ -120,7 +120,7 @@ class Servant:
             )
         return message.kind in (Kind.NEXT, Kind.CLOSE) and self.streams.is_async(message.name)
 
-    async def answer_async(self, route: bytes, message: Message) -> Reply:
+    async def answer_async(self, route: bytes, message: Message) -> RoutedReply:
         """Run one message that waits for others."""
         kind = message.kind
         begun = self._activity.begin(message.name if kind is Kind.CALL else _DOES[kind])
@@ -144,7 +144,7 @@ class Servant:
         finally:
             self._activity.end(begun)
 
-    def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
+    def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[RoutedReply]:
         """Run several calls of a batched method as one."""
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
@@ -157,7 +157,9 @@ class Servant:
         finally:
             self._activity.end(begun)
 
-    async def answer_batch_async(self, batching: Batching, calls: Sequence[Call]) -> list[Reply]:
+    async def answer_batch_async(
+        self, batching: Batching, calls: Sequence[Call]
+    ) -> list[RoutedReply]:
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
@@ -190,9 +192,9 @@ class Servant:
     def tidy(self) -> None:
         """Called each second: let go of clients that are no more."""
         arena.tidy()
-        for route, partner in list(self._partners.items()):
-            if not partner.alive():
-                self._partners.pop(route, None)
+        for route, peer in list(self._memory_peers.items()):
+            if not peer.alive():
+                self._memory_peers.pop(route, None)
 
     # --- what a message does ----------------------------------------------------------------------
 
@@ -212,11 +214,11 @@ class Servant:
         return shipping.missing(self._folder, prepare.files)
 
     def _file(self, route: bytes, message: Message) -> None:
-        _, (content,) = unpack(message, self._partners.get(route))
+        _, (content,) = unpack(message, self._memory_peers.get(route))
         shipping.store(self._folder, message.name, content)
 
     def _sources(self, route: bytes, message: Message) -> None:
-        _, (content,) = unpack(message, self._partners.get(route))
+        _, (content,) = unpack(message, self._memory_peers.get(route))
         self._learn(sources.Batch(message.name, bytes(content)))
 
     def _learn(self, batch: sources.Batch) -> None:
@@ -236,7 +238,7 @@ class Servant:
             connection.set_shipped_root(root)
             sources.finder.shipped_root = root
         try:
-            payload, buffers = unpack(message, self._partners.get(route))
+            payload, buffers = unpack(message, self._memory_peers.get(route))
             self._keep_recipe(payload, buffers)
             cls, args, kwargs = codec.decode(payload, buffers)
             serve(cls)
@@ -301,39 +303,39 @@ class Servant:
 
     # --- large values through memory --------------------------------------------------------------
 
-    def _open_memory(self, route: bytes, message: Message) -> Address | None:
-        """Become the partner of a client; None if it has to be without."""
-        address = control.Reader(Address).read(message.payload)
-        assert isinstance(address, Address)
+    def _open_memory(self, route: bytes, message: Message) -> ArenaAddress | None:
+        """Become the peer of a client; None if it has to be without."""
+        address = control.Reader(ArenaAddress).read(message.payload)
+        assert isinstance(address, ArenaAddress)
         ours = arena.ours()
-        known = [p for p in list(self._partners.values()) if p.lender.address == address]
+        known = [p for p in list(self._memory_peers.values()) if p.lender.address == address]
         try:
-            self._partners[route] = known[0] if known else Partner(address)
+            self._memory_peers[route] = known[0] if known else MemoryPeer(address)
         except OSError:
             return None
         return None if ours is None else ours.address
 
     def _memory_is_open(self, route: bytes, message: Message) -> None:
-        self._partners[route].reads = True
+        self._memory_peers[route].reads = True
 
     def _decode(self, route: bytes, message: Message) -> Any:
-        return codec.decode(*unpack(message, self._partners.get(route)))
+        return codec.decode(*unpack(message, self._memory_peers.get(route)))
 
     # --- replies ----------------------------------------------------------------------------------
 
-    def _returned(self, route: bytes, message: Message, value: object) -> Reply:
+    def _returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
         what = f"the result of {message.name}" if message.name else "the result"
         encoded = codec.encode(value, what)
         if encoded.nbytes < SHARE_FROM_BYTES:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
-            return Reply(route, frames, is_small=len(frames) == 1)
-        parcel = Parcel(encoded)
-        loan = parcel.lend(self._partners.get(route))
-        frames = parcel.message(Kind.RESULT, message.call_id, "", loan)
-        parcel.close()
-        return Reply(route, frames, loan)
+            return RoutedReply(route, frames, is_small=len(frames) == 1)
+        outgoing = OutgoingValue(encoded)
+        loan = outgoing.lend(self._memory_peers.get(route))
+        frames = outgoing.message(Kind.RESULT, message.call_id, "", loan)
+        outgoing.close()
+        return RoutedReply(route, frames, loan)
 
-    def _each(self, batching: Batching, calls: Sequence[Call], value: Any) -> list[Reply]:
+    def _each(self, batching: Batching, calls: Sequence[Call], value: Any) -> list[RoutedReply]:
         self.calls += len(calls)
         replies = []
         for answer, ((route, message), _) in zip(
@@ -345,7 +347,7 @@ class Servant:
                 replies.append(raised(route, message, error))
         return replies
 
-    def _all_raised(self, calls: Sequence[Call], error: BaseException) -> list[Reply]:
+    def _all_raised(self, calls: Sequence[Call], error: BaseException) -> list[RoutedReply]:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
@@ -383,7 +385,7 @@ _RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
 }
 
 
-def raised(route: bytes, message: Message, error: BaseException) -> Reply:
+def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
     """Return the reply that tells of an error, with its traceback as text."""
     note = sources.missing_here(error)
     if note:
@@ -395,7 +397,7 @@ def raised(route: bytes, message: Message, error: BaseException) -> Reply:
     except RemotelyError:
         pieces = ()
     told = text.encode(errors="replace")
-    return Reply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [told]))
+    return RoutedReply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [told]))
 
 
 def _users_part(error: BaseException) -> Any:

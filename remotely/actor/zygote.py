@@ -9,7 +9,7 @@ descriptors travel along.  Who owns what:
     actor dies     we reap it and report its status; the worker already saw it on the pidfd
 
 An actor that needs environment variables of its own before anything is imported is not forked but
-started as a new interpreter (`python -m remotely.birth`), at the price of its imports.
+started as a new interpreter (`python -m remotely.actor.startup`), at the price of its imports.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An OpenBLAS that starts threads at import would make this process unfit to fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import remotely.actor.birth  # noqa: F401, PLC0415 - what every actor needs, once
+    import remotely.actor.startup  # noqa: F401, PLC0415 - what every actor needs, once
 
     fd, folder, worker = sys.argv[1:]
     Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
@@ -139,9 +139,9 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._worker.close()
-            from remotely.actor import birth  # noqa: PLC0415 - main() has it loaded
+            from remotely.actor import startup  # noqa: PLC0415 - main() has it loaded
 
-            code = birth.main(*descriptors)
+            code = startup.main(*descriptors)
         except SystemExit as error:
             code = exiting.exit_code(error)
         except BaseException:  # the last place where it can still be told
@@ -179,10 +179,10 @@ def preload(modules: list[str]) -> None:
                 importlib.import_module(name)
             except Exception as error:
                 print(f"remotely: {name} cannot be imported here: {error}", file=sys.stderr)
-    from remotely.actor import birth  # noqa: PLC0415 - main() has it loaded
+    from remotely.actor import startup  # noqa: PLC0415 - main() has it loaded
 
     try:
-        birth.warm()
+        startup.warm()
     except Exception as error:
         print(f"remotely: an actor will set up its libraries by itself: {error}", file=sys.stderr)
     gc.collect()

@@ -20,12 +20,12 @@ from remotely.engine import Options
 from remotely.errors import ActorDied
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.protocol.wire import Kind
 from remotely.reporting import log_records
 from remotely.values import codec, sources
-from remotely.values.memory_peer import Parcel
+from remotely.values.memory_peer import OutgoingValue
 from remotely.values.shipping import Shipment
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Births:
             memory=options.memory,
             max_restarts=options.max_restarts,
             maker=client.session,
-            python=host.PYTHON,
+            python=this_machine.PYTHON,
             env=options.env,
             modules=heavy_modules(),
         )
@@ -165,7 +165,7 @@ class Births:
             log_levels=log_records.levels(),
             sources=whole.content,
         )
-        body = Parcel(codec.Encoded((control.write(prepare),), ()))
+        body = OutgoingValue(codec.Encoded((control.write(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
         stored: list[CallFuture[None]] = []
@@ -177,9 +177,9 @@ class Births:
             worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
             stored = self._freight.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
-        parcel = Parcel(encoded)
-        channel.send(Kind.INIT, "", parcel, future, background=True)
-        parcel.close()
+        outgoing = OutgoingValue(encoded)
+        channel.send(Kind.INIT, "", outgoing, future, background=True)
+        outgoing.close()
         return [*stored, future]
 
 
@@ -190,10 +190,10 @@ def send_sources(actor: ClusterActor, channel: Channel) -> None:
     batches = list(sources.library.batches)
     for digest, content in batches[channel.sources_sent :]:
         if digest not in there:
-            parcel = Parcel(codec.Encoded((), (memoryview(content),)))
+            outgoing = OutgoingValue(codec.Encoded((), (memoryview(content),)))
             learnt: CallFuture[None] = CallFuture("the actor")
-            channel.send(Kind.SOURCES, digest, parcel, learnt, background=True)
-            parcel.close()
+            channel.send(Kind.SOURCES, digest, outgoing, learnt, background=True)
+            outgoing.close()
     actor.sent = life, there.union(digest for digest, _ in batches)
     channel.sources_sent = len(batches)
 

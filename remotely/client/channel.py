@@ -61,7 +61,7 @@ from remotely.errors import WireError
 from remotely.futures.future import CallFuture
 from remotely.futures.shield import shield
 from remotely.futures.stream import Stream, Token
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.objects.stand_in import Itself
 from remotely.protocol import control, wire
 from remotely.protocol.control import Location
@@ -74,7 +74,7 @@ from remotely.transport.sockets import Reconnect, client, readable
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
 from remotely.values.codec import NOTHING
-from remotely.values.memory_peer import Parcel, Partner, decline, unpack
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, decline, unpack
 
 BROKEN = (
     zmq.EVENT_DISCONNECTED
@@ -91,7 +91,7 @@ log = logging.getLogger("remotely")
 
 HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further ones may travel
 HOLD_CALLS = 32  # together, so many at most
-SPIN_S = 400e-6 if host.cores() > 1 else 0.0  # with one core, it would be the actor's time
+SPIN_S = 400e-6 if this_machine.cores() > 1 else 0.0  # with one core, it would be the actor's time
 SOON_S = 1e-3
 
 _STAND_INS = frozenset((Token, Itself))
@@ -133,7 +133,7 @@ class Channel:
         self._account = Account(budget)
         self._told = False
         self._may_share = same_host and arena.SUPPORTED
-        self._partner: Partner | None = None
+        self._memory_peer: MemoryPeer | None = None
         self._ended: Ended | None = None
         self._on_broken = on_broken
         self._blocked = blocked  # if this process is an actor
@@ -154,7 +154,12 @@ class Channel:
         return self._ended is not None
 
     def send(
-        self, kind: Kind, name: str, parcel: Parcel, future: CallFuture[Any], background: bool
+        self,
+        kind: Kind,
+        name: str,
+        outgoing: OutgoingValue,
+        future: CallFuture[Any],
+        background: bool,
     ) -> None:
         """Send one call.  Without `background` the caller is about to wait for it."""
         if self._blocked is not None and not background:
@@ -165,20 +170,20 @@ class Channel:
         loan = None
         left = False
         try:
-            if parcel.is_large:
-                nbytes = parcel.encoded.nbytes
+            if outgoing.is_large:
+                nbytes = outgoing.encoded.nbytes
                 may_wait = bounded and not self._loop.is_own_thread()
                 if may_wait and self._account.nbytes + nbytes > in_flight.BYTES_A_HANDLE:
                     self._wait_for_room(nbytes)
                 self._account.count(nbytes, future, may_wait)
                 with shield:
-                    loan = parcel.lend(self._partner)
+                    loan = outgoing.lend(self._memory_peer)
                 if loan is None:
                     self._offer_memory()
             with self._lock:
                 if self._ended is None:
                     call_id = next(self._ids)
-                    frames = parcel.message(kind, call_id, name, loan)
+                    frames = outgoing.message(kind, call_id, name, loan)
                     future.call_id = call_id
                     future.receiver = self
                     self._pending[call_id] = future
@@ -193,7 +198,7 @@ class Channel:
                         and len(frames) == 1
                         and loan is None
                         and len(self._pending) > HOLD_ABOVE
-                        and not parcel.is_large
+                        and not outgoing.is_large
                     ):
                         self._hold(call_id, frames[0])
                     else:
@@ -222,8 +227,8 @@ class Channel:
 
     def send_file(self, digest: str, content: bytes, future: CallFuture[None]) -> None:
         """Send one of the client's files."""
-        parcel = Parcel(codec.Encoded((), (memoryview(content),)))
-        self.send(Kind.FILE, digest, parcel, future, background=True)
+        outgoing = OutgoingValue(codec.Encoded((), (memoryview(content),)))
+        self.send(Kind.FILE, digest, outgoing, future, background=True)
 
     def wait(self, future: CallFuture[Any], timeout: float | None = None) -> None:
         """Return when `future` is done, or after `timeout` seconds."""
@@ -380,7 +385,7 @@ class Channel:
         self._socket.disable_monitor()
         self._loop.call(self._close_monitor)  # whose thread it belongs to
         self._socket.close(linger=0)
-        self._partner = None
+        self._memory_peer = None
         for future in pending.values():
             if asked:
                 future.on_unseen = None
@@ -423,7 +428,7 @@ class Channel:
                     if (future := self._pending.pop(message.call_id, None)) is not None:
                         taken.append((self, future, self._open(message)))
                     else:
-                        decline(message, self._partner)
+                        decline(message, self._memory_peer)
             more = bool(self._pending) and readable(self._socket)
         if faults.ON and taken and faults.at("client.reply"):
             self._pending.update((future.call_id, future) for _, future, _ in taken)
@@ -436,7 +441,7 @@ class Channel:
         if not message.loan:
             return message
         try:
-            payload, buffers = unpack(message, self._partner)
+            payload, buffers = unpack(message, self._memory_peer)
         except Exception as error:  # for its caller
             return error
         return message._replace(payload=payload, buffers=buffers, loan=b"")
@@ -629,13 +634,15 @@ class Channel:
     def _stream(self, name: str, keep: object) -> Stream[Any]:
         def ask() -> CallFuture[Any]:
             future: CallFuture[Any] = CallFuture("a stream", keep)
-            self.send(Kind.NEXT, name, Parcel(NOTHING), future, background=True)
+            self.send(Kind.NEXT, name, OutgoingValue(NOTHING), future, background=True)
             return future
 
         def end() -> None:
             # From wherever the last reference went, perhaps amid a call: not on this thread.
             last: CallFuture[Any] = CallFuture("a stream", keep)
-            close = lambda: self.send(Kind.CLOSE, name, Parcel(NOTHING), last, background=True)
+            close = lambda: self.send(
+                Kind.CLOSE, name, OutgoingValue(NOTHING), last, background=True
+            )
             self._loop.call(close)
 
         return Stream(ask, end)
@@ -674,17 +681,17 @@ class Channel:
         future: CallFuture[Any] = CallFuture("the actor")
         future.add_done_callback(self._open_memory)
         address = codec.Encoded((control.write(ours.address),), ())
-        self.send(Kind.OPEN, "", Parcel(address), future, background=True)
+        self.send(Kind.OPEN, "", OutgoingValue(address), future, background=True)
 
     def _open_memory(self, future: Any) -> None:
         if future.exception() is not None or (theirs := future.result()) is None:
             return  # it died, or it cannot: by socket, as before
         with suppress(Exception):  # we cannot
-            partner = Partner(theirs)
-            partner.reads = True
-            self._partner = partner
+            peer = MemoryPeer(theirs)
+            peer.reads = True
+            self._memory_peer = peer
             said: CallFuture[Any] = CallFuture("the actor")
-            self.send(Kind.OPENED, "", Parcel(NOTHING), said, background=True)
+            self.send(Kind.OPENED, "", OutgoingValue(NOTHING), said, background=True)
 
     # --- the connection ---------------------------------------------------------------------------
 

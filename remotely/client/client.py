@@ -55,7 +55,7 @@ from remotely.errors import (
 )
 from remotely.futures import unretrieved, wakeup
 from remotely.futures.future import CallFuture
-from remotely.machine import daemons, folders, host
+from remotely.machine import daemons, folders, this_machine
 from remotely.objects.idempotent import RetriedFuture
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, nobody, parse_address, unknown_host
@@ -70,7 +70,7 @@ from remotely.transport.loop import Loop
 from remotely.transport.master_link import Link
 from remotely.values import arena, codec, sources
 from remotely.values.codec import NOTHING
-from remotely.values.memory_peer import Parcel
+from remotely.values.memory_peer import OutgoingValue
 from remotely.values.shipping import Shipment
 
 SAY_WAITING_AFTER_S = 2.5  # a cluster that is just starting needs no word
@@ -111,7 +111,7 @@ class Client:
         self._patience_s = min(max(0.0, patience_s), control.LONGEST_S)
         self._on_shutdown = on_shutdown
         self._on_forget = on_forget
-        self.host = host.identity()
+        self.host = this_machine.identity()
         self._pid = os.getpid()
         self._closed = False
         self._questions = Questions(self._tell)
@@ -160,10 +160,10 @@ class Client:
     def check_python(self) -> None:
         """Raise VersionMismatch if no worker runs the Python of this process."""
         pythons = self._welcome.result().pythons
-        if pythons and host.PYTHON not in pythons:
+        if pythons and this_machine.PYTHON not in pythons:
             self.shutdown()
             raise VersionMismatch(
-                f"this is Python {host.PYTHON}; the workers at {self.address} run "
+                f"this is Python {this_machine.PYTHON}; the workers at {self.address} run "
                 f"{' and '.join(pythons)}, and code does not travel between versions"
             )
 
@@ -254,7 +254,7 @@ class Client:
         found = self._actors.get(actor)
         if found is None:
             request = control.Request(
-                actor=actor, name=name, class_name="", owner="", job="", python=host.PYTHON
+                actor=actor, name=name, class_name="", owner="", job="", python=this_machine.PYTHON
             )
             found = self._actors[actor] = ClusterActor(self, request, owned=False)
         return found
@@ -327,7 +327,7 @@ class Client:
     ) -> list[CallFuture[Any]]:
         self._check()
         sources.library.look()
-        parcel = Parcel(encoded, several=len(remotes) > 1)
+        outgoing = OutgoingValue(encoded, several=len(remotes) > 1)
         futures = []
         try:
             for remote in remotes:
@@ -340,10 +340,10 @@ class Client:
                     future = CallFuture(what, remote)
                 if background and kind is Kind.CALL:
                     future.on_unseen = self._on_unseen
-                self._send_to(remote, kind, name, parcel, future, background)
+                self._send_to(remote, kind, name, outgoing, future, background)
                 futures.append(future)
         finally:
-            parcel.close()
+            outgoing.close()
         return futures
 
     def _send_again(
@@ -351,18 +351,18 @@ class Client:
     ) -> None:
         self._check()
         assert isinstance(future.keep, ClusterActor)
-        parcel = Parcel(encoded)
+        outgoing = OutgoingValue(encoded)
         try:
-            self._send_to(future.keep, kind, name, parcel, future, background=True)
+            self._send_to(future.keep, kind, name, outgoing, future, background=True)
         finally:
-            parcel.close()
+            outgoing.close()
 
     def _send_to(
         self,
         remote: Remote,
         kind: Kind,
         name: str,
-        parcel: Parcel,
+        outgoing: OutgoingValue,
         future: CallFuture[Any],
         background: bool,
     ) -> None:
@@ -377,17 +377,17 @@ class Client:
                 return
         if channel.sources_sent < len(sources.library.batches):
             send_sources(remote, channel)
-        channel.send(kind, name, parcel, future, background)
+        channel.send(kind, name, outgoing, future, background)
 
     # --- on the loop's thread ---------------------------------------------------------------------
 
     def _hello(self) -> control.Hello:
         return control.Hello(
             session=self.session,
-            python=host.PYTHON,
+            python=this_machine.PYTHON,
             pid=os.getpid(),
             host=self.host,
-            machine=host.machine_name(),
+            machine=this_machine.machine_name(),
             actor=self.inside,
             modules=heavy_modules(),
             nonce=self._nonce,

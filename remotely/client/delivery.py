@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from remotely.errors import ActorRaised, RemoteTraceback
 from remotely.futures.future import CallFuture
-from remotely.machine.file_descriptor import Descriptor
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import wire
 from remotely.values import codec
 from remotely.values.source_lines import with_source_lines
@@ -49,7 +49,7 @@ class OfThread:
         self.to_tell: deque[CallFuture[Any]] = deque()  # delivered; their callbacks are to run
         self.hands_over = False
         self.waits = False
-        self._wake = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._wake = OwnedFd(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.wake = self._wake.fd
 
 

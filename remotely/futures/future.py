@@ -260,7 +260,7 @@ class CallFuture(Future[R]):
         wakeup.sleep_until(self.done, timeout, self)
 
     def __reduce__(self) -> NoReturn:
-        """Like the standard library's, which holds a lock; culprit.py says what to do."""
+        """Like the standard library's, which holds a lock; unpicklable.py says what to do."""
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def _own_condition(self) -> Condition:

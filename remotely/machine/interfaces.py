@@ -8,7 +8,7 @@ import time
 import psutil
 
 from remotely.errors import RemotelyError
-from remotely.machine import host
+from remotely.machine import this_machine
 
 PORT_FREE_S = 2.0  # a process that was killed may hold its port until its last thread has ended
 EVERYWHERE = "0.0.0.0"
@@ -17,7 +17,7 @@ EVERYWHERE = "0.0.0.0"
 def own_address() -> str:
     """Return an address by which other machines may know this one; loopback if there is none."""
     with contextlib.suppress(OSError):
-        return host.address_towards("192.0.2.1", 9)  # of no machine: the default route
+        return this_machine.address_towards("192.0.2.1", 9)  # of no machine: the default route
     return next((a for a in addresses_here() if not a.startswith("127.")), "127.0.0.1")
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from remotely.machine import folders, host, processes
+from remotely.machine import folders, processes, this_machine
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_of(port: int) -> Path:
-    return folders.home() / "run" / host.machine_name() / str(port)
+    return folders.home() / "run" / this_machine.machine_name() / str(port)
 
 
 def make_folder(port: int) -> Path:

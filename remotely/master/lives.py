@@ -412,7 +412,7 @@ class Lives:
             self._end_for_good(request)
         self._say_farewell(request.owner)
         if record.worker in self._state.fleet:
-            if request.max_restarts and not request.owner:  # it may have left a recipe
+            if request.max_restarts and not request.owner:  # it may have left a restart file
                 self._tell(record.worker, control.End(actor=actor, grace_s=0.0))
             self.retry(record.worker)
 

@@ -23,7 +23,7 @@ import msgspec
 import zmq
 
 from remotely.errors import NotAllowed, RemotelyError
-from remotely.machine import daemons, host, pid_file
+from remotely.machine import daemons, pid_file, this_machine
 from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
@@ -52,7 +52,7 @@ class Master:
     def __init__(self, config: MasterConfig) -> None:
         self._key = MasterKey.from_dict(config.key)
         self._key_file = config.key_file
-        self._host = host.identity()
+        self._host = this_machine.identity()
         self._peers: dict[bytes, str] = {}  # by route: the id of a session or a worker
         self._keys: dict[str, bytes] = {}  # by that id: the key with which it came
         self._routes: dict[str, bytes] = {}  # the reverse

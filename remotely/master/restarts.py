@@ -8,7 +8,7 @@ is.  They are answered when it has a place, or when there is none after all.
     MAKER     the client that made the actor      the class and arguments,    wherever there is room
                                                   which it keeps
     WORKER    the worker of a detached actor      what the last life left     there, with the same
-              whose process died                  behind (recipe.py)          resources
+              whose process died                  behind (restart_file.py)    resources
 
 So a detached actor survives the end of its maker, and its own.  It does not survive the loss of its
 machine when its maker is gone too.  A master that was started again counts from zero.

@@ -27,7 +27,7 @@ import msgspec
 
 from remotely import errors
 from remotely.errors import MasterLost, RemotelyError
-from remotely.machine import daemons, folders, host, pid_file, processes
+from remotely.machine import daemons, folders, pid_file, processes, this_machine
 from remotely.machine.gpus import Gpus, choose
 from remotely.machine.interfaces import EVERYWHERE, check_port, ip_of, own_address
 from remotely.machine.pid_file import Running
@@ -163,7 +163,7 @@ def join(
             f"in the way, or it was started with a --host of its own machine alone"
         ) from None
     _check_joined(port, key, cpus)
-    ip = host.address_towards(host_name, port) if tcp_host is None else ip_of(tcp_host)
+    ip = this_machine.address_towards(host_name, port) if tcp_host is None else ip_of(tcp_host)
     check_port(tcp_host or ip, ip, 0)
     pid_file.make_folder(port)
     with _Staying(f"joined-{secrets.token_hex(4)}", port) as worker:
@@ -427,7 +427,7 @@ def _worker_config(
         key=key.to_dict(),
         tcp_host=tcp_host,
         folder=str(folder),
-        cpus=host.cores() if cpus is None else cpus,
+        cpus=this_machine.cores() if cpus is None else cpus,
         gpus=choose(gpus),
         lifeline=not file,
         pid_file=file,

@@ -325,7 +325,7 @@ class Deadlocked(_Struct, frozen=True):
 
 
 class Spawn(_Struct, frozen=True):
-    """`again`: from what the life before left there (recipe.py), and not by a client.
+    """`again`: from what the life before left there (restart_file.py), and not by a client.
 
     `seal`: to be shown with the actor, should the master be started again.
     """

@@ -13,7 +13,7 @@ from remotely.protocol.index import Index
 from remotely.transport.sockets import Unknown
 
 
-class Guests:
+class AccessList:
     """The list of one actor.  All of it on the door's thread, but for `may_call`."""
 
     def __init__(self, client_keys: Iterable[bytes], ask: Callable[[bytes], None]) -> None:
@@ -54,7 +54,7 @@ class Guests:
             self._delegates -= {caller.key}
 
 
-class Inquiries:
+class AccessRelay:
     """A worker's part: what its actors ask, and what the master answers."""
 
     def __init__(

@@ -80,14 +80,14 @@ class Fence:
             self._map.close()
 
 
-class WorkersFence(Fence):
+class WorkerFence(Fence):
     """Moves as the lease of its worker is renewed, and while there is nobody who could end it."""
 
     def __init__(self, folder: Path, master: str) -> None:
         super().__init__(folder, make=True)
         self._has_lease = sockets.is_remote(master)
         self._master = _resolved(master)
-        self._probe: Probe | None = None  # of the master's machine
+        self._probe: PortProbe | None = None  # of the master's machine
 
     def renew(self, asked: float) -> None:
         """The master has heard what we said then."""
@@ -100,11 +100,11 @@ class WorkersFence(Fence):
             self.move(now() + FENCE_S)
         passed = super().look()
         if not passed and self.moment < now() + PROBE_BEFORE_S:
-            self._probe = Probe(self._master)
+            self._probe = PortProbe(self._master)
         return passed
 
 
-class Probe:
+class PortProbe:
     """Asks a machine whether anybody listens at a port; `refused` is looked at a while later."""
 
     def __init__(self, address: tuple[str, int]) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import zmq
 
 from remotely.errors import RemotelyError
-from remotely.machine.file_descriptor import Descriptor
+from remotely.machine.owned_fd import OwnedFd
 from remotely.reporting.throttled_log import Complaints
 from remotely.transport.sockets import readable
 
@@ -59,7 +59,7 @@ class Loop:
         self._calls: deque[Handler] = deque()
         # Whoever writes to it holds it: `close` cannot take the number from under another thread's
         # write, which would then go into a file of the user's.
-        self._wake: Descriptor | None = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self._wake: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._wake_fd = self._wake.fd
         self._complaints = Complaints(log.warning)
         self._stopped = False

@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.protocol.resources import parse_memory
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
@@ -48,7 +48,7 @@ VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends everything by socket
 LENT, LET_GO = 1, 2  # what a slot of the table may say, besides 0
 
 
-class Address(msgspec.Struct, frozen=True, array_like=True):
+class ArenaAddress(msgspec.Struct, frozen=True, array_like=True):
     """Where an arena can be opened, by those who see the same processes."""
 
     lender: int
@@ -71,7 +71,7 @@ class Loan(msgspec.Struct, frozen=True, array_like=True):
     has_payload: bool
 
 
-class Reader(Protocol):
+class Borrower(Protocol):
     """Who borrows."""
 
     def alive(self) -> bool: ...
@@ -88,7 +88,7 @@ class Block:
         self.holders = 1
 
 
-class Placed(NamedTuple):
+class StoredValue(NamedTuple):
     """A value in the arena, ready to be lent.  Whoever placed it lets go of `block` some time."""
 
     block: Block | None
@@ -113,15 +113,15 @@ class Arena:
         self._blocks = Blocks(self._nbytes - table_bytes)
         self._free_slots = list(range(SLOTS - 1, -1, -1))
         self._top = 0  # slots from here on were never used
-        self._lent: dict[int, tuple[Block, Reader]] = {}
+        self._lent: dict[int, tuple[Block, Borrower]] = {}
         self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their view
-        self._dropped: deque[Placed] = deque()
+        self._dropped: deque[StoredValue] = deque()
         self._lock = threading.Lock()
         self._warned = False
         self._idle_ticks = 0
-        self.address = Address(secrets.randbits(63), os.getpid(), self._fd, self._nbytes)
+        self.address = ArenaAddress(secrets.randbits(63), os.getpid(), self._fd, self._nbytes)
 
-    def place(self, encoded: Encoded) -> Placed | None:
+    def place(self, encoded: Encoded) -> StoredValue | None:
         """Copy a value into the arena; None if there is no room.
 
         What lies there already, as part of a ref, stays where it is.
@@ -160,9 +160,9 @@ class Arena:
                 pieces.append((first_other + others.index(other), start, buffer.nbytes))
         if block is not None:
             self._write(block, [*encoded.pieces] if has_payload else [], fresh)
-        return Placed(block, others, pieces, has_payload)
+        return StoredValue(block, others, pieces, has_payload)
 
-    def lend(self, placed: Placed, reader: Reader, private: bool) -> Loan | None:
+    def lend(self, placed: StoredValue, reader: Borrower, private: bool) -> Loan | None:
         """Lend a value to one reader; None if there are too many loans.
 
         Without `private` the reader writes into the block itself: nobody else may be lent it.
@@ -192,14 +192,14 @@ class Arena:
                 if lent is not None and self._start + lent[0].offset == offset:
                     self._end_loan(slot)
 
-    def let_go(self, placed: Placed) -> None:
+    def let_go(self, placed: StoredValue) -> None:
         """Whoever placed the value will not lend it any more.
 
         Without the lock: it may be called from the garbage collector, which may run anywhere.
         """
         self._dropped.append(placed)
 
-    def pin(self, placed: Placed) -> list[memoryview]:
+    def pin(self, placed: StoredValue) -> list[memoryview]:
         """Return the pieces of a placed value as buffers that `place` will know again.
 
         The value is let go of when the last of them is gone: one that is being sent, or that a
@@ -324,7 +324,7 @@ def ours() -> Arena | None:
     global _ours
     if _ours is None and SUPPORTED:
         with _making:
-            nbytes = parse_memory(os.environ.get(VARIABLE, "") or host.memory() // 2)
+            nbytes = parse_memory(os.environ.get(VARIABLE, "") or this_machine.memory() // 2)
             if nbytes and _ours is None:
                 try:
                     _ours = Arena(nbytes)

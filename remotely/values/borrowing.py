@@ -13,8 +13,8 @@ import os
 import weakref
 from typing import Any
 
-from remotely.machine.file_descriptor import Descriptor
-from remotely.values.arena import LET_GO, Address, Loan
+from remotely.machine.owned_fd import OwnedFd
+from remotely.values.arena import LET_GO, ArenaAddress, Loan
 
 _MAP_NORESERVE = 0x4000  # Linux; named in Python from 3.11 on
 
@@ -36,9 +36,9 @@ class _Borrowed(weakref.ref[Any]):
 class Lender:
     """Another process's arena, opened.  Raises OSError if it cannot be."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ArenaAddress) -> None:
         path = f"/proc/{address.pid}/fd/{address.fd}"
-        self._file = Descriptor(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        self._file = OwnedFd(os.open(path, os.O_RDWR | os.O_CLOEXEC))
         if os.fstat(self._file.fd).st_size != address.nbytes:
             raise OSError(f"{path} is another file by now")
         self._map = mmap.mmap(self._file.fd, address.nbytes)

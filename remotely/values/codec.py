@@ -39,8 +39,13 @@ import cloudpickle.cloudpickle
 
 from remotely.errors import NotPicklable
 from remotely.values.by_value import Way, way_of
-from remotely.values.culprit import Culprit, Pickling, find_culprit, why_not
 from remotely.values.error_copy import reduce_error
+from remotely.values.unpicklable import (
+    Pickling,
+    UnpicklablePart,
+    find_unpicklable_part,
+    not_picklable_message,
+)
 
 # A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more on its
 # way (its encryption, its bookkeeping); the copies cost as much only from 16 KiB up.
@@ -92,7 +97,7 @@ def encode(
     try:
         return _encode(_ByValuePickler, value, in_band)
     except Exception as error:
-        raise NotPicklable(why_not(value, what, error, _BY_VALUE)) from error
+        raise NotPicklable(not_picklable_message(value, what, error, _BY_VALUE)) from error
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], method: str) -> Encoded:
@@ -229,9 +234,9 @@ class _Pieces:
         self.write = write
 
 
-def find_unpicklable(value: object, path: str) -> Culprit | None:
+def find_unpicklable(value: object, path: str) -> UnpicklablePart | None:
     """Return the innermost part of a value that cannot be sent; None if all of it can."""
-    return find_culprit(value, path, _BY_VALUE)
+    return find_unpicklable_part(value, path, _BY_VALUE)
 
 
 def _error_of(value: object) -> Exception | None:

@@ -16,22 +16,22 @@ from collections.abc import Sequence
 import msgspec
 
 from remotely.errors import WireError
-from remotely.machine.file_descriptor import Descriptor
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena
-from remotely.values.arena import SHARE_FROM_BYTES, Address, Loan, Placed
+from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Loan, StoredValue
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
 
 
-class Partner:
+class MemoryPeer:
     """The other process.  Raises OSError if it, or its arena, cannot be opened."""
 
-    def __init__(self, theirs: Address) -> None:
+    def __init__(self, theirs: ArenaAddress) -> None:
         self.lender = Lender(theirs)
         self.reads = False  # it has our arena open
-        self._process = Descriptor(os.pidfd_open(theirs.pid))
+        self._process = OwnedFd(os.pidfd_open(theirs.pid))
 
     def alive(self) -> bool:
         poll = select.poll()  # one a call: two threads may ask at once
@@ -39,7 +39,7 @@ class Partner:
         return not poll.poll(0)
 
 
-class Parcel:
+class OutgoingValue:
     """A value on its way, to one reader or to several; copied into the arena once at most."""
 
     __slots__ = ("_placed", "_several", "_tried", "encoded", "is_large")
@@ -48,10 +48,10 @@ class Parcel:
         self.encoded = encoded
         self.is_large = encoded.nbytes >= SHARE_FROM_BYTES
         self._several = several
-        self._placed: Placed | None = None
+        self._placed: StoredValue | None = None
         self._tried = False
 
-    def lend(self, reader: Partner | None) -> Loan | None:
+    def lend(self, reader: MemoryPeer | None) -> Loan | None:
         """Lend it to one reader; None if it is better sent by socket."""
         if not self.is_large or reader is None or not reader.reads:
             return None
@@ -79,22 +79,22 @@ class Parcel:
 
 
 def unpack(
-    message: wire.Message, partner: Partner | None
+    message: wire.Message, peer: MemoryPeer | None
 ) -> tuple[bytes | memoryview, Sequence[bytes | memoryview]]:
     """Return the payload and the buffers of a message, wherever they are."""
     if not message.loan:
         return message.payload, message.buffers
     loan = read_loan(message.loan)
-    if partner is None or partner.lender.address.lender != loan.lender:
+    if peer is None or peer.lender.address.lender != loan.lender:
         raise WireError("a loan from an arena that is not open here")
-    payload, buffers = partner.lender.open(loan)
+    payload, buffers = peer.lender.open(loan)
     return (message.payload if payload is None else payload), buffers
 
 
-def decline(message: wire.Message, partner: Partner | None) -> None:
+def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
     """Let go of what a message carries that nobody waits for."""
-    if message.loan and partner is not None:
-        partner.lender.decline(read_loan(message.loan))
+    if message.loan and peer is not None:
+        peer.lender.decline(read_loan(message.loan))
 
 
 def read_loan(data: bytes) -> Loan:

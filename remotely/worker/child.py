@@ -60,7 +60,7 @@ class Child:
     term_at: float | None = None  # when it is sent SIGTERM
     stage: Stage = Stage.LIVES
     is_killed: bool = False
-    again: bool = False  # made from what its last life left (recipe.py)
+    again: bool = False  # made from what its last life left (restart_file.py)
     status: int | None = None  # once it is known, as waitpid has it
 
     def kill(self) -> None:

@@ -251,7 +251,7 @@ class Nursery:
         """Start a new interpreter: the actor's variables hold from its first import on."""
         control_fd, out, error = descriptors
         process = subprocess.Popen(
-            daemons.module_command("remotely.actor.birth", str(control_fd)),
+            daemons.module_command("remotely.actor.startup", str(control_fd)),
             pass_fds=[control_fd],
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from remotely.machine import host, processes
+from remotely.machine import processes, this_machine
 from remotely.protocol import control
 from remotely.protocol.lease import DRAIN_S, TERM_S
 from remotely.testing import faults
@@ -50,7 +50,7 @@ class Undertaker:
         self._tell = tell
         self._living: dict[int, Child] = {}  # by pid; until they are buried
         self._looks = 0  # for strays, that are still to come
-        self._oom_kills = host.oom_kills()
+        self._oom_kills = this_machine.oom_kills()
         self._wake = -1
 
     def listen(self) -> None:
@@ -116,8 +116,12 @@ class Undertaker:
         """Take away all that is left of an actor, and tell."""
         request = child.request
         status = child.status
-        if exit_of(status) == "SIGKILL" and not child.why and host.oom_kills() > self._oom_kills:
-            self._oom_kills = host.oom_kills()
+        if (
+            exit_of(status) == "SIGKILL"
+            and not child.why
+            and this_machine.oom_kills() > self._oom_kills
+        ):
+            self._oom_kills = this_machine.oom_kills()
             child.why = "out of memory: the kernel has ended a process of this machine"
         self.clear(child)
         if faults.ON:

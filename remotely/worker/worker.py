@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from remotely.errors import RemotelyError
-from remotely.machine import daemons, host, pid_file
+from remotely.machine import daemons, pid_file, this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.control import MAX_MESSAGE
@@ -33,12 +33,12 @@ from remotely.protocol.lease import FENCE_S
 from remotely.reporting.throttled_log import Complaints
 from remotely.testing import faults
 from remotely.transport import fence, sockets
-from remotely.transport.access_list import Inquiries
-from remotely.transport.fence import LOOK_EVERY_S, WorkersFence
+from remotely.transport.access_list import AccessRelay
+from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import Link
-from remotely.values import recipe
+from remotely.values import restart_file
 from remotely.worker.child import CPU_AT_LEAST_S, Child, Stage
 from remotely.worker.log_files import LogFiles
 from remotely.worker.memory_limit import CHECK_EVERY_S, MemoryLimit
@@ -59,8 +59,8 @@ class Worker:
         self._config = config
         self._key = MemberKey.from_dict(config.key)
         self._folder = Path(config.folder)
-        self._host = host.identity()
-        self._machine = host.machine_name()
+        self._host = this_machine.identity()
+        self._machine = this_machine.machine_name()
         self._children: dict[str, Child] = {}
         self._actor_reader = control.Reader(control.FromActor)
         self._next_lives: dict[str, control.Spawn] = {}  # for when the one before has ended
@@ -84,8 +84,8 @@ class Worker:
             self._loop, config.worker, self._children, self._last_words, self._buried
         )
         self._nursery = Nursery(self._loop, home, self._logs, self, Complaints(log.warning))
-        self._fence = WorkersFence(self._folder, config.master)
-        self._inquiries = Inquiries(lambda asked: self._link.send(asked), self._tell)
+        self._fence = WorkerFence(self._folder, config.master)
+        self._access_relay = AccessRelay(lambda asked: self._link.send(asked), self._tell)
         self._context = sockets.new_context()
         self._link = Link(
             self._loop,
@@ -120,10 +120,10 @@ class Worker:
 
     def _register(self) -> control.Register:
         self._introduced = fence.now()
-        self._loop.call(self._inquiries.ask_again)
+        self._loop.call(self._access_relay.ask_again)
         return control.Register(
             worker=self._config.worker,
-            python=host.PYTHON,
+            python=this_machine.PYTHON,
             host=self._host,
             machine=self._machine,
             address=self._config.tcp_host or "this machine",
@@ -131,7 +131,7 @@ class Worker:
             cpus=self._config.cpus,
             gpus=len(self._config.gpus),
             gpu_names=self._config.gpus,
-            memory=host.memory(),
+            memory=this_machine.memory(),
             actors=[c.as_status() for c in self._children.values() if c.announced],
             births=[
                 *(c.as_spawn() for c in self._children.values() if not c.announced),
@@ -147,7 +147,7 @@ class Worker:
                 if keys != self._nursery.client_keys:
                     self._nursery.client_keys = keys
                     self._admit()
-                    self._inquiries.ask_again()
+                    self._access_relay.ask_again()
                 self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn():
@@ -156,7 +156,7 @@ class Worker:
             case control.Delegated(actor=actor):
                 self._tell(actor, message)
             case control.Caller():
-                self._inquiries.hear_master(message)
+                self._access_relay.hear_master(message)
             case control.End():
                 self._end(message)
             case control.Preload(modules=modules):
@@ -204,7 +204,7 @@ class Worker:
         for child in self._children.values():
             if not child.why:
                 child.why = why
-                recipe.discard(self._folder, child.request.actor)
+                restart_file.discard(self._folder, child.request.actor)
                 child.kill()
                 log.warning("ended %s: no word from the master", child.request.name)
 
@@ -273,7 +273,7 @@ class Worker:
         elif request := self._nursery.withdraw(end.actor):
             self._died(_unborn(request, "closed", asked=True))
         else:
-            recipe.discard(self._folder, end.actor)
+            restart_file.discard(self._folder, end.actor)
 
     def _withdraw_all(self, why: str, asked: bool = False) -> None:
         for spawn in self._nursery.waiting:
@@ -351,7 +351,7 @@ class Worker:
                 actor = child.request.actor
                 self._link.send(control.Delegate(actor=actor, key=child.delegate))
             case control.MayCall() as question:
-                self._inquiries.hear_actor(child.request.actor, question)
+                self._access_relay.hear_actor(child.request.actor, question)
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
@@ -377,9 +377,9 @@ class Worker:
 
     def _died(self, obituary: control.Obituary, lived: control.ActorStatus | None = None) -> None:
         if obituary.asked:
-            recipe.discard(self._folder, obituary.actor)
+            restart_file.discard(self._folder, obituary.actor)
         self._logs.end(obituary.actor)
-        self._inquiries.forget(obituary.actor)
+        self._access_relay.forget(obituary.actor)
         spawn = self._next_lives.pop(obituary.actor, None)
         if spawn is None or spawn.request.life > obituary.life:  # else it would be taken for that
             self._link.send(control.Died(obituary=obituary, lived=lived))

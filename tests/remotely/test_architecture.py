@@ -27,7 +27,7 @@ PURE = (
         if file.startswith("master.") and file not in ("master.master", "master.__main__")
     ),
     "values.codec",
-    "values.culprit",
+    "values.unpicklable",
     "values.error_copy",
     "values.blocks",
     "objects.batching",

@@ -22,7 +22,7 @@ from remotely.futures.future import CallFuture
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
-from remotely.values.memory_peer import Parcel
+from remotely.values.memory_peer import OutgoingValue
 from tests.clusters import wait_until
 
 
@@ -509,7 +509,7 @@ def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
 def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
     echo = Echo(7)
     channel = echo._remotely_remote.channel
-    nothing = Parcel(codec.encode((Echo, (), {})))
+    nothing = OutgoingValue(codec.encode((Echo, (), {})))
 
     for kind in (Kind.INIT, Kind.PREPARE):
         again: CallFuture[Any] = CallFuture("the actor")

@@ -23,7 +23,7 @@ import pytest
 from remotely.client.client import Client as RealClient
 from remotely.engine import Options
 from remotely.errors import ActorDied, MasterLost, NotAllowed, RemotelyError
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.master import master as master_module
 from remotely.master.master import Config, Master
 from remotely.protocol import control
@@ -92,7 +92,7 @@ class Client(Peer):
         fields: dict[str, Any] = {
             "session": self.session,
             "nonce": self.nonce,
-            "python": host.PYTHON,
+            "python": this_machine.PYTHON,
             "pid": 1,
             "host": "elsewhere",
             "machine": "a client's machine",
@@ -109,7 +109,7 @@ class Client(Peer):
             "class_name": "Counter",
             "owner": self.session,
             "job": self.session,
-            "python": host.PYTHON,
+            "python": this_machine.PYTHON,
             "key": self.world.client_key.pair.public,
             **wishes,
         }
@@ -144,7 +144,7 @@ class Worker(Peer):
         fields: dict[str, Any] = {
             "worker": self.name,
             "nonce": nonce,
-            "python": host.PYTHON,
+            "python": this_machine.PYTHON,
             "host": "elsewhere",
             "machine": f"the machine of {self.name}",
             "address": "somewhere",
@@ -291,7 +291,7 @@ def register(world: World) -> control.Register:
     return control.Register(
         worker=bound_id("worker", world.worker_key.pair.public, "intruder"),
         nonce="intruder",
-        python=host.PYTHON,
+        python=this_machine.PYTHON,
         host="elsewhere",
         machine="",
         address="",
@@ -307,7 +307,7 @@ def hello(world: World) -> control.Hello:
     return control.Hello(
         session=bound_id("client", world.client_key.pair.public, "intruder"),
         nonce="intruder",
-        python=host.PYTHON,
+        python=this_machine.PYTHON,
         pid=1,
         host="elsewhere",
         machine="",
@@ -351,7 +351,7 @@ def test_who_went_before_it_could_say_who_it_was_is_heard_to_its_last_word_and_n
 
 def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Client) -> None:
     hello = control.Hello(
-        session="intruder", python=host.PYTHON, pid=1, host="elsewhere", machine=""
+        session="intruder", python=this_machine.PYTHON, pid=1, host="elsewhere", machine=""
     )
     for message in (hello, control.AskStatus(ticket=1), control.End(actor="x", grace_s=0.0)):
         answer = answer_to(world, world.worker_key, control.write(message))
@@ -412,7 +412,7 @@ def test_a_peer_whose_process_cannot_be_watched_lives_on(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(master_module.os, "pidfd_open", fails)
-    client = Client(world, host=host.identity(), pid=os.getpid())
+    client = Client(world, host=this_machine.identity(), pid=os.getpid())
     client.has(worker)
     assert [found.session for found in client.status().clients] == [client.session]
     assert not any(isinstance(said, control.End) for said in worker.heard)
@@ -442,7 +442,7 @@ def test_a_client_is_welcomed_with_what_the_cluster_is(world: World) -> None:
     Worker(world, cpus=2)
     Worker(world, cpus=3, python="2.7")
     welcome = Client(world).hears(control.Welcome)
-    assert (welcome.pythons, welcome.cpus) == (sorted(["2.7", host.PYTHON]), 5)
+    assert (welcome.pythons, welcome.cpus) == (sorted(["2.7", this_machine.PYTHON]), 5)
 
 
 # --- placing --------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ def test_a_request_of_another_python_is_told_so(client: Client, worker: Worker) 
     client.asks_for(python="2.7")
     refusal = client.hears(control.NotPlaced)
     assert refusal.error == "VersionMismatch"
-    assert f"no worker runs Python 2.7: they run {host.PYTHON}" in refusal.why
+    assert f"no worker runs Python 2.7: they run {this_machine.PYTHON}" in refusal.why
 
 
 def test_before_a_machine_has_joined_a_request_waits_for_one(world: World, client: Client) -> None:
@@ -663,7 +663,7 @@ def test_the_end_of_a_clients_process_on_this_machine_is_seen_at_once(
     """Its connection is still there, so no lease has ended."""
     process = subprocess.Popen(["sleep", "60"])
     try:
-        client = Client(world, pid=process.pid, host=host.identity())
+        client = Client(world, pid=process.pid, host=this_machine.identity())
         request = client.has(worker)
         process.kill()
         process.wait()

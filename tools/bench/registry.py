@@ -28,7 +28,7 @@ import msgspec
 import psutil
 import zmq
 
-from remotely.machine import daemons, host
+from remotely.machine import daemons, this_machine
 from remotely.master.admission import Admission
 from remotely.master.master import GC_THRESHOLD
 from remotely.master.registry import Registry
@@ -149,7 +149,7 @@ def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
         "job": owner,
         "cpus": 1.0,  # as it is once it was read: a seal is of the bytes
         "memory": 1 << 30,
-        "python": host.PYTHON,
+        "python": this_machine.PYTHON,
         "modules": ["numpy", "torch"],
         **wishes,
     }
@@ -208,7 +208,7 @@ def register(
     return control.Register(
         worker=name,
         nonce=nonce,
-        python=host.PYTHON,
+        python=this_machine.PYTHON,
         host="elsewhere",
         machine=f"machine-{name[-4:]}",
         address="10.0.0.1",
@@ -234,7 +234,7 @@ def figures(workers: int, actors: int) -> dict[str, float]:
     for who in cluster.clients:
         hello = control.Hello(
             session=who,
-            python=host.PYTHON,
+            python=this_machine.PYTHON,
             pid=1,
             host="elsewhere",
             machine="machine",
@@ -315,7 +315,7 @@ def owner_of_all(workers: int, actors: int) -> dict[str, float]:
     """Return microseconds an actor, when the client that owns every one of them ends."""
     who = "f" * 32
     cluster = Cluster(workers, actors, owner=who)
-    hello = control.Hello(session=who, python=host.PYTHON, pid=1, host="", machine="")
+    hello = control.Hello(session=who, python=this_machine.PYTHON, pid=1, host="", machine="")
     cluster.hear("client", who, hello)
     for told in cluster.registers:
         cluster.hear("worker", told.worker, told)
@@ -451,7 +451,7 @@ def _latencies_s(
     """Ask for actors one by one; the worker with most room, where they all go, is at once ready."""
     session, found = bound_id("client", client_key.pair.public, "one"), []
     hello = control.Hello(
-        session=session, nonce="one", python=host.PYTHON, pid=1, host="", machine=""
+        session=session, nonce="one", python=this_machine.PYTHON, pid=1, host="", machine=""
     )
     name = bound_id("worker", worker_key.pair.public, "one")
     worker = _Member(context, address, worker_key, register(name, [], cpus=1e6, nonce="one"))

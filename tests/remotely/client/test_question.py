@@ -12,7 +12,7 @@ from remotely.client.question import Question, Questions
 from remotely.engine import Options
 from remotely.errors import NoResources
 from remotely.futures import wakeup
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.values import codec
 from remotely.values.shipping import Shipment
@@ -67,7 +67,7 @@ def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() 
         endings=cast(Any, SimpleNamespace(ask_for=lambda actors, *_, **__: ended.extend(actors))),
     )
     request = control.Request(
-        actor="a", name="a", class_name="C", owner="o", job="j", python=host.PYTHON
+        actor="a", name="a", class_name="C", owner="o", job="j", python=this_machine.PYTHON
     )
     actors = [cast(Any, SimpleNamespace(actor=f"{n}", request=request)) for n in range(3)]
     with pytest.raises(NoResources):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remotely.machine import cgroup, host
+from remotely.machine import cgroup, this_machine
 
 GIB = 1 << 30
 
@@ -84,15 +84,15 @@ def test_a_machine_gives_away_the_cores_that_it_has_time_for(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
     monkeypatch.setattr(cgroup, "cpus", lambda: limit)
-    assert host.cores() == cores
+    assert this_machine.cores() == cores
 
 
 def test_a_machine_gives_away_no_more_memory_than_its_group_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cgroup, "memory", lambda: None)
-    everything = host.memory()
+    everything = this_machine.memory()
     monkeypatch.setattr(cgroup, "memory", lambda: 1 << 60)
-    assert host.memory() == everything
+    assert this_machine.memory() == everything
     monkeypatch.setattr(cgroup, "memory", lambda: GIB // 4)
-    assert host.memory() == GIB // 4
+    assert this_machine.memory() == GIB // 4

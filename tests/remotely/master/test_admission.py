@@ -7,7 +7,7 @@ from remotely.errors import NotAllowed
 from remotely.master.admission import Admission
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
-from remotely.transport.access_list import Guests, Inquiries
+from remotely.transport.access_list import AccessList, AccessRelay
 from remotely.transport.sockets import Unknown
 
 CLIENT, WORKER, OURS, OTHERS = (
@@ -120,62 +120,62 @@ def test_who_names_anothers_delegate_can_not_have_it_revoked(admission: Admissio
 
 def test_a_door_asks_about_a_key_that_is_not_listed_and_forgets_it_when_it_is_told() -> None:
     asked: list[bytes] = []
-    guests = Guests([CLIENT], asked.append)
-    assert guests.admit(CLIENT) == "client"
-    assert guests.admit(OURS) is Unknown.ASKED
+    access = AccessList([CLIENT], asked.append)
+    assert access.admit(CLIENT) == "client"
+    assert access.admit(OURS) is Unknown.ASKED
     assert asked == [OURS]
-    guests.hear(control.Caller(key=OURS, admitted=True))
-    assert guests.admit(OURS) == "client"
-    assert not guests.some_revoked
-    guests.hear(control.Caller(key=OURS, admitted=False))
-    assert not guests.may_call(OURS)
-    assert guests.some_revoked
+    access.hear(control.Caller(key=OURS, admitted=True))
+    assert access.admit(OURS) == "client"
+    assert not access.some_revoked
+    access.hear(control.Caller(key=OURS, admitted=False))
+    assert not access.may_call(OURS)
+    assert access.some_revoked
 
 
 def test_a_key_that_never_came_in_costs_no_call_a_look() -> None:
-    guests = Guests([CLIENT], lambda key: None)
-    guests.hear(control.Caller(key=OURS, admitted=False))
-    assert not guests.some_revoked
+    access = AccessList([CLIENT], lambda key: None)
+    access.hear(control.Caller(key=OURS, admitted=False))
+    assert not access.some_revoked
 
 
 def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_again() -> None:
-    guests = Guests([CLIENT, OURS, OTHERS], lambda key: None)
-    assert guests.admit(OURS) == "client"
-    guests.relist([CLIENT, OURS])  # others never came
-    assert not guests.some_revoked
-    guests.relist([CLIENT])
-    assert guests.some_revoked
-    guests.relist([CLIENT, OURS])
-    assert not guests.some_revoked
-    guests.relist([CLIENT])
-    assert guests.some_revoked
+    access = AccessList([CLIENT, OURS, OTHERS], lambda key: None)
+    assert access.admit(OURS) == "client"
+    access.relist([CLIENT, OURS])  # others never came
+    assert not access.some_revoked
+    access.relist([CLIENT])
+    assert access.some_revoked
+    access.relist([CLIENT, OURS])
+    assert not access.some_revoked
+    access.relist([CLIENT])
+    assert access.some_revoked
 
 
 def test_a_key_that_was_listed_while_its_holder_waited_at_the_door_is_one_that_came() -> None:
-    guests = Guests([CLIENT], lambda key: None)
-    assert guests.admit(OURS) is Unknown.ASKED
-    guests.relist([CLIENT, OURS])
-    guests.hear(control.Caller(key=OURS, admitted=True))
-    guests.relist([CLIENT])
-    assert guests.some_revoked
+    access = AccessList([CLIENT], lambda key: None)
+    assert access.admit(OURS) is Unknown.ASKED
+    access.relist([CLIENT, OURS])
+    access.hear(control.Caller(key=OURS, admitted=True))
+    access.relist([CLIENT])
+    assert access.some_revoked
 
 
 class Machine:
-    """The inquiries of a worker, and what its master and actors hear."""
+    """A worker's AccessRelay, and what its master and actors hear."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
         self.told: list[tuple[str, bool]] = []
-        self.inquiries = Inquiries(
+        self.access_relay = AccessRelay(
             lambda question: self.asked.append(question.key),
             lambda actor, caller: self.told.append((actor, caller.admitted)),
         )
 
     def knocks(self, actor: str) -> None:
-        self.inquiries.hear_actor(actor, control.MayCall(key=OURS))
+        self.access_relay.hear_actor(actor, control.MayCall(key=OURS))
 
     def hears(self, admitted: bool) -> None:
-        self.inquiries.hear_master(control.Caller(key=OURS, admitted=admitted))
+        self.access_relay.hear_master(control.Caller(key=OURS, admitted=admitted))
 
 
 def test_a_worker_asks_once_for_all_its_actors_and_tells_them_of_the_end() -> None:
@@ -196,7 +196,7 @@ def test_a_worker_asks_again_when_its_master_may_have_changed_its_mind() -> None
     machine = Machine()
     machine.knocks("a")
     machine.hears(True)
-    machine.inquiries.ask_again()
+    machine.access_relay.ask_again()
     assert machine.asked == [OURS, OURS]
     machine.hears(False)
     assert machine.told == [("a", True), ("a", False)]
@@ -206,8 +206,8 @@ def test_nothing_is_kept_of_keys_about_which_no_living_actor_asked() -> None:
     machine = Machine()
     machine.knocks("a")
     machine.hears(True)
-    machine.inquiries.forget("a")
-    machine.inquiries.ask_again()
+    machine.access_relay.forget("a")
+    machine.access_relay.ask_again()
     assert machine.asked == [OURS]
     machine.hears(True)  # late
     machine.knocks("b")

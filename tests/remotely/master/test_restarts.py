@@ -90,7 +90,7 @@ def test_a_detached_actor_is_restarted_when_its_maker_has_gone(
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(remotely.ActorDied):
         survived(found.pid)
-    wait_until(lambda: not recipes(), "the end of what it was made from")
+    wait_until(lambda: not restart_files(), "the end of what it was made from")
 
 
 def test_a_detached_actor_that_is_closed_is_not_restarted(started: Any, nothing_left: None) -> None:
@@ -104,7 +104,7 @@ def test_a_detached_actor_that_is_closed_is_not_restarted(started: Any, nothing_
 
     with pytest.raises(NameError):
         remotely.get_actor("closed")
-    wait_until(lambda: not recipes(), "the end of what it was made from")
+    wait_until(lambda: not restart_files(), "the end of what it was made from")
 
 
 def test_a_constructor_that_fails_in_the_next_life_is_the_end(
@@ -151,6 +151,6 @@ def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are
     assert taker.add() == 1
 
 
-def recipes() -> list[Path]:
+def restart_files() -> list[Path]:
     """Return what workers keep for the next lives of actors."""
-    return list(Path(tempfile.gettempdir()).glob("remotely-*/recipes/*"))
+    return list(Path(tempfile.gettempdir()).glob("remotely-*/restart/*"))

@@ -9,7 +9,7 @@ import pytest
 
 from remotely.protocol.lease import FENCE_S
 from remotely.transport import fence as fence_module
-from remotely.transport.fence import PROBE_BEFORE_S, Fence, Probe, WorkersFence, now
+from remotely.transport.fence import PROBE_BEFORE_S, Fence, PortProbe, WorkerFence, now
 from tests.clusters import free_port
 
 
@@ -61,18 +61,18 @@ def test_two_workers_never_share_one(fence: Fence, tmp_path: Path) -> None:
 
 
 def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
-    assert Probe(("127.0.0.1", free_port())).refused()
+    assert PortProbe(("127.0.0.1", free_port())).refused()
 
 
 def test_who_listens_or_is_silent_has_not_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        assert not Probe(listening.getsockname()).refused()
+        assert not PortProbe(listening.getsockname()).refused()
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
         socket.create_connection(silent.getsockname()),  # the one that it has room for
     ):
-        assert not Probe(silent.getsockname()).refused()
-    assert not Probe(("no.such.machine.invalid", 9)).refused()
+        assert not PortProbe(silent.getsockname()).refused()
+    assert not PortProbe(("no.such.machine.invalid", 9)).refused()
 
 
 # --- the worker's ---------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_who_listens_or_is_silent_has_not_refused() -> None:
 def test_the_worker_may_serve_for_so_long_after_it_asked_and_no_answer_takes_that_back(
     tmp_path: Path,
 ) -> None:
-    fence = WorkersFence(tmp_path, "tcp://127.0.0.1:9")
+    fence = WorkerFence(tmp_path, "tcp://127.0.0.1:9")
     fence.renew(100.0)
     assert fence.moment == 100.0 + FENCE_S
     fence.renew(104.0)
@@ -91,13 +91,13 @@ def test_the_worker_may_serve_for_so_long_after_it_asked_and_no_answer_takes_tha
 
 
 def test_the_worker_of_an_embedded_cluster_has_no_lease_to_lose(tmp_path: Path) -> None:
-    fence = WorkersFence(tmp_path, "ipc:///tmp/somewhere")
+    fence = WorkerFence(tmp_path, "ipc:///tmp/somewhere")
     fence.renew(100.0)
     assert fence.moment == float("inf")
 
 
 def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path: Path) -> None:
-    fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{free_port()}")
+    fence = WorkerFence(tmp_path, f"tcp://127.0.0.1:{free_port()}")
     begun = now()
     for _ in range(3):
         fence.move(begun + PROBE_BEFORE_S / 2)
@@ -108,7 +108,7 @@ def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path
 
 def test_where_a_master_may_be_and_is_silent_the_actors_of_a_worker_end(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:
-        fence = WorkersFence(tmp_path, f"tcp://127.0.0.1:{master.getsockname()[1]}")
+        fence = WorkerFence(tmp_path, f"tcp://127.0.0.1:{master.getsockname()[1]}")
         moment = now() - 0.1
         fence.move(moment)
         assert not fence.look()

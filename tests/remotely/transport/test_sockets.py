@@ -456,9 +456,9 @@ def test_what_arrived_before_a_connection_broke_can_still_be_read(world: World) 
 
 FLOOD = """
 import threading, time, zmq
-from remotely import sockets
-from remotely.complaints import Complaints
-from remotely.keys import fresh_pair
+from remotely.reporting.throttled_log import Complaints
+from remotely.transport import sockets
+from remotely.transport.keys import fresh_pair
 
 sockets.REMOTE_OPTIONS.append((zmq.HEARTBEAT_IVL, 50, "a test has not two seconds"))
 context = sockets.new_context()

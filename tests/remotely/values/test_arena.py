@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from remotely.values import codec
-from remotely.values.arena import IDLE_TICKS, SHARE_FROM_BYTES, Address, Arena, Loan
+from remotely.values.arena import IDLE_TICKS, SHARE_FROM_BYTES, Arena, ArenaAddress, Loan
 from remotely.values.blocks import GRANULE
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
@@ -271,11 +271,11 @@ def test_an_arena_of_a_process_that_is_gone_cannot_be_opened() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     with pytest.raises(OSError, match="No such file"):
-        Lender(Address(1, child, 3, 4096))
+        Lender(ArenaAddress(1, child, 3, 4096))
 
 
 def test_another_file_is_not_taken_for_an_arena(arena: Arena, tmp_path: Any) -> None:
     with (tmp_path / "file").open("wb+") as file:
-        address = Address(1, os.getpid(), file.fileno(), 4096)
+        address = ArenaAddress(1, os.getpid(), file.fileno(), 4096)
         with pytest.raises(OSError, match="another file"):
             Lender(address)

@@ -161,7 +161,7 @@ class Unfamiliar:
         (self._folder / "value").write_bytes(encoded.payload)
         script = """
             import sys
-            from remotely.codec import decode, encode
+            from remotely.values.codec import decode, encode
             value = decode(open("value", "rb").read())
             assert "tests" not in sys.modules
             open("result", "wb").write(encode(value(), in_band=True).payload)

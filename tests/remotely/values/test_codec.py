@@ -373,7 +373,8 @@ def test_other_tensors_arrive_as_torch_sends_them(tensor: torch.Tensor) -> None:
 
 
 def test_tensors_ride_beside_the_pickle_by_value_too() -> None:
-    tensor, array = torch.rand(5000), LARGE_ARRAYS["read-only strided"]
+    tensor: torch.Tensor = torch.rand(5000)
+    array: Any = LARGE_ARRAYS["read-only strided"]
     encoded = encode(lambda: (tensor, array))
     assert {buffer.nbytes for buffer in encoded.buffers} == {tensor.nbytes, array.nbytes}
     back = arrived(encoded)()
@@ -384,7 +385,7 @@ def test_tensors_ride_beside_the_pickle_by_value_too() -> None:
 def test_the_codec_imports_neither_numpy_nor_torch() -> None:
     script = """
         import sys
-        from remotely.codec import decode, encode
+        from remotely.values.codec import decode, encode
         encoded = encode([lambda x: x, {"a": 1}])
         decode(encoded.payload, encoded.buffers)
         assert not {"numpy", "torch", "zmq"} & set(sys.modules)
@@ -432,7 +433,15 @@ def test_there_is_one_place_that_unpickles() -> None:
     assert found == ["codec.py: pickle.loads"]
 
 
-PURE = ["codec.py", "culprit.py", "by_value.py", "placement.py", "lease.py", "errors.py", "wire.py"]
+PURE = [
+    "values/codec.py",
+    "values/unpicklable.py",
+    "values/by_value.py",
+    "master/placement.py",
+    "protocol/lease.py",
+    "protocol/wire.py",
+    "errors.py",
+]
 
 
 @pytest.mark.parametrize("name", PURE)

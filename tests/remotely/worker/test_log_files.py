@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.worker import log_files
 from remotely.worker.log_files import LogFiles
@@ -17,7 +17,7 @@ def request(number: int, name: str = "") -> control.Request:
         class_name="C",
         owner="o",
         job="j",
-        python=host.PYTHON,
+        python=this_machine.PYTHON,
     )
 
 

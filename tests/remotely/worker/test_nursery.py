@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.reporting.throttled_log import Complaints
 from remotely.transport.loop import Loop
@@ -61,7 +61,7 @@ class Family:
             class_name="C",
             owner="o",
             job="j",
-            python=host.PYTHON,
+            python=this_machine.PYTHON,
             env=env or {},
         )
         self.nursery.ask(control.Spawn(request=request, gpu_ids=[]))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import remotely
-from remotely.machine import host, processes
+from remotely.machine import processes, this_machine
 from remotely.protocol import control
 from remotely.transport.loop import Loop
 from remotely.worker.child import Child, Stage
@@ -44,7 +44,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
     output = Output(folder / name, lambda is_error, text: None, lambda _, action: None)
     return Child(
         request=control.Request(
-            actor=name, name=name, class_name="C", owner="o", job="j", python=host.PYTHON
+            actor=name, name=name, class_name="C", owner="o", job="j", python=this_machine.PYTHON
         ),
         seal=b"",
         gpu_ids=[],
@@ -84,7 +84,7 @@ def test_one_look_serves_five_hundred_who_die_together(
     def all_processes(*_: object) -> Iterator[psutil.Process]:
         raise AssertionError("it looks at every process of the machine")
 
-    monkeypatch.setattr(host, "children_of", children_of)
+    monkeypatch.setattr(processes, "children_of", children_of)
     monkeypatch.setattr(psutil, "process_iter", all_processes)
     told: list[control.Obituary] = []
     children = {
@@ -152,7 +152,7 @@ def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
         looked.append(pid)
         return []
 
-    monkeypatch.setattr(host, "children_of", children_of)
+    monkeypatch.setattr(processes, "children_of", children_of)
     undertaker = Undertaker(loop, "w", {}, lambda _: None, lambda *_: None)
     before = {name: repr(value) for name, value in vars(undertaker).items() if name != "_looks"}
     for pid in range(NO_PIDS_FROM, NO_PIDS_FROM + 100):

@@ -8,11 +8,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from remotely.machine import host
+from remotely.machine import this_machine
 from remotely.protocol import control
+from remotely.protocol.configs import WorkerConfig
 from remotely.transport.keys import fresh_keys
 from remotely.worker.child import Child
-from remotely.worker.worker import Config, Worker
+from remotely.worker.worker import Worker
 
 OLD, NEW = b"old".ljust(40), b"new".ljust(40)
 
@@ -42,7 +43,7 @@ class Played:
     def __init__(self, folder: Path) -> None:
         _, _, key = fresh_keys()
         self.worker = Worker(
-            Config(
+            WorkerConfig(
                 worker="w",
                 master=f"ipc://{folder}/master",
                 key=key.to_dict(),
@@ -84,7 +85,13 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
 
 def spawn_of(actor: str, life: int = 0) -> control.Spawn:
     request = control.Request(
-        actor=actor, name=actor, class_name="C", owner="o", job="j", python=host.PYTHON, life=life
+        actor=actor,
+        name=actor,
+        class_name="C",
+        owner="o",
+        job="j",
+        python=this_machine.PYTHON,
+        life=life,
     )
     return control.Spawn(request=request, gpu_ids=[])
 
@@ -94,7 +101,7 @@ def test_keys_that_actors_asked_about_are_asked_about_again_when_the_list_has_ch
 ) -> None:
     """One that was admitted as a listed one is no delegate: its end would be told to nobody."""
     played.hears(control.Registered(client_keys=[OLD, NEW]))
-    played.worker._inquiries.hear_actor("a", control.MayCall(key=NEW))
+    played.worker._access_relay.hear_actor("a", control.MayCall(key=NEW))
     played.hears(control.Caller(key=NEW, admitted=True))
     played.said.clear()
     played.hears(control.Registered(client_keys=[OLD, NEW]))

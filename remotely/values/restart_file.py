@@ -23,7 +23,7 @@ _NUMBER = struct.Struct("<Q")
 Frames = Sequence[bytes | memoryview]
 
 
-def keep(folder: Path, actor: str, messages: Sequence[Frames]) -> None:
+def write(folder: Path, actor: str, messages: Sequence[Frames]) -> None:
     """Leave what made this actor; whole, or not at all."""
     file = _file(folder, actor)
     file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -69,7 +69,7 @@ def discard(folder: Path, actor: str) -> None:
 
 
 def _file(folder: Path, actor: str) -> Path:
-    return folder / "recipes" / actor
+    return folder / "restart" / actor
 
 
 def _parts(messages: Sequence[Frames]) -> Iterable[bytes | memoryview]:

@@ -1,7 +1,7 @@
 """How a process becomes an actor: what must be set before any of the user's modules is imported.
 
-It is forked from the zygote, or started as `python -m remotely.birth`; either way the worker hands
-it a socket, on which it is told who it is to be.
+It is forked from the zygote, or started as `python -m remotely.actor.startup`.  Either way the
+worker passes it a socket, over which it learns which actor it is to be.
 """
 
 import atexit

@@ -22,14 +22,14 @@ class Pickling(NamedTuple):
     globals_of: Callable[[FunctionType], dict[str, Any]]
 
 
-class Culprit(NamedTuple):
+class UnpicklablePart(NamedTuple):
     path: str
     type_name: str
     error: Exception
     is_future: bool = False
 
 
-def find_culprit(value: object, path: str, pickling: Pickling) -> Culprit | None:
+def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> UnpicklablePart | None:
     """Return the innermost part of a value that does not pickle; None if all of it does.
 
     It pickles halves of halves to find the part, so its work is a few times that of pickling the
@@ -48,10 +48,10 @@ def find_culprit(value: object, path: str, pickling: Pickling) -> Culprit | None
         if found is None:
             break
         path, value, error = found
-    return Culprit(path, _type_name(value), error, _is_future(value))
+    return UnpicklablePart(path, _type_name(value), error, _is_future(value))
 
 
-def why_not(
+def not_picklable_message(
     value: object, what: str | tuple[str, ...], error: Exception, pickling: Pickling
 ) -> str:
     """Return the sentence about a value that did not pickle; `what` as for `codec.encode`."""
@@ -60,9 +60,9 @@ def why_not(
     else:
         root = what if isinstance(what, str) else ", ".join(what)
         named = [("" if " " in root else root, value)]
-    culprit = Culprit("", _type_name(value), error, _is_future(value))
+    culprit = UnpicklablePart("", _type_name(value), error, _is_future(value))
     for name, part in named:
-        if (found := find_culprit(part, name, pickling)) is not None:
+        if (found := find_unpicklable_part(part, name, pickling)) is not None:
             culprit = found
             break
     reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"

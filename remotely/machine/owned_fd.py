@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 
-class Descriptor:
+class OwnedFd:
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
