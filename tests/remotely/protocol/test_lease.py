@@ -100,3 +100,13 @@ def test_the_times_fit_each_other() -> None:
     assert lease.HEARTBEAT_IVL_S * 2 < lease.HEARTBEAT_TIMEOUT_S < lease.LEASE_S
     assert lease.TICK_EVERY_S <= lease.BEAT_EVERY_S
     assert lease.HEARTBEAT_TIMEOUT_S < 65, "libzmq keeps it as a 16-bit number of tenths"
+
+
+def test_leases_that_are_extended_end_as_much_later_each() -> None:
+    leases = Leases(10.0)
+    leases.renew("first", now=0.0)
+    leases.renew("second", now=1.0)
+    leases.extend(5.0)
+    assert leases.next_deadline() == 15.0
+    assert leases.expired(now=15.5) == ["first"]
+    assert leases.expired(now=16.0) == ["second"]

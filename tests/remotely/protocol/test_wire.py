@@ -2,6 +2,7 @@
 
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -255,3 +256,37 @@ def test_only_calls_travel_among_calls() -> None:
         message = wire.decode(wire.together(Kind.CALLS, [call, other]), "client")
         with pytest.raises(WireError, match="among them"):
             wire.each(message)
+
+
+def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = len(wire.encode(Kind.RESULT, 1)[0])
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 2 << 30)
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 3 << 30)
+    gibibyte = memoryview(np.broadcast_to(np.zeros(1, np.uint8), (1 << 30,)))
+    rest = memoryview(np.broadcast_to(np.zeros(1, np.uint8), ((1 << 30) - head,)))
+    wire.encode(Kind.RESULT, 1, buffers=[gibibyte, gibibyte, rest])
+    with pytest.raises(TooLarge) as raised:
+        wire.encode(Kind.RESULT, 1, buffers=[gibibyte, gibibyte, rest, b"1"])
+    assert str(raised.value) == (
+        "a value of 3.0 GiB or more: one array may have 2 GiB, all of a call 3; send it in parts"
+    )
+
+
+def test_several_have_no_id_of_their_own() -> None:
+    several = wire.together(Kind.RESULTS, [wire.encode(Kind.RESULT, id)[0] for id in (7, 8)])
+    assert wire.decode(several, "actor").call_id == 0
+
+
+def test_the_last_of_several_may_be_empty_and_is_named_when_it_is_cut_short() -> None:
+    one = wire.encode(Kind.RESULT, 7)[0]
+    whole = wire.decode(wire.together(Kind.RESULTS, [one, one]), "actor")
+    payload = bytes(whole.payload)
+    cut = whole._replace(payload=payload[: -len(one) - 1])
+    with pytest.raises(WireError, match="RESULTS that end within a length"):
+        wire.each(cut)
+    with pytest.raises(WireError, match="a message without a head"):
+        wire.each(whole._replace(payload=payload[: -len(one) - 4] + bytes(4)))
+    with pytest.raises(WireError, match="RESULTS that end within one of them"):
+        wire.each(whole._replace(payload=payload[:-1]))

@@ -78,3 +78,13 @@ def test_giving_back_what_was_not_taken_is_an_error() -> None:
 
 def test_a_block_is_of_whole_pages_so_that_it_can_be_mapped_by_itself() -> None:
     assert os.sysconf("SC_PAGE_SIZE") == GRANULE
+
+
+def test_the_last_block_of_a_full_space_may_be_given_back() -> None:
+    blocks = Blocks(2 * GRANULE)
+    blocks.take(GRANULE)
+    last = blocks.take(GRANULE)
+    assert last is not None
+    assert blocks.gaps() == []
+    blocks.give(last)
+    assert blocks.gaps() == [(GRANULE, 2 * GRANULE)]
