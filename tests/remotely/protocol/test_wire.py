@@ -275,7 +275,7 @@ def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_lim
 
 
 def test_several_have_no_id_of_their_own() -> None:
-    several = wire.together(Kind.RESULTS, [wire.encode(Kind.RESULT, id)[0] for id in (7, 8)])
+    several = wire.together(Kind.RESULTS, [wire.encode(Kind.RESULT, n)[0] for n in (7, 8)])
     assert wire.decode(several, "actor").call_id == 0
 
 
