@@ -1,49 +1,32 @@
 """The object of an actor, and what each message does to it.
 
-`answer` and its kin take a message and return its one reply.  They know nothing of sockets, and
-nothing of the order or the thread in which they are called: that is the actor's part (actor.py).
+`answer` and its kin take a message and return its one reply.  They know nothing of sockets, nor in
+what order and on which thread they are called: that is decided in dispatch.py.
 """
 
 import asyncio
 import gc
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, NamedTuple
+from typing import Any
 
-from remotely.actor import log_sender
 from remotely.actor.introduction import Introduction
+from remotely.actor.introspection import async_methods, has_async_streams, unknown_name
+from remotely.actor.payloads import Payloads
+from remotely.actor.preparation import Preparation
+from remotely.actor.replies import RoutedReply, raised
 from remotely.actor.streams import Streams
-from remotely.api import connection
-from remotely.api.current_actor import heading, serve
-from remotely.arguments import did_you_mean
 from remotely.errors import RemotelyError
 from remotely.objects.batching import Arguments, Batching, batched_methods
-from remotely.objects.construct import construct
-from remotely.objects.stand_in import Itself, Routine, function_of, stays
+from remotely.objects.stand_in import Itself, Routine, stays
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
-from remotely.reporting import log_records
 from remotely.transport.activity import OneByOne, Several
 from remotely.transport.keys import KeyPair
-from remotely.values import arena, codec, restart_file, shipping, sources
-from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Loan
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, unpack
 
-
-class RoutedReply(NamedTuple):
-    """A reply, to whom it goes, and what is lent with it."""
-
-    route: bytes
-    frames: list[bytes | memoryview]
-    loan: Loan | None = None
-    is_small: bool = False  # a result that may travel with others
-
-
-Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: from whom, and what
+Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: its route and message
 
 
 class Servant:
@@ -54,35 +37,46 @@ class Servant:
     ) -> None:
         self.object: Any = None
         self.calls = 0
-        self.failed = False  # its constructor raised
+        self.failed = False  # the constructor raised
         self.is_made = False  # or is being made
         self.concurrency = 1
         self.is_async = False
         self.batched: dict[str, Batching] = {}
+        self.streams = Streams()
         self._activity: OneByOne | Several = activity
-        self._birth = birth
-        self._delegate = delegate
-        self._folder = Path(birth.folder)
-        self._prepared: control.Prepare | None = None
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
-        self._memory_peers: dict[bytes, MemoryPeer] = {}
-        self.streams = Streams()
+        self._payloads = payloads = Payloads()
+        self._preparation = preparation = Preparation(birth, delegate, payloads)
+        self._does: dict[Kind, Callable[[bytes, Message], object]] = {
+            Kind.PREPARE: preparation.prepare,
+            Kind.FILE: preparation.store_file,
+            Kind.SOURCES: preparation.learn_sources,
+            Kind.INIT: self._init,
+            Kind.CALL: self._call,
+            Kind.GET: self._get,
+            Kind.SET: self._set,
+            Kind.END: self._end,
+            Kind.NEXT: self._next,
+            Kind.CLOSE: self._close_stream,
+            Kind.OPEN: payloads.open_memory,
+            Kind.OPENED: payloads.memory_is_open,
+        }
 
     def answer(self, route: bytes, message: Message) -> RoutedReply:
-        """Run one message.  Every one gets exactly one reply, or the process dies.
+        """Run one message.  Every message gets exactly one reply, or the process dies.
 
         SystemExit is let through on purpose: it ends this process, and the worker, which sees it
-        end, tells the caller in our place.  Any other error is an answer, a KeyboardInterrupt too:
-        an actor has no keyboard, so the method has raised it.
+        end, tells the caller in our place.  Any other error is a reply, even a KeyboardInterrupt:
+        an actor has no keyboard, so the method itself has raised it.
         """
         activity, kind = self._activity, message.kind  # INIT may change the one
-        begun = activity.begin(message.name if kind is Kind.CALL else _DOES[kind])
+        begun = activity.begin(message.name if kind is Kind.CALL else _SHOWN_AS[kind])
         try:
             if self.is_made and kind in _MAKING:
                 raise RemotelyError("this actor has been made already")
-            value = _RUN[kind](self, route, message)
-            return self._returned(route, message, value)
+            value = self._does[kind](route, message)
+            return self._payloads.returned(route, message, value)
         except SystemExit:
             raise
         except BaseException as error:
@@ -92,23 +86,13 @@ class Servant:
             self.calls += kind is Kind.CALL
 
     def make_again(self) -> None:
-        """Make the object as the life before was made.  If that fails, end with the traceback."""
-        for frames in restart_file.read(self._folder, self._birth.request.actor):
+        """Make the object as in the previous life.  If that fails, print the traceback and exit."""
+        for frames in self._preparation.kept_messages():
             reply = self.answer(b"", wire.decode(frames, "client"))
             if self.failed:  # nobody waits for this reply
                 told = wire.decode(reply.frames, "actor").buffers
                 print(bytes(told[0]).decode(errors="replace"), file=sys.stderr)
                 sys.exit(1)
-
-    def _keep_recipe(self, payload: bytes | memoryview, buffers: Sequence[Any]) -> None:
-        """Leave to the next life what made this one, if nobody else may be there to make it."""
-        request = self._birth.request
-        if request.owner or not request.max_restarts or self._birth.again:
-            return
-        assert self._prepared is not None
-        prepare = wire.encode(Kind.PREPARE, 0, "", [control.write(self._prepared)])
-        init = wire.encode(Kind.INIT, 0, "", [payload], buffers)
-        restart_file.write(self._folder, request.actor, [prepare, init])
 
     def is_coroutine(self, message: Message) -> bool:
         """Tell whether a message is for `answer_async`."""
@@ -123,18 +107,18 @@ class Servant:
     async def answer_async(self, route: bytes, message: Message) -> RoutedReply:
         """Run one message that waits for others."""
         kind = message.kind
-        begun = self._activity.begin(message.name if kind is Kind.CALL else _DOES[kind])
+        begun = self._activity.begin(message.name if kind is Kind.CALL else _SHOWN_AS[kind])
         try:
             if message.kind is Kind.CALL:
                 self.calls += 1
                 args, kwargs = self.arguments(route, message)
                 value = await getattr(self.object, message.name)(*args, **kwargs)
-                return self._returned(route, message, self._kept(route, value))
+                return self._payloads.returned(route, message, self._kept(route, value))
             if message.kind is Kind.CLOSE:
                 await self.streams.close_async(message.name)
-                return self._returned(route, message, None)
+                return self._payloads.returned(route, message, None)
             item = await self.streams.next_async(route, message.name)
-            return self._returned(route, message, item)
+            return self._payloads.returned(route, message, item)
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
         except _EXITS:
@@ -173,7 +157,7 @@ class Servant:
             self._activity.end(begun)
 
     def arguments(self, route: bytes, message: Message) -> Arguments:
-        args, kwargs = self._decode(route, message)
+        args, kwargs = self._payloads.decode(route, message)
         return args, kwargs
 
     def close(self) -> None:
@@ -186,70 +170,26 @@ class Servant:
     def let_go(self) -> None:
         """Drop the object, so that its `__del__` runs and its files are closed."""
         self.streams.close_all()
-        self.object = self._prepared = None
+        self.object = None
+        self._preparation.let_go()
         gc.collect()  # it may be part of a cycle
 
     def tidy(self) -> None:
-        """Called each second: let go of clients that are no more."""
-        arena.tidy()
-        for route, peer in list(self._memory_peers.items()):
-            if not peer.alive():
-                self._memory_peers.pop(route, None)
+        """Forget clients that have ended; called every few seconds."""
+        self._payloads.tidy()
 
     # --- what a message does ----------------------------------------------------------------------
 
-    def _prepare(self, route: bytes, message: Message) -> list[str]:
-        prepare = control.Reader(control.Prepare).read(message.payload)
-        assert isinstance(prepare, control.Prepare)
-        self._prepared = prepare
-        connection.adopt(prepare, self._birth, self._delegate)
-        log_records.set_levels(prepare.log_levels)
-        sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
-        sources.finder.is_elsewhere = prepare.host != self._birth.host
-        sources.finder.install(first=True)
-        if prepare.sources:
-            self._learn(sources.batch_of(prepare.sources))
-        if prepare.host == self._birth.host:
-            sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
-        return shipping.missing(self._folder, prepare.files)
-
-    def _file(self, route: bytes, message: Message) -> None:
-        _, (content,) = unpack(message, self._memory_peers.get(route))
-        shipping.store(self._folder, message.name, content)
-
-    def _sources(self, route: bytes, message: Message) -> None:
-        _, (content,) = unpack(message, self._memory_peers.get(route))
-        self._learn(sources.Batch(message.name, bytes(content)))
-
-    def _learn(self, batch: sources.Batch) -> None:
-        for name in sources.finder.offer(sources.library.add(batch)):
-            print(
-                f"remotely: {name} has changed since this actor imported it, and stays here as it "
-                "was; make a new actor for the new one",
-                file=sys.stderr,
-            )
-
     def _init(self, route: bytes, message: Message) -> None:
-        assert self._prepared is not None
         self.is_made = True
-        if self._prepared.files:
-            root = shipping.lay_out(self._folder, self._prepared.files)
-            sys.path.insert(0, str(root))
-            connection.set_shipped_root(root)
-            sources.finder.shipped_root = root
+        self._preparation.lay_out_files()
         try:
-            payload, buffers = unpack(message, self._memory_peers.get(route))
-            self._keep_recipe(payload, buffers)
-            cls, args, kwargs = codec.decode(payload, buffers)
-            serve(cls)
-            log_sender.drop_the_scripts()
-            self.object = construct(cls, args, kwargs)
+            self.object, self.concurrency = self._preparation.construct(route, message)
             cls = type(self.object)
             self._names = frozenset(dir(cls))
             self._async_methods = async_methods(cls)
             self.is_async = bool(self._async_methods) or has_async_streams(cls)
             self.batched = batched_methods(cls)
-            self.concurrency = self._prepared.concurrency
             if self.is_async or self.concurrency > 1:
                 self._activity = Several(self._activity.page)
         except BaseException:
@@ -257,7 +197,7 @@ class Servant:
             raise
 
     def _call(self, route: bytes, message: Message) -> object:
-        args, kwargs = self._decode(route, message)
+        args, kwargs = self._payloads.decode(route, message)
         value = self._attribute(message.name)(*args, **kwargs)
         if message.name in _MAKE_ITERATORS and value is not self.object:
             value = (item for item in value)  # one by one, as the caller asks for them
@@ -270,7 +210,7 @@ class Servant:
         return Routine(value) if stays(value) else value
 
     def _set(self, route: bytes, message: Message) -> None:
-        setattr(self.object, message.name, self._decode(route, message))
+        setattr(self.object, message.name, self._payloads.decode(route, message))
 
     def _end(self, route: bytes, message: Message) -> None:
         self.close()
@@ -301,39 +241,7 @@ class Servant:
     def _close_stream(self, route: bytes, message: Message) -> None:
         self.streams.close(message.name)
 
-    # --- large values through memory --------------------------------------------------------------
-
-    def _open_memory(self, route: bytes, message: Message) -> ArenaAddress | None:
-        """Become the peer of a client; None if it has to be without."""
-        address = control.Reader(ArenaAddress).read(message.payload)
-        assert isinstance(address, ArenaAddress)
-        ours = arena.ours()
-        known = [p for p in list(self._memory_peers.values()) if p.lender.address == address]
-        try:
-            self._memory_peers[route] = known[0] if known else MemoryPeer(address)
-        except OSError:
-            return None
-        return None if ours is None else ours.address
-
-    def _memory_is_open(self, route: bytes, message: Message) -> None:
-        self._memory_peers[route].reads = True
-
-    def _decode(self, route: bytes, message: Message) -> Any:
-        return codec.decode(*unpack(message, self._memory_peers.get(route)))
-
-    # --- replies ----------------------------------------------------------------------------------
-
-    def _returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
-        what = f"the result of {message.name}" if message.name else "the result"
-        encoded = codec.encode(value, what)
-        if encoded.nbytes < SHARE_FROM_BYTES:
-            frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
-            return RoutedReply(route, frames, is_small=len(frames) == 1)
-        outgoing = OutgoingValue(encoded)
-        loan = outgoing.lend(self._memory_peers.get(route))
-        frames = outgoing.message(Kind.RESULT, message.call_id, "", loan)
-        outgoing.close()
-        return RoutedReply(route, frames, loan)
+    # --- replies of batches -----------------------------------------------------------------------
 
     def _each(self, batching: Batching, calls: Sequence[Call], value: Any) -> list[RoutedReply]:
         self.calls += len(calls)
@@ -342,7 +250,7 @@ class Servant:
             batching.apart(value, len(calls)), calls, strict=True
         ):
             try:
-                replies.append(self._returned(route, message, answer))
+                replies.append(self._payloads.returned(route, message, answer))
             except RemotelyError as error:
                 replies.append(raised(route, message, error))
         return replies
@@ -354,8 +262,8 @@ class Servant:
 _EXITS = (SystemExit, GeneratorExit)  # of a coroutine: the latter is how an event loop ends it
 _STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
-# What the worker is told that runs, where it is no method that the caller named.
-_DOES = {
+# What `remotely status` shows as running where the caller named no method.
+_SHOWN_AS = {
     Kind.PREPARE: "(its code arrives)",
     Kind.FILE: "(files arrive)",
     Kind.SOURCES: "(its code arrives)",
@@ -369,66 +277,3 @@ _DOES = {
     Kind.OPENED: "(memory is opened)",
 }
 _MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)
-_RUN: dict[Kind, Callable[[Servant, bytes, Message], object]] = {
-    Kind.PREPARE: Servant._prepare,
-    Kind.FILE: Servant._file,
-    Kind.SOURCES: Servant._sources,
-    Kind.INIT: Servant._init,
-    Kind.CALL: Servant._call,
-    Kind.GET: Servant._get,
-    Kind.SET: Servant._set,
-    Kind.END: Servant._end,
-    Kind.NEXT: Servant._next,
-    Kind.CLOSE: Servant._close_stream,
-    Kind.OPEN: Servant._open_memory,
-    Kind.OPENED: Servant._memory_is_open,
-}
-
-
-def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
-    """Return the reply that tells of an error, with its traceback as text."""
-    note = sources.missing_here(error)
-    if note:
-        error.add_note(note)
-    trace = traceback.format_exception(type(error), error, _users_part(error))
-    text = heading() + "".join(trace)
-    try:
-        pieces = codec.encode(error, in_band=True).pieces
-    except RemotelyError:
-        pieces = ()
-    told = text.encode(errors="replace")
-    return RoutedReply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [told]))
-
-
-def _users_part(error: BaseException) -> Any:
-    """Return the traceback without our own frames at its top."""
-    here, trace = error.__traceback__, error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
-        trace = trace.tb_next
-    return trace or here
-
-
-_OURS = {__file__, codec.__file__}
-
-
-def unknown_name(cls: type, name: str, known: list[str]) -> str:
-    """Return a sentence about a name that a class does not have, with the nearest that it has."""
-    hint = did_you_mean(name, (k for k in known if not k.startswith("__")))
-    return f"{cls.__name__!r} has no method or attribute {name!r}{hint and f'; {hint}'}"
-
-
-def async_methods(cls: type) -> frozenset[str]:
-    """Return the names of a class's asynchronous methods, its bases' included."""
-    return frozenset(
-        name
-        for name in dir(cls)
-        if inspect.iscoroutinefunction(function_of(inspect.getattr_static(cls, name, None)))
-    )
-
-
-def has_async_streams(cls: type) -> bool:
-    """Tell whether a class has an `async def` method that yields."""
-    return any(
-        inspect.isasyncgenfunction(function_of(inspect.getattr_static(cls, name, None)))
-        for name in dir(cls)
-    )

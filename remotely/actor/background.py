@@ -1,0 +1,115 @@
+"""The second thread of an actor, which never waits for the user's code.
+
+It answers libzmq's questions about keys, listens to the worker, and ends the process when the
+worker is gone or its lease is over (fence.py).  So neither a new client nor the worker waits for a
+long call.
+"""
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from remotely.actor import exiting
+from remotely.actor.delegation import Delegation
+from remotely.actor.servant import Servant
+from remotely.actor.worker_line import WorkerLine
+from remotely.protocol import control
+from remotely.reporting.throttled_log import Complaints
+from remotely.transport import sockets
+from remotely.transport.access_list import AccessList
+from remotely.transport.fence import LOOK_EVERY_S, Fence
+from remotely.transport.loop import Loop
+
+COUNT_EVERY_S = 2.0
+FENCED_S = 0.05
+
+
+class Background:
+    """What runs on that thread; of its methods the main thread calls the public ones."""
+
+    def __init__(
+        self,
+        birth: control.Birth,
+        worker: socket.socket,
+        line: WorkerLine,
+        delegation: Delegation,
+        servant: Servant,
+    ) -> None:
+        self._worker = worker
+        self._line = line
+        self._delegation = delegation
+        self._servant = servant
+        self._counted = 0
+        self._on_leave: Callable[[], None] = lambda: None
+        self._reader = control.Reader(control.ToActor)
+        self._fence = Fence(Path(birth.folder))
+        self.access = AccessList(birth.client_keys, self._ask_about)
+        self.complaints = Complaints(lambda said: print(f"remotely: {said}", file=sys.stderr))
+        self.context = sockets.new_context()
+        self._door = sockets.Door(self.context, self.access.admit, self.complaints)
+        self.loop = Loop()
+        self._thread = threading.Thread(target=self.loop.run, name="remotely-door", daemon=True)
+
+    def start(self, on_leave: Callable[[], None], ask_after_consumers: Callable[[], None]) -> None:
+        """Begin.  `on_leave` is called when the worker wants the actor to end in good order."""
+        self._on_leave = on_leave
+        self.loop.call(self._line.never_wait)
+        self.loop.watch_socket(self._door.socket, self._door.answer)
+        self.loop.watch(self._worker.fileno(), self._hear_worker)
+        self.loop.every(COUNT_EVERY_S, ask_after_consumers)
+        self.loop.every(COUNT_EVERY_S, self._count)
+        self.loop.every(LOOK_EVERY_S, self._check_fence)
+        self._thread.start()
+
+    def wait_for_lease(self) -> None:
+        """Return when the lease is not over.  It is renewed, or this process ends."""
+        while self._fence.has_passed:
+            time.sleep(FENCED_S)
+
+    def stop(self, within_s: float) -> bool:
+        """End the thread; return whether it has ended in time."""
+        self.loop.stop()
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Return when all that was sent has left, and every socket of the context is closed."""
+        self._door.socket.close()
+        self.context.term()
+
+    # --- on the thread ----------------------------------------------------------------------------
+
+    def _hear_worker(self) -> None:
+        try:
+            data = self._worker.recv(control.MAX_MESSAGE)
+        except OSError:
+            data = b""
+        if not data:  # the worker is gone, and nothing may outlive it
+            exiting.end_group()
+        match self._reader.read(data):
+            case control.Admit(client_keys=client_keys):
+                self.access.relist(client_keys)
+            case control.Caller(key=key, admitted=admitted) as caller:
+                self.access.hear(caller)
+                self._door.decide(key, "client" if admitted else None)
+            case control.Delegated():
+                self._delegation.confirm()
+            case control.Leave():
+                self._on_leave()
+
+    def _ask_about(self, key: bytes) -> None:
+        self._line.tell(control.MayCall(key=key))
+
+    def _check_fence(self) -> None:
+        if self._fence.look():
+            exiting.say("remotely: the worker lost its lease, and its actors end\n")
+            exiting.end_group()
+
+    def _count(self) -> None:
+        self._servant.tidy()
+        if self._line.go_on() and self._servant.calls != self._counted:
+            self._counted = self._servant.calls
+            self._line.tell(control.Count(calls=self._counted))

@@ -1,0 +1,200 @@
+"""In what order the calls of an actor run, and on which thread.
+
+How a call runs depends on the class:
+
+    plain methods               on the main thread, one after the other
+    concurrency=n               on n threads, and so do items of streams and attributes; the main
+                                thread only receives and replies (call_threads.py)
+    a class with async methods  all on one event loop, on the main thread: async methods interleave
+                                at their awaits, plain ones block the loop (or take one of the n
+                                threads)
+    batched methods             gathered until a batch is full or due, or until another message
+                                comes: that one was sent later, and so it runs later
+
+What a call does to the object is the servant's part (servant.py).
+"""
+
+import asyncio
+import functools
+import inspect
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from remotely.actor.call_socket import CallSocket
+from remotely.actor.call_threads import CallThreads
+from remotely.actor.replies import RoutedReply, raised
+from remotely.actor.servant import Servant
+from remotely.objects.batching import Gathering
+from remotely.protocol.wire import Kind, Message
+from remotely.testing import faults
+
+# A client that found the actor by its name, or borrowed it, may call it while its maker is still
+# sending files.
+NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
+OF_STREAMS = frozenset((Kind.NEXT, Kind.CLOSE))
+ON_THREADS = frozenset((Kind.CALL, Kind.GET, Kind.SET)) | OF_STREAMS
+ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
+
+
+class Dispatcher:
+    """Used by the main thread, but for `stop`."""
+
+    def __init__(
+        self, servant: Servant, socket: CallSocket, wait_for_lease: Callable[[], None]
+    ) -> None:
+        self._servant = servant
+        self._send = socket.send
+        self._wake = socket.wake
+        self._wait_for_lease = wait_for_lease
+        self.finished: deque[RoutedReply] = deque()  # from other threads and tasks; not sent yet
+        self._stop_asked = False
+        self._ender: tuple[bytes, Message] | None = None  # the call that asked for the end
+        self._early: list[tuple[bytes, Message]] = []  # came before there was an object
+        self._gathered: dict[str, Gathering] = {}
+        self._threads: CallThreads | None = None
+        self._in_flight = 0  # on the event loop
+        self._tasks: set[Any] = set()  # the event loop itself holds them but weakly
+
+    def handle(self, route: bytes, message: Message) -> None:
+        """Run one message, or have it run."""
+        if faults.ON and message.kind is Kind.CALL:
+            faults.at("actor.call")
+        servant = self._servant
+        if not servant.is_made and message.kind in NEED_OBJECT:
+            self._early.append((route, message))
+            return
+        if message.kind is Kind.CALL and message.name in servant.batched:
+            self._gather(route, message)
+            return
+        if self._gathered and message.kind is not Kind.SOURCES:  # calls run in the order made
+            self._run_gathered(list(self._gathered))
+        if servant.is_async and servant.is_coroutine(message):
+            self._start(self._answer_async(route, message))
+        elif self._threads is not None and message.kind in ON_THREADS:
+            if message.kind in OF_STREAMS:
+                work = functools.partial(self._answer_on_thread, route, message)
+                self._threads.run_in_turn(message.name, work)
+            else:
+                self._threads.run(self._answer_on_thread, route, message)
+        elif message.kind is Kind.END:
+            self._ender = route, message
+        else:
+            self._send(servant.answer(route, message))
+            if self._threads is None and servant.concurrency > 1:
+                self._threads = CallThreads(servant.concurrency)
+            if message.kind is Kind.INIT and not self.is_over():
+                early, self._early = self._early, []
+                for from_whom, call in early:
+                    self.handle(from_whom, call)
+
+    def stop(self) -> None:
+        """Begin no further call.  Any thread may call this."""
+        self._stop_asked = True
+        self._wake()
+
+    def is_over(self) -> bool:
+        """Return whether no further call is to begin."""
+        return self._stop_asked or self._ender is not None or self._servant.failed
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the event loop takes another call."""
+        return self._in_flight < ASYNC_IN_FLIGHT
+
+    def send_finished(self) -> None:
+        while self.finished:
+            self._send(self.finished.popleft())
+
+    async def before_end(self) -> None:
+        """Return when the calls on the event loop that were made before the end have run."""
+        if self._ender is not None:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def end(self) -> None:
+        """Run the calls made before the end (after `stop` those that have begun), then `close`."""
+        if self._threads is not None:
+            self._threads.end(drop=self._stop_asked)
+        self.send_finished()
+        if self._ender is not None:
+            self._send(self._servant.answer(*self._ender))
+        elif self._stop_asked:
+            try:
+                self._servant.close()
+            except Exception:
+                traceback.print_exc()
+
+    # --- replies from elsewhere -------------------------------------------------------------------
+
+    def _reply(self, reply: RoutedReply) -> None:
+        """Have the main thread send it, which alone may touch the socket."""
+        self.finished.append(reply)
+        self._wake()
+
+    def _answer_on_thread(self, route: bytes, message: Message) -> None:
+        self._wait_for_lease()
+        self._reply(self._servant.answer(route, message))
+
+    async def _answer_async(self, route: bytes, message: Message) -> None:
+        self._reply(await self._servant.answer_async(route, message))
+        self._in_flight -= 1
+
+    def _start(self, call: Coroutine[Any, Any, None]) -> None:
+        self._in_flight += 1
+        task = asyncio.get_running_loop().create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- batched methods --------------------------------------------------------------------------
+
+    def until_due_ms(self) -> float | None:
+        """Return the time until a batch is due; None if no call waits in one."""
+        if not self._gathered:
+            return None
+        due = min(gathering.due for gathering in self._gathered.values())
+        return max(0.0, 1000 * (due - time.monotonic()))
+
+    def run_due(self) -> bool:
+        """Run the batches that are due, as no message waits; return whether there were any."""
+        if not self._gathered:
+            return False
+        now = time.monotonic()
+        due = [name for name, gathering in self._gathered.items() if gathering.due <= now]
+        self._run_gathered(due)
+        return bool(due)
+
+    def _gather(self, route: bytes, message: Message) -> None:
+        try:
+            arguments = self._servant.arguments(route, message)
+        except Exception as error:
+            self._send(raised(route, message, error))
+            return
+        name = message.name
+        if name not in self._gathered:
+            self._gathered[name] = Gathering(self._servant.batched[name])
+        self._gathered[name].add((route, message), arguments, time.monotonic())
+        if self._gathered[name].is_full:
+            self._run_gathered([name])
+
+    def _run_gathered(self, names: list[str]) -> None:
+        for name in names:
+            gathering = self._gathered.pop(name)
+            for calls in gathering.take():
+                if inspect.iscoroutinefunction(gathering.batching.function):
+                    self._start(self._run_batch_async(gathering, calls))
+                elif self._threads is not None:
+                    self._threads.run(self._run_batch_on_thread, gathering, calls)
+                else:
+                    for reply in self._servant.answer_batch(gathering.batching, calls):
+                        self._send(reply)
+
+    def _run_batch_on_thread(self, gathering: Gathering, calls: Any) -> None:
+        for reply in self._servant.answer_batch(gathering.batching, calls):
+            self._reply(reply)
+
+    async def _run_batch_async(self, gathering: Gathering, calls: Any) -> None:
+        for reply in await self._servant.answer_batch_async(gathering.batching, calls):
+            self._reply(reply)
+        self._in_flight -= 1

@@ -1,0 +1,110 @@
+"""What an actor is made from: settings, code and files, sent before there is an object.
+
+    message    what it brings
+    PREPARE    the client's settings, the names of its files, and the code that is loaded there
+    FILE       one shipped file that this machine lacks
+    SOURCES    code that the client has loaded later; it may come at any time
+    INIT       the class and the arguments of its constructor
+
+A detached actor that may be restarted also leaves PREPARE and INIT in a file, because the client
+that could send them again may be gone by then (restart_file.py).
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from remotely.actor import log_sender
+from remotely.actor.payloads import Payloads
+from remotely.api import connection
+from remotely.api.current_actor import serve
+from remotely.objects.construct import construct
+from remotely.protocol import control, wire
+from remotely.protocol.wire import Kind, Message
+from remotely.reporting import log_records
+from remotely.transport.keys import KeyPair
+from remotely.values import codec, restart_file, shipping, sources
+
+
+class Preparation:
+    """Sets up the process for the user's class, and constructs the object."""
+
+    def __init__(
+        self, birth: control.Birth, delegate: Callable[[], KeyPair], payloads: Payloads
+    ) -> None:
+        self._birth = birth
+        self._delegate = delegate
+        self._payloads = payloads
+        self._folder = Path(birth.folder)
+        self._prepared: control.Prepare | None = None
+
+    def prepare(self, route: bytes, message: Message) -> list[str]:
+        """Take over the client's settings.  Return the hashes of the files that are missing."""
+        prepare = control.Reader(control.Prepare).read(message.payload)
+        assert isinstance(prepare, control.Prepare)
+        self._prepared = prepare
+        connection.adopt(prepare, self._birth, self._delegate)
+        log_records.set_levels(prepare.log_levels)
+        sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
+        sources.finder.is_elsewhere = prepare.host != self._birth.host
+        sources.finder.install(first=True)
+        if prepare.sources:
+            _learn(sources.batch_of(prepare.sources))
+        if prepare.host == self._birth.host:
+            sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
+        return shipping.missing(self._folder, prepare.files)
+
+    def store_file(self, route: bytes, message: Message) -> None:
+        _, (content,) = self._payloads.unpack(route, message)
+        shipping.store(self._folder, message.name, content)
+
+    def learn_sources(self, route: bytes, message: Message) -> None:
+        _, (content,) = self._payloads.unpack(route, message)
+        _learn(sources.Batch(message.name, bytes(content)))
+
+    def lay_out_files(self) -> None:
+        """Put the shipped files where the user's modules find them."""
+        assert self._prepared is not None
+        if self._prepared.files:
+            root = shipping.lay_out(self._folder, self._prepared.files)
+            sys.path.insert(0, str(root))
+            connection.set_shipped_root(root)
+            sources.finder.shipped_root = root
+
+    def construct(self, route: bytes, message: Message) -> tuple[Any, int]:
+        """Return the object, and how many calls it serves at a time."""
+        assert self._prepared is not None
+        payload, buffers = self._payloads.unpack(route, message)
+        self._keep_for_restart(self._prepared, payload, buffers)
+        cls, args, kwargs = codec.decode(payload, buffers)
+        serve(cls)
+        log_sender.drop_the_scripts()
+        return construct(cls, args, kwargs), self._prepared.concurrency
+
+    def kept_messages(self) -> list[list[bytes | memoryview]]:
+        """Return the messages from which the previous life of this actor was made."""
+        return restart_file.read(self._folder, self._birth.request.actor)
+
+    def let_go(self) -> None:
+        self._prepared = None
+
+    def _keep_for_restart(
+        self, prepared: control.Prepare, payload: bytes | memoryview, buffers: Sequence[Any]
+    ) -> None:
+        """Keep what made this actor, if no client may be left to make it again."""
+        request = self._birth.request
+        if request.owner or not request.max_restarts or self._birth.again:
+            return
+        prepare = wire.encode(Kind.PREPARE, 0, "", [control.write(prepared)])
+        init = wire.encode(Kind.INIT, 0, "", [payload], buffers)
+        restart_file.write(self._folder, request.actor, [prepare, init])
+
+
+def _learn(batch: sources.Batch) -> None:
+    for name in sources.finder.offer(sources.library.add(batch)):
+        print(
+            f"remotely: {name} has changed since this actor imported it, and stays here as it "
+            "was; make a new actor for the new one",
+            file=sys.stderr,
+        )
