@@ -44,7 +44,7 @@ class Background:
         self._servant = servant
         self._counted = 0
         self._on_leave: Callable[[], None] = lambda: None
-        self._reader = control.Reader(control.ToActor)
+        self._decoder = control.Decoder(control.ToActor)
         self._fence = Fence(Path(birth.folder))
         self.access = AccessList(birth.client_keys, self._ask_about)
         self.complaints = Complaints(lambda said: print(f"remotely: {said}", file=sys.stderr))
@@ -89,7 +89,7 @@ class Background:
             data = b""
         if not data:  # the worker is gone, and nothing may outlive it
             exiting.end_group()
-        match self._reader.read(data):
+        match self._decoder.decode(data):
             case control.Admit(client_keys=client_keys):
                 self.access.relist(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:

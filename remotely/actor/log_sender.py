@@ -41,7 +41,7 @@ class Sender(logging.Handler):
         if self._is_shown_here(record):
             return
         try:
-            logged = control.write(log_records.pack(record))
+            logged = control.encode(log_records.pack(record))
         except Exception:  # arguments that do not fit the message, or that cannot be formatted
             self.handleError(record)
             return

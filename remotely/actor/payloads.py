@@ -47,7 +47,7 @@ class Payloads:
 
     def open_memory(self, route: bytes, message: Message) -> ArenaAddress | None:
         """Open a client's arena and return the address of ours; None if either is not possible."""
-        address = control.Reader(ArenaAddress).read(message.payload)
+        address = control.Decoder(ArenaAddress).decode(message.payload)
         assert isinstance(address, ArenaAddress)
         ours = arena.ours()
         known = [p for p in list(self._peers.values()) if p.lender.address == address]

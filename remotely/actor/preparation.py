@@ -41,7 +41,7 @@ class Preparation:
 
     def prepare(self, route: bytes, message: Message) -> list[str]:
         """Take over the client's settings.  Return the hashes of the files that are missing."""
-        prepare = control.Reader(control.Prepare).read(message.payload)
+        prepare = control.Decoder(control.Prepare).decode(message.payload)
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
         connection.adopt(prepare, self._birth, self._delegate)
@@ -96,7 +96,7 @@ class Preparation:
         request = self._birth.request
         if request.owner or not request.max_restarts or self._birth.again:
             return
-        prepare = wire.encode(Kind.PREPARE, 0, "", [control.write(prepared)])
+        prepare = wire.encode(Kind.PREPARE, 0, "", [control.encode(prepared)])
         init = wire.encode(Kind.INIT, 0, "", [payload], buffers)
         restart_file.write(self._folder, request.actor, [prepare, init])
 

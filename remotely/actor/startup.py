@@ -39,7 +39,7 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
         faults.at("actor.birth")
     worker = socket.socket(fileno=control_fd)
     data, (page,), _, _ = socket.recv_fds(worker, MAX_CONTROL_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-    birth = control.Reader(control.Birth).read(data)
+    birth = control.Decoder(control.Birth).decode(data)
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
     return Actor(birth, worker, OneByOne(activity.received(page))).run()

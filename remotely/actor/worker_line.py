@@ -25,7 +25,7 @@ class WorkerLine:
         self._never_waits = threading.get_ident()
 
     def tell(self, message: control.FromActor) -> None:
-        self.send(control.write(message))
+        self.send(control.encode(message))
 
     def send(self, data: bytes) -> None:
         """Send a message that is written already.  If the worker has gone, so have its words."""

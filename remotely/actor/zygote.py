@@ -29,14 +29,14 @@ from remotely.machine import processes
 from remotely.protocol.control import (
     HEAVY,
     MAX_MESSAGE,
+    Decoder,
     Exited,
     Fork,
     Forked,
     NotForked,
     Preload,
-    Reader,
     ToZygote,
-    write,
+    encode,
 )
 from remotely.testing import faults
 
@@ -59,7 +59,7 @@ class Zygote:
         self._worker = worker
         self._worker_id = worker_id
         self._folder = folder
-        self._reader = Reader(ToZygote)
+        self._decoder = Decoder(ToZygote)
         self._children: set[int] = set()
 
     def serve(self) -> None:
@@ -92,7 +92,7 @@ class Zygote:
         )
         if not data:
             return False
-        match self._reader.read(data):
+        match self._decoder.decode(data):
             case Preload(modules=modules):
                 preload(modules)
             case Fork(actor=actor):
@@ -105,16 +105,16 @@ class Zygote:
         if len(descriptors) < DESCRIPTORS_OF_AN_ACTOR:  # we have no room for them
             for fd in descriptors:
                 os.close(fd)
-            self._worker.send(write(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))
+            self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))
             return
         gc.freeze()  # what is here now stays shared: a collection in the child would copy it
         try:
             pid, pidfd = self._child(descriptors)
         except OSError as error:
-            self._worker.send(write(NotForked(actor=actor, why=str(error.strerror))))
+            self._worker.send(encode(NotForked(actor=actor, why=str(error.strerror))))
             return
         try:
-            socket.send_fds(self._worker, [write(Forked(actor=actor, pid=pid))], [pidfd])
+            socket.send_fds(self._worker, [encode(Forked(actor=actor, pid=pid))], [pidfd])
         finally:
             os.close(pidfd)
 
@@ -161,7 +161,7 @@ class Zygote:
             if pid == 0:
                 return
             self._children.discard(pid)
-            self._worker.send(write(Exited(pid=pid, status=status)))
+            self._worker.send(encode(Exited(pid=pid, status=status)))
 
     def _end(self) -> None:
         for pid in self._children:

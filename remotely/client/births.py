@@ -165,7 +165,7 @@ class Births:
             log_levels=log_records.levels(),
             sources=whole.content,
         )
-        body = OutgoingValue(codec.Encoded((control.write(prepare),), ()))
+        body = OutgoingValue(codec.Encoded((control.encode(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
         stored: list[CallFuture[None]] = []

@@ -680,7 +680,7 @@ class Channel:
         self._may_share = False  # asked once
         future: CallFuture[Any] = CallFuture("the actor")
         future.add_done_callback(self._open_memory)
-        address = codec.Encoded((control.write(ours.address),), ())
+        address = codec.Encoded((control.encode(ours.address),), ())
         self.send(Kind.OPEN, "", OutgoingValue(address), future, background=True)
 
     def _open_memory(self, future: Any) -> None:

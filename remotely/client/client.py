@@ -400,7 +400,7 @@ class Client:
             case control.NotPlaced(ticket=ticket, error=error, why=why):
                 kind = getattr(errors, error, RemotelyError)
                 self._questions.fail(ticket, kind(why))
-            case control.Waiting(ticket=ticket, why=why):
+            case control.Queued(ticket=ticket, why=why):
                 self._questions.wait(ticket, why)
                 if why:
                     self._loop.after(SAY_WAITING_AFTER_S, lambda: self._say_waiting(ticket))
@@ -412,7 +412,7 @@ class Client:
                 self._questions.answer(ticket, message)
             case control.Died(obituary=obituary):
                 self._hear_of_death(obituary)
-            case control.Output():
+            case control.Printed():
                 self._display.show(message)
             case control.Logged():
                 self._log_listener.hear(message)

@@ -23,7 +23,7 @@ class Display:
         }
         self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
 
-    def show(self, output: control.Output) -> None:
+    def show(self, output: control.Printed) -> None:
         if self._shows_output:
             with self._lock:
                 screen = self._screens[output.error]

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from remotely.protocol.control import Logged, Output
+from remotely.protocol.control import Logged, Printed
 from remotely.reporting import log_records
 
 MAX_WAITING = 10_000
@@ -25,7 +25,7 @@ log = logging.getLogger("remotely")
 class LogListener:
     """`show` prints what nobody handles."""
 
-    def __init__(self, show: Callable[[Output], None]) -> None:
+    def __init__(self, show: Callable[[Printed], None]) -> None:
         self._show = show
         self._waiting: queue.SimpleQueue[Logged | None] = queue.SimpleQueue()
         self._left_out = 0
@@ -68,7 +68,7 @@ class LogListener:
         if last is not None and logged.level >= last.level:
             text = f"{last.format(log_records.unpack(logged))}\n"
             actor, name, job = logged.actor, logged.name, logged.job
-            self._show(Output(actor=actor, name=name, job=job, error=True, text=text))
+            self._show(Printed(actor=actor, name=name, job=job, error=True, text=text))
 
     def _tell_left_out(self) -> None:
         if self._left_out:

@@ -86,11 +86,11 @@ class Lives:
         if request.named and state.is_learning and not (holder and holder.named):
             self._sought.hold(Unheard("", request.name), who, place)
             why = "the master was started again, and an actor of that name may come back"
-            self._tell(who, control.Waiting(ticket=place.ticket, why=why))
+            self._tell(who, control.Queued(ticket=place.ticket, why=why))
         elif not self._try(who, place):
             state.waiting.add(who, place, state.now + place.patience_s)
             why = shortage.why_it_waits(request, state)
-            self._tell(who, control.Waiting(ticket=place.ticket, why=why))
+            self._tell(who, control.Queued(ticket=place.ticket, why=why))
 
     def _why_not(self, request: control.Request) -> tuple[str, str] | None:
         """Return the error and the words for a request that may not be made at all."""
@@ -191,7 +191,7 @@ class Lives:
         """Place or refuse one that waits, and say so; false if it has to wait on."""
         served = self._try(waiter.session, waiter.place)
         if served:
-            self._tell(waiter.session, control.Waiting(ticket=waiter.place.ticket, why=""))
+            self._tell(waiter.session, control.Queued(ticket=waiter.place.ticket, why=""))
         return served
 
     # --- who seeks one ----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is
 # Messages are trees, and counting references frees them.  The search for cycles, which comes after
 # 700 new objects else, would stop the master of 20,000 actors for 0.1 s again and again.
 GC_THRESHOLD = 100_000
-TICK = control.write(control.Tick())
+TICK = control.encode(control.Tick())
 
 
 class Master:
@@ -72,7 +72,7 @@ class Master:
             learns_until=self._learns_until,
             is_embedded=config.lifeline,
         )
-        self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
+        self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
         self._complaints = Complaints(log.warning)
 
         self._loop = Loop()
@@ -105,7 +105,7 @@ class Master:
             self._send(route, control.Refused(error="NotAllowed", why=REVOKED))
             return
         try:
-            message = self._readers[role].read(frames[1].buffer if len(frames) == 2 else b"")
+            message = self._decoders[role].decode(frames[1].buffer if len(frames) == 2 else b"")
         except RemotelyError as error:
             self._refuse(frames[0], error)
             return
@@ -191,7 +191,7 @@ class Master:
 
     def _send(self, route: bytes, message: msgspec.Struct) -> bool:
         """Return whether there is a route; a message on it may still be lost with its peer."""
-        return self._send_bytes(route, control.write(message))
+        return self._send_bytes(route, control.encode(message))
 
     def _send_bytes(self, route: bytes, message: bytes) -> bool:
         try:

@@ -284,7 +284,7 @@ class Registry:
             case control.Report(actors=actors):
                 self._fleet.machines[who].reports = {figures.actor: figures for figures in actors}
                 self._status_asks.hear(who)
-            case control.Output() | control.Logged() if self._roster.is_housed(message.actor, who):
+            case control.Printed() | control.Logged() if self._roster.is_housed(message.actor, who):
                 request = self._actors[message.actor].request
                 self._tell(request.job, msgspec.structs.replace(message, name=request.name))
             case control.LogPiece():

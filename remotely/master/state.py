@@ -6,7 +6,7 @@ from remotely.master.fleet import Fleet
 from remotely.master.restarts import Restarts
 from remotely.master.roster import Roster
 from remotely.master.sessions import Sessions
-from remotely.master.waiting import Waiting
+from remotely.master.waiting import WaitingList
 from remotely.protocol import control
 from remotely.protocol.lease import Leases
 
@@ -19,7 +19,7 @@ class State:
     sessions: Sessions = field(default_factory=Sessions)
     fleet: Fleet = field(default_factory=Fleet)
     roster: Roster = field(default_factory=Roster)
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: WaitingList = field(default_factory=WaitingList)
     restarts: Restarts = field(default_factory=Restarts)
     is_closing: bool = False
     now: float = 0.0  # of the last event

@@ -32,7 +32,7 @@ class Waiter:
         return self.place.request
 
 
-class Waiting:
+class WaitingList:
     """Those who wait, one request an actor."""
 
     def __init__(self) -> None:

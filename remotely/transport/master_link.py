@@ -59,7 +59,7 @@ class Link:
         self._address = address
         self._key = key
         self._loop = loop
-        self._reader = control.Reader(control.FromMaster[key.role])
+        self._decoder = control.Decoder(control.FromMaster[key.role])
         self._introduce = introduce
         self._on_message = on_message
         self._on_refused = on_refused
@@ -109,7 +109,7 @@ class Link:
     def send(self, message: msgspec.Struct) -> None:
         self._said = time.monotonic()
         try:
-            self.socket.send(control.write(message), zmq.NOBLOCK)
+            self.socket.send(control.encode(message), zmq.NOBLOCK)
         except zmq.Again:  # the queue is unbounded: there is none any more
             self._is_given_up = True
 
@@ -126,7 +126,7 @@ class Link:
     def _receive(self, frames: list[zmq.Frame]) -> None:
         self.heard = time.monotonic()
         try:
-            message = self._reader.read(frames[0].buffer)
+            message = self._decoder.decode(frames[0].buffer)
         except VersionMismatch as error:
             self._on_refused(error)
             return

@@ -211,7 +211,7 @@ class Nursery:
             again=spawn.again,
         )
         with activity.new() as (page_fd, page):
-            socket.send_fds(ours, [control.write(birth)], [page_fd])
+            socket.send_fds(ours, [control.encode(birth)], [page_fd])
         output = Output(
             self._logs.begin(request), self._teller(request), self._loop.after, home.stays
         )

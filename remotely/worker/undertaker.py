@@ -83,7 +83,7 @@ class Undertaker:
             return
         child.why = child.why or "closed"
         with contextlib.suppress(OSError):
-            child.socket.send(control.write(control.Leave()))
+            child.socket.send(control.encode(control.Leave()))
         if child.term_at is None or time.monotonic() + grace_s < child.term_at:
             self._make_end(child, grace_s)
 

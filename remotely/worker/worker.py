@@ -62,7 +62,7 @@ class Worker:
         self._host = this_machine.identity()
         self._machine = this_machine.machine_name()
         self._children: dict[str, Child] = {}
-        self._actor_reader = control.Reader(control.FromActor)
+        self._actor_decoder = control.Decoder(control.FromActor)
         self._next_lives: dict[str, control.Spawn] = {}  # for when the one before has ended
         self._logs = LogFiles(self._folder / "logs")
         self._announced = False
@@ -171,7 +171,7 @@ class Worker:
     def _admit(self) -> None:
         """Have the actors admit the newest keys, and no others."""
         keys = self._nursery.client_keys
-        message = control.write(control.Admit(client_keys=keys))
+        message = control.encode(control.Admit(client_keys=keys))
         for child in self._children.values():
             if child.client_keys is not keys:
                 with contextlib.suppress(OSError):  # one that is stopped is told when it reads
@@ -180,7 +180,7 @@ class Worker:
 
     def _tell(self, actor: str, message: msgspec.Struct) -> None:
         if child := self._children.get(actor):
-            child.unsaid.append(control.write(message))
+            child.unsaid.append(control.encode(message))
             self._say(child)
 
     def _say(self, child: Child) -> None:
@@ -306,7 +306,7 @@ class Worker:
 
     def said(self, request: control.Request, is_error: bool, text: str) -> None:
         self._link.send(
-            control.Output(
+            control.Printed(
                 actor=request.actor,
                 name=request.name,
                 job=request.job,
@@ -335,7 +335,7 @@ class Worker:
         if not data:
             self._loop.unwatch(child.socket.fileno())
             return
-        match message := self._actor_reader.read(data):
+        match message := self._actor_decoder.decode(data):
             case control.Bound(tcp=tcp):
                 child.location = msgspec.structs.replace(child.location, tcp=tcp)
                 child.announced = True
@@ -367,7 +367,7 @@ class Worker:
                 if not (data := child.socket.recv(MAX_MESSAGE)):
                     break
                 with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
-                    if isinstance(logged := self._actor_reader.read(data), control.Logged):
+                    if isinstance(logged := self._actor_decoder.decode(data), control.Logged):
                         child.log.take(logged)
         child.log.end()
 

@@ -38,7 +38,7 @@ class ZygoteLine:
         self._hear = hear
         self._lost = lost
         self._complaints = complaints
-        self._reader = control.Reader(control.FromZygote)
+        self._decoder = control.Decoder(control.FromZygote)
         self._preloaded: set[str] = set()
         self.is_closing = False  # no other is started when this one ends
         self._start()
@@ -52,13 +52,13 @@ class ZygoteLine:
         if (new := set(modules) - self._preloaded) and self._is_open:
             self._preloaded |= new
             with contextlib.suppress(OSError):  # its end is seen by `_receive`
-                self._socket.send(control.write(control.Preload(modules=sorted(new))))
+                self._socket.send(control.encode(control.Preload(modules=sorted(new))))
 
     def fork(self, actor: str, descriptors: list[int]) -> None:
         """Ask for a process that is to have these.  Raises OSError where none can be had."""
         if not self._is_open:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        message = control.write(control.Fork(actor=actor))
+        message = control.encode(control.Fork(actor=actor))
         socket.send_fds(self._socket, [message], descriptors)
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class ZygoteLine:
         except ConnectionResetError:  # it ended before it had read all that we asked for
             data, descriptors = b"", []
         if data:
-            self._hear(self._reader.read(data), descriptors)
+            self._hear(self._decoder.decode(data), descriptors)
             return
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()

@@ -60,7 +60,7 @@ def good_calls() -> list[Frames]:
 
 def good_messages(union: Any) -> list[bytes]:
     """Return one control message of each type of a union, filled with plausible values."""
-    return [control.write(_filled(member)) for member in union.__args__]
+    return [control.encode(_filled(member)) for member in union.__args__]
 
 
 def _filled(struct_type: type[msgspec.Struct]) -> Any:
@@ -126,7 +126,7 @@ def decoder(n: int, seed: int, folder: Path) -> Finding:
         control.ToZygote,
         control.FromZygote,
     ]
-    readers = [(control.Reader(union), good_messages(union)) for union in unions]
+    readers = [(control.Decoder(union), good_messages(union)) for union in unions]
     begun, refused = time.monotonic(), 0
     wrong: list[str] = []
     rss = psutil.Process().memory_info().rss
@@ -138,7 +138,7 @@ def decoder(n: int, seed: int, folder: Path) -> Finding:
             else:
                 reader, good = draw.choice(readers)
                 frames = spoilt([draw.choice(good)], draw)
-                reader.read(frames[0] if frames else b"")
+                reader.decode(frames[0] if frames else b"")
         except (WireError, VersionMismatch):
             refused += 1
         except Exception as error:
@@ -390,7 +390,7 @@ def _comes_in(peer: Any, address: str) -> bool:
                                       | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # fmt: skip
     peer.connect(address)
     with contextlib.suppress(zmq.Again):  # it may have been refused already
-        peer.send(control.write(control.Beat()), zmq.NOBLOCK)
+        peer.send(control.encode(control.Beat()), zmq.NOBLOCK)
     came_in = bool(monitor.poll(3000)) and (
         struct.unpack("=HI", monitor.recv_multipart()[0])[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED
     )

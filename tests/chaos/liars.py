@@ -70,7 +70,7 @@ class Witnesses:
     def listening(self) -> Iterator[None]:
         """Keep what this process would print of its actors."""
 
-        def hear(_: object, said: control.Output) -> None:
+        def hear(_: object, said: control.Printed) -> None:
             self._heard += ((said.name, line) for line in said.text.splitlines())
 
         with mock.patch.object(display.Display, "show", hear):
@@ -174,19 +174,19 @@ class Liar:
         self.nonce = secrets.token_hex(8)
         self.me = bound_id(key.role, key.pair.public, self.nonce)
         self.refused = 0
-        self._reader = control.Reader(control.FromMaster[key.role])
+        self._decoder = control.Decoder(control.FromMaster[key.role])
         address, public = ground.ports["master"]
         self._socket = sockets.client(context, key.pair, public, Reconnect.BACKING_OFF)
         self._socket.connect(address)
 
     def say(self, message: msgspec.Struct) -> None:
-        self._socket.send(control.write(message))
+        self._socket.send(control.encode(message))
 
     def hear(self, wait_ms: int = 0) -> list[object]:
         """Return what the master has said."""
         heard = []
         while self._socket.poll(wait_ms):
-            heard.append(self._reader.read(self._socket.recv()))
+            heard.append(self._decoder.decode(self._socket.recv()))
             wait_ms = 0
         self.refused += sum(isinstance(said, control.Refused) for said in heard)
         return heard
@@ -270,9 +270,9 @@ def _report(truth: Truth, liar: Liar) -> control.Report:
     return control.Report(actors=figures)
 
 
-def _output(truth: Truth, liar: Liar) -> control.Output:
+def _output(truth: Truth, liar: Liar) -> control.Printed:
     status = truth.draw.choice(truth.actors)
-    return control.Output(
+    return control.Printed(
         actor=truth.actor(),
         name=status.request.name,
         job=status.request.job,

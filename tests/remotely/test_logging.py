@@ -442,9 +442,9 @@ def test_a_long_record_fits_into_one_message() -> None:
             "half": "\ud800",
         }
     )
-    packed = control.write(log_records.pack(record))
+    packed = control.encode(log_records.pack(record))
     assert len(packed) < control.MAX_MESSAGE
-    found = control.Reader(control.FromActor).read(packed)
+    found = control.Decoder(control.FromActor).decode(packed)
     assert isinstance(found, control.Logged)
     assert found.exc_text.endswith("KeyError: the end")
     assert "bytes were cut" in found.message
@@ -453,7 +453,7 @@ def test_a_long_record_fits_into_one_message() -> None:
 
 def as_the_worker_reads_it(**attributes: object) -> logging.LogRecord:
     record = logging.makeLogRecord({"name": "x", "levelno": 30, "msg": "hi", **attributes})
-    found = control.Reader(control.FromActor).read(control.write(log_records.pack(record)))
+    found = control.Decoder(control.FromActor).decode(control.encode(log_records.pack(record)))
     assert isinstance(found, control.Logged)
     return log_records.unpack(found)
 

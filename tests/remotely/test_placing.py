@@ -276,9 +276,9 @@ def worker(world: World) -> Worker:
 def answer_to(world: World, key: MemberKey, *frames: bytes) -> object:
     """Return what the master first says to a message that somebody made by hand."""
     socket = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
-    reader = control.Reader(control.FromMaster[key.role])
+    reader = control.Decoder(control.FromMaster[key.role])
     answers: list[object] = []
-    world.loop.watch_socket(socket, lambda f: answers.append(reader.read(f[0].buffer)))
+    world.loop.watch_socket(socket, lambda f: answers.append(reader.decode(f[0].buffer)))
     socket.connect(world.address)
     socket.send_multipart(frames)
     world.until(lambda: bool(answers), "an answer")
@@ -315,7 +315,7 @@ def hello(world: World) -> control.Hello:
 
 
 def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) -> None:
-    answer = answer_to(world, world.client_key, control.write(register(world)))
+    answer = answer_to(world, world.client_key, control.encode(register(world)))
     assert isinstance(answer, control.Refused)
     assert answer.error == "WireError"
     assert client.status().workers == []
@@ -335,11 +335,11 @@ def test_who_went_before_it_could_say_who_it_was_is_heard_to_its_last_word_and_n
         said = [control.Left(), control.Report(actors=[]), control.Left(), register(world)]
     line = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
     answers: list[object] = []
-    reader = control.Reader(control.FromMaster[role])
-    world.loop.watch_socket(line, lambda frames: answers.append(reader.read(frames[0].buffer)))
+    reader = control.Decoder(control.FromMaster[role])
+    world.loop.watch_socket(line, lambda frames: answers.append(reader.decode(frames[0].buffer)))
     line.connect(world.address)
     for message in said:
-        line.send_multipart([control.write(message)])
+        line.send_multipart([control.encode(message)])
     kinds = (control.Welcome, control.Registered)
     world.until(lambda: any(isinstance(answer, kinds) for answer in answers), "its name is known")
     status = client.status()
@@ -354,7 +354,7 @@ def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Clie
         session="intruder", python=this_machine.PYTHON, pid=1, host="elsewhere", machine=""
     )
     for message in (hello, control.AskStatus(ticket=1), control.End(actor="x", grace_s=0.0)):
-        answer = answer_to(world, world.worker_key, control.write(message))
+        answer = answer_to(world, world.worker_key, control.encode(message))
         assert isinstance(answer, control.Refused)
         assert answer.error == "WireError"
     assert [session.session for session in client.status().clients] == [client.session]
@@ -366,7 +366,7 @@ def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Clie
         ([b""], "WireError"),
         ([bytes([control.VERSION]) + b"garbage"], "WireError"),
         ([bytes([control.VERSION]) + b"\xff\xff\xff"], "WireError"),
-        ([control.write(control.Beat()), b"a frame too many"], "WireError"),
+        ([control.encode(control.Beat()), b"a frame too many"], "WireError"),
         ([bytes([control.VERSION + 1]) + b"anything"], "VersionMismatch"),
     ],
 )
@@ -385,7 +385,7 @@ def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        answer_to(world, world.client_key, control.write(register(world)))
+        answer_to(world, world.client_key, control.encode(register(world)))
     assert answer_to(world, world.worker_key, b"nothing that is known")
     logged = [record.message for record in caplog.records]
     assert [line.partition(" said: ")[0].split(" at ")[0] for line in logged] == [
@@ -399,7 +399,7 @@ def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status
     world: World, client: Client, cpus: float
 ) -> None:
     bad = msgspec.structs.replace(register(world), cpus=cpus)
-    answer = answer_to(world, world.worker_key, control.write(bad))
+    answer = answer_to(world, world.worker_key, control.encode(bad))
     assert isinstance(answer, control.Refused)
     assert client.status().workers == []
 
@@ -419,9 +419,9 @@ def test_a_peer_whose_process_cannot_be_watched_lives_on(
 
 
 def test_an_unknown_connection_is_asked_who_it_is(world: World) -> None:
-    answer = answer_to(world, world.client_key, control.write(control.AskStatus(ticket=1)))
+    answer = answer_to(world, world.client_key, control.encode(control.AskStatus(ticket=1)))
     assert isinstance(answer, control.WhoAreYou)
-    answer = answer_to(world, world.worker_key, control.write(control.Beat()))
+    answer = answer_to(world, world.worker_key, control.encode(control.Beat()))
     assert isinstance(answer, control.WhoAreYou)
 
 
@@ -476,11 +476,11 @@ def test_a_request_of_another_python_is_told_so(client: Client, worker: Worker) 
 
 def test_before_a_machine_has_joined_a_request_waits_for_one(world: World, client: Client) -> None:
     place = client.asks_for()
-    waiting = client.hears(control.Waiting)
+    waiting = client.hears(control.Queued)
     assert (waiting.ticket, waiting.why) == (place.ticket, "no machine has joined the cluster")
     assert client.status().waiting == 1
     worker = Worker(world)
-    assert client.hears(control.Waiting) == control.Waiting(ticket=place.ticket, why="")
+    assert client.hears(control.Queued) == control.Queued(ticket=place.ticket, why="")
     worker.spawns(place.request.actor)
     assert client.hears(control.Placed).ticket == place.ticket
     assert client.status().waiting == 0
@@ -489,7 +489,7 @@ def test_before_a_machine_has_joined_a_request_waits_for_one(world: World, clien
 def test_a_request_waits_until_another_actor_has_ended(client: Client, worker: Worker) -> None:
     first = client.has(worker, cpus=2)
     second = client.asks_for(cpus=1)
-    assert "the most that a machine has free is 0 CPUs" in client.hears(control.Waiting).why
+    assert "the most that a machine has free is 0 CPUs" in client.hears(control.Queued).why
     worker.buries(first.actor, asked=True)
     worker.spawns(second.request.actor)
     assert client.hears(control.Placed).ticket == second.ticket
@@ -515,7 +515,7 @@ def test_waiting_ends_after_the_patience_of_who_asked(client: Client, worker: Wo
 def test_a_request_that_is_taken_back_waits_no_longer(client: Client, worker: Worker) -> None:
     first = client.has(worker, cpus=2)
     place = client.asks_for(cpus=1)
-    client.hears(control.Waiting)
+    client.hears(control.Queued)
     client.says(control.End(actor=place.request.actor, grace_s=1.0))
     assert client.status().waiting == 0
     worker.buries(first.actor)  # which the master may hear later than the next question
@@ -526,7 +526,7 @@ def test_the_requests_of_a_client_that_ended_wait_no_longer(world: World, worker
     stays, goes = Client(world), Client(world)
     stays.has(worker, cpus=2)
     goes.asks_for(cpus=1)
-    goes.hears(control.Waiting)
+    goes.hears(control.Queued)
     goes.vanishes()
     world.until(lambda: stays.status().waiting == 0)
 
@@ -1066,7 +1066,7 @@ def test_nobody_can_take_the_route_of_another(world: World, client: Client, work
         (world.client_key, replace(hello, session=worker.name, nonce=register.nonce)),
         (world.client_key, replace(hello, nonce="guessed")),
     ):
-        answer = answer_to(world, key, control.write(said))
+        answer = answer_to(world, key, control.encode(said))
         assert isinstance(answer, control.Refused)
         assert answer.error == "NotAllowed"
     worker.buries(request.actor, exit=3)
@@ -1102,10 +1102,10 @@ def test_what_an_actor_prints_reaches_the_script_at_its_root_alone(
     root, other = Client(world), Client(world)
     request = root.has(worker)
     said = {"actor": request.actor, "name": request.name, "job": request.job}
-    worker.says(control.Output(**said, error=False, text="hello\n"))
-    assert root.hears(control.Output).text == "hello\n"
+    worker.says(control.Printed(**said, error=False, text="hello\n"))
+    assert root.hears(control.Printed).text == "hello\n"
     other.status()
-    assert not [said for said in other.heard if isinstance(said, control.Output)]
+    assert not [said for said in other.heard if isinstance(said, control.Printed)]
 
 
 def test_a_log_comes_from_the_worker_that_has_it(world: World, client: Client) -> None:

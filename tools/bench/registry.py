@@ -60,7 +60,7 @@ class Cluster:
     def __init__(self, workers: int, actors: int, owner: str = "") -> None:
         self.spent_s = 0.0
         self.said: list[tuple[str, msgspec.Struct]] = []
-        self._readers = {role: control.Reader(union) for role, union in control.ToMaster.items()}
+        self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
         self.registry = Registry(self._tell, lambda who: None, ADMISSION, LEASE_S)
         self.workers = [f"{number:016x}" for number in range(workers)]
         self.clients = [f"{number:032x}" for number in range(workers)]
@@ -75,9 +75,9 @@ class Cluster:
     def hear(self, role: str, who: str, *messages: msgspec.Struct) -> None:
         """Have the master hear, and count what it takes."""
         for message in messages:
-            data = control.write(message)
+            data = control.encode(message)
             begin = time.perf_counter()
-            match self._readers[role].read(data):
+            match self._decoders[role].decode(data):
                 case control.Hello() as hello:
                     self.registry.greet(hello, KEY, begin)
                 case control.Register() as found:
@@ -110,7 +110,7 @@ class Cluster:
         return found
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
-        control.write(message)
+        control.encode(message)
         self.said.append((who, message))
         return True
 
@@ -135,7 +135,7 @@ class Cluster:
     def tick(self) -> None:
         now = time.perf_counter()
         for who in (*self.workers, *self.clients):
-            control.write(control.Tick())
+            control.encode(control.Tick())
             self.registry.renew(who, now)
         self.registry.expire(now)
 
@@ -428,8 +428,8 @@ def _crowd(
         name = bound_id("worker", key.pair.public, str(w))
         admission = Admission([], [], secret)
         told = register(name, living, admission=admission, key=client_key, nonce=str(w))
-        line.send(control.write(told))
-        reports.append(control.write(control.Report(actors=figures_of(living))))
+        line.send(control.encode(told))
+        reports.append(control.encode(control.Report(actors=figures_of(living))))
     for line in lines:
         line.poll()  # until it is registered
     ready.set()
@@ -478,17 +478,17 @@ class _Member:
         key: MemberKey,
         introduction: msgspec.Struct,
     ) -> None:
-        self._reader = control.Reader(control.FromMaster[key.role])
+        self._decoder = control.Decoder(control.FromMaster[key.role])
         self._line = sockets.client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
         sockets.connect(self._line, address)
         self.says(introduction)
 
     def says(self, message: msgspec.Struct) -> None:
-        self._line.send(control.write(message))
+        self._line.send(control.encode(message))
 
     def hears(self, kind: type[Said]) -> Said:
         while True:
-            if isinstance(said := self._reader.read(self._line.recv()), kind):
+            if isinstance(said := self._decoder.decode(self._line.recv()), kind):
                 return said
 
 

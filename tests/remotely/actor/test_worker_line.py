@@ -49,7 +49,7 @@ def test_the_door_thread_goes_on_while_others_wait_and_its_words_come_in_order(
     waits.join()
     reads.join()
     told = [data for data in read if not data.startswith(b"a record")]
-    assert told == [control.write(control.Count(calls=n)) for n in (1, 2)]
+    assert told == [control.encode(control.Count(calls=n)) for n in (1, 2)]
 
 
 def test_without_a_worker_nobody_waits(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from remotely.actor.zygote import Zygote
 from remotely.machine import daemons
-from remotely.protocol.control import MAX_MESSAGE, Fork, FromZygote, NotForked, Reader, write
+from remotely.protocol.control import MAX_MESSAGE, Decoder, Fork, FromZygote, NotForked, encode
 
 FORK = os.fork
 
@@ -41,7 +41,7 @@ def test_without_room_for_a_process_the_worker_is_told_and_nothing_is_left(
         zygote = Zygote(theirs, str(tmp_path), "a tag")
         before = set(os.listdir("/proc/self/fd"))
         ends = os.pipe()
-        socket.send_fds(worker, [write(Fork(actor="a"))], [*ends, ends[1]])
+        socket.send_fds(worker, [encode(Fork(actor="a"))], [*ends, ends[1]])
         for end in ends:
             os.close(end)
         monkeypatch.setattr(os, "fork", fork)
@@ -49,7 +49,7 @@ def test_without_room_for_a_process_the_worker_is_told_and_nothing_is_left(
 
         assert zygote._read()
 
-        told = Reader(FromZygote).read(worker.recv(MAX_MESSAGE))
+        told = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
         assert told == NotForked(actor="a", why="no room")
         assert set(os.listdir("/proc/self/fd")) == before
         for pid in zygote._children:
@@ -62,11 +62,11 @@ def test_without_room_for_an_actors_descriptors_the_worker_is_told(tmp_path: Pat
         zygote = Zygote(theirs, str(tmp_path), "a tag")
         before = set(os.listdir("/proc/self/fd"))
         with open(os.devnull) as one:
-            socket.send_fds(worker, [write(Fork(actor="a"))], [one.fileno()])
+            socket.send_fds(worker, [encode(Fork(actor="a"))], [one.fileno()])
 
         assert zygote._read()
 
-        told = Reader(FromZygote).read(worker.recv(MAX_MESSAGE))
+        told = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
         assert told == NotForked(actor="a", why="Too many open files")
         assert set(os.listdir("/proc/self/fd")) == before
 
@@ -84,7 +84,7 @@ def test_a_worker_that_is_gone_before_it_hears_of_a_birth_leaves_nothing(tmp_pat
             stderr=subprocess.PIPE,
         )
     ends = os.pipe()
-    socket.send_fds(worker, [write(Fork(actor="a"))], [ends[0], ends[1], ends[1]])
+    socket.send_fds(worker, [encode(Fork(actor="a"))], [ends[0], ends[1], ends[1]])
     worker.close()  # while it is still importing
     for end in ends:
         os.close(end)

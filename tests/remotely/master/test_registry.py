@@ -19,7 +19,7 @@ import pytest
 
 from remotely.master.admission import Admission
 from remotely.master.registry import Registry
-from remotely.master.waiting import Waiter, Waiting
+from remotely.master.waiting import Waiter, WaitingList
 from remotely.protocol import control
 from remotely.protocol.index import Index
 from remotely.protocol.lease import EXPECTED_S, RESTARTS_WITHIN_S
@@ -37,7 +37,7 @@ Said = TypeVar("Said")
 class Cluster:
     """A registry, and peers that say what a test has them say."""
 
-    def __init__(self, waiting: type[Waiting] = Waiting) -> None:
+    def __init__(self, waiting: type[WaitingList] = WaitingList) -> None:
         self.now = 0.0
         self.said: list[tuple[str, msgspec.Struct]] = []
         self.to_spawn: list[tuple[str, control.Spawn]] = []
@@ -185,7 +185,7 @@ def cluster() -> Cluster:
 # --- any order of events --------------------------------------------------------------------------
 
 
-class PlainWaiting(Waiting):
+class PlainWaiting(WaitingList):
     """Tries everyone who may have room, one by one: the promise, and slow."""
 
     def serve(
@@ -552,7 +552,7 @@ def test_an_actor_that_its_client_asked_a_new_master_for_before_its_worker_was_b
     cluster.starts_master()
     cluster.hello("client")
     ticket = cluster.asks("client", "a")  # it was never told that it has it
-    assert cluster.told(control.Waiting)
+    assert cluster.told(control.Queued)
     cluster.joins("worker", cpus=2)
     ((who, placed),) = cluster.told(control.Placed)
     assert (who, placed.ticket) == ("client", ticket)
@@ -668,7 +668,7 @@ def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_b
     ((_, spawn),) = cluster.to_spawn
     cluster.to_spawn.clear()
     cluster.registry.lose_route("worker")
-    assert cluster.told(control.Waiting)
+    assert cluster.told(control.Queued)
     status = status_of(spawn.request, seal=spawn.seal)
     if is_born:
         cluster.living["worker"]["a"] = status
@@ -707,7 +707,7 @@ def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> Non
     cluster.now += LEASE_S / 2
     assert len(cluster.registry.expire(cluster.now)) == 1
     cluster.asks("client", "a")
-    ((_, waiting),) = cluster.told(control.Waiting)
+    ((_, waiting),) = cluster.told(control.Queued)
     assert "cannot be reached now, and may come back" in waiting.why
     cluster.joins("far", cpus=2)
     assert cluster.spawns() == ["a"]
@@ -1334,7 +1334,7 @@ def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
         control.Died(obituary=control.Obituary(actor=actor, life=0), lived=about),
         control.Spawned(location=elsewhere),
         control.Report(actors=[control.Figures(actor=actor, calls=99)]),
-        control.Output(**names, error=False, text="a lie"),
+        control.Printed(**names, error=False, text="a lie"),
         control.LogPiece(ticket=1, text="a lie", offset=0, known=True, ended=True),
         control.Delegate(actor=actor, key=b"l" * 40),
         control.MayCall(key=b"l" * 40),

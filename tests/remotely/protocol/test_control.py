@@ -22,7 +22,7 @@ UNIONS: dict[str, Any] = {
     "to the zygote": control.ToZygote,
     "from the zygote": control.FromZygote,
 }
-READERS = {way: control.Reader(union) for way, union in UNIONS.items()}
+DECODERS = {way: control.Decoder(union) for way, union in UNIONS.items()}
 
 
 def members(way: str) -> set[type[msgspec.Struct]]:
@@ -75,7 +75,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 def accepts(way: str, data: bytes) -> bool:
     try:
-        READERS[way].read(data)
+        DECODERS[way].decode(data)
     except WireError:
         return False
     return True
@@ -94,13 +94,13 @@ def test_every_message_of_a_direction_arrives_as_it_was_sent(
     way: str, kind: type[msgspec.Struct], data: st.DataObject
 ) -> None:
     message = data.draw(made(kind))
-    assert READERS[way].read(control.write(message)) == message
+    assert DECODERS[way].decode(control.encode(message)) == message
 
 
 @given(messages)
 def test_a_message_may_come_from_the_frame_of_a_socket(message: msgspec.Struct) -> None:
     way = next(way for way in UNIONS if type(message) in members(way))
-    assert READERS[way].read(memoryview(control.write(message))) == message
+    assert DECODERS[way].decode(memoryview(control.encode(message))) == message
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -109,7 +109,7 @@ def test_a_message_may_come_from_the_frame_of_a_socket(message: msgspec.Struct) 
 def test_a_message_of_another_direction_is_refused(
     kind: type[msgspec.Struct], data: st.DataObject
 ) -> None:
-    sent = control.write(data.draw(made(kind)))
+    sent = control.encode(data.draw(made(kind)))
     assert {way for way in UNIONS if accepts(way, sent)} == {
         way for way in UNIONS if kind in members(way)
     }
@@ -168,19 +168,19 @@ def test_an_actors_id_is_one_that_a_file_may_have(wrong: str) -> None:
 @pytest.mark.parametrize("way", UNIONS)
 def test_an_empty_message_is_refused(way: str) -> None:
     with pytest.raises(WireError, match="empty"):
-        READERS[way].read(b"")
+        DECODERS[way].decode(b"")
 
 
 @pytest.mark.parametrize("version", [0, control.VERSION + 1, 255])
 def test_another_version_is_refused_with_what_to_do(version: int) -> None:
-    sent = bytes([version]) + control.write(control.Beat())[1:]
+    sent = bytes([version]) + control.encode(control.Beat())[1:]
     with pytest.raises(VersionMismatch, match=f"version {version} .* install the same version"):
-        READERS["to the master from a client"].read(sent)
+        DECODERS["to the master from a client"].decode(sent)
 
 
 def test_another_version_is_told_even_if_nothing_else_can_be_read() -> None:
     with pytest.raises(VersionMismatch):
-        READERS["to the master from a client"].read(bytes([control.VERSION + 1]) + b"\xc1\xff")
+        DECODERS["to the master from a client"].decode(bytes([control.VERSION + 1]) + b"\xc1\xff")
 
 
 def test_a_field_of_the_wrong_type_is_named() -> None:
@@ -188,7 +188,7 @@ def test_a_field_of_the_wrong_type_is_named() -> None:
         {"type": "End", "actor": 7, "grace_s": 1.0}
     )
     with pytest.raises(WireError, match=r"\$\.actor"):
-        READERS["to the master from a client"].read(sent)
+        DECODERS["to the master from a client"].decode(sent)
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,14 @@ def test_a_field_of_the_wrong_type_is_named() -> None:
 @pytest.mark.parametrize("way", UNIONS)
 def test_hostile_bytes_are_a_wire_error(way: str, body: bytes) -> None:
     with pytest.raises(WireError):
-        READERS[way].read(bytes([control.VERSION]) + body)
+        DECODERS[way].decode(bytes([control.VERSION]) + body)
 
 
 @given(st.sampled_from(list(UNIONS)), st.binary(max_size=64))
 def test_any_bytes_at_all_are_a_message_or_an_error_of_ours(way: str, data: bytes) -> None:
     for sent in (data, bytes([control.VERSION]) + data):
         try:
-            assert type(READERS[way].read(sent)) in members(way)
+            assert type(DECODERS[way].decode(sent)) in members(way)
         except (WireError, VersionMismatch):
             pass
 
@@ -229,7 +229,7 @@ def test_any_bytes_at_all_are_a_message_or_an_error_of_ours(way: str, data: byte
 def test_a_damaged_message_is_a_message_or_an_error_of_ours(
     message: msgspec.Struct, data: st.DataObject
 ) -> None:
-    sent = bytearray(control.write(message))
+    sent = bytearray(control.encode(message))
     for _ in range(data.draw(st.integers(1, 4), "damages")):
         place = data.draw(st.integers(0, len(sent)), "place")
         match data.draw(st.sampled_from(["cut", "grow", "change"]), "damage"):
@@ -239,8 +239,8 @@ def test_a_damaged_message_is_a_message_or_an_error_of_ours(
                 sent[place:place] = data.draw(st.binary(min_size=1, max_size=9), "grown by")
             case _ if place < len(sent):
                 sent[place] = data.draw(st.integers(0, 255), "changed to")
-    for way, reader in READERS.items():
+    for way, reader in DECODERS.items():
         try:
-            assert type(reader.read(bytes(sent))) in members(way)
+            assert type(reader.decode(bytes(sent))) in members(way)
         except RemotelyError:
             pass

@@ -131,7 +131,7 @@ def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_ma
 
 
 def test_a_dead_actor_is_buried_though_what_it_started_talks_on(played: Played) -> None:
-    word, heard = control.write(control.Count(calls=1)), 0
+    word, heard = control.encode(control.Count(calls=1)), 0
 
     def recv(size: int) -> bytes:
         nonlocal heard

@@ -1,0 +1,287 @@
+"""What clients and workers say to the master, and a worker to its own processes.
+
+    numbers.py    numbers within bounds
+    records.py    what several messages carry
+    client.py     client <-> master
+    worker.py     worker <-> master
+    both.py       clients and workers alike <-> master
+    process.py    worker <-> zygote, actor
+
+Every message is a struct, as msgpack behind one version byte.  The unions below say who may say
+what: the schema refuses a message that is not of its sender's union before anyone looks at it.
+There is no pickle here, on purpose: a pickle is code, and the master never runs any.
+"""
+
+import msgspec
+
+from remotely.errors import VersionMismatch, WireError
+from remotely.protocol.control.both import (
+    Beat,
+    Refused,
+    Tick,
+    WhoAreYou,
+)
+from remotely.protocol.control.client import (
+    AskStatus,
+    Blocked,
+    Deadlocked,
+    End,
+    Farewell,
+    Goodbye,
+    Hello,
+    Locate,
+    Located,
+    Logged,
+    LogPiece,
+    NotPlaced,
+    Place,
+    Placed,
+    Printed,
+    Queued,
+    ReadLog,
+    Status,
+    Unanswered,
+    Unblocked,
+    Welcome,
+)
+from remotely.protocol.control.message import (
+    ControlMessage,
+)
+from remotely.protocol.control.numbers import (
+    LONGEST_S,
+    MOST,
+    Amount,
+    Balance,
+    Cores,
+    Gpus,
+    Id,
+    Moment,
+    Offset,
+    Percent,
+    Pid,
+    Seconds,
+)
+from remotely.protocol.control.process import (
+    Admit,
+    Birth,
+    Bound,
+    Count,
+    Ending,
+    Exited,
+    Exiting,
+    Fork,
+    Forked,
+    NotForked,
+    Prepare,
+)
+from remotely.protocol.control.records import (
+    ActorStatus,
+    ClientStatus,
+    Figures,
+    Location,
+    Obituary,
+    Request,
+    WorkerStatus,
+)
+from remotely.protocol.control.worker import (
+    AskFigures,
+    Caller,
+    Delegate,
+    Delegated,
+    Died,
+    Leave,
+    Left,
+    MayCall,
+    Preload,
+    Register,
+    Registered,
+    Report,
+    Spawn,
+    Spawned,
+)
+
+VERSION = 2
+MAX_MESSAGE = 1 << 16  # between the processes of one worker
+# Modules worth importing before a fork; a client names those of them that it has loaded.
+HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
+
+ToMaster = {
+    "client": Hello
+    | Place
+    | End
+    | Locate
+    | AskStatus
+    | Unanswered
+    | ReadLog
+    | Blocked
+    | Unblocked
+    | Goodbye
+    | Beat,
+    "worker": (
+        Register
+        | Spawned
+        | Died
+        | Report
+        | Printed
+        | Logged
+        | LogPiece
+        | Delegate
+        | MayCall
+        | Left
+        | Beat
+    ),
+}
+FromMaster = {
+    "client": (
+        Welcome
+        | Placed
+        | NotPlaced
+        | Queued
+        | Located
+        | Died
+        | Status
+        | LogPiece
+        | Printed
+        | Logged
+        | AskFigures
+        | Farewell
+        | Deadlocked
+        | Tick
+        | WhoAreYou
+        | Refused
+    ),
+    "worker": (
+        Registered
+        | Spawn
+        | End
+        | Preload
+        | ReadLog
+        | AskFigures
+        | Delegated
+        | Caller
+        | Leave
+        | Tick
+        | WhoAreYou
+        | Refused
+    ),
+}
+ToActor = Birth | Admit | Delegated | Caller | Leave
+FromClient = Prepare
+FromActor = Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
+ToZygote = Preload | Fork
+FromZygote = Forked | NotForked | Exited
+
+
+class Decoder:
+    """Decodes one union; anything else is a WireError."""
+
+    def __init__(self, union: object) -> None:
+        self._decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(union)
+
+    def decode(self, data: bytes | memoryview) -> object:
+        if not data:
+            raise WireError("an empty message")
+        if data[0] != VERSION:
+            raise VersionMismatch(
+                f"the other side speaks version {data[0]} of remotely's protocol, this side "
+                f"{VERSION}: install the same version of remotely on both"
+            )
+        try:
+            return self._decoder.decode(memoryview(data)[1:])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise WireError(f"not a message of this direction: {error}") from None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_VERSION_BYTE = bytes([VERSION])
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Return the bytes of one message."""
+    return _VERSION_BYTE + _encode(message)
+
+
+__all__ = [
+    "ActorStatus",
+    "Admit",
+    "Amount",
+    "AskFigures",
+    "AskStatus",
+    "Balance",
+    "Beat",
+    "Birth",
+    "Blocked",
+    "Bound",
+    "Caller",
+    "ClientStatus",
+    "Cores",
+    "Count",
+    "Deadlocked",
+    "Delegate",
+    "Delegated",
+    "Died",
+    "End",
+    "Ending",
+    "Exited",
+    "Exiting",
+    "Farewell",
+    "Figures",
+    "Fork",
+    "Forked",
+    "FromActor",
+    "FromClient",
+    "FromMaster",
+    "FromZygote",
+    "Goodbye",
+    "Gpus",
+    "HEAVY",
+    "Hello",
+    "Id",
+    "LONGEST_S",
+    "Leave",
+    "Left",
+    "Locate",
+    "Located",
+    "Location",
+    "LogPiece",
+    "Logged",
+    "MAX_MESSAGE",
+    "MOST",
+    "MayCall",
+    "ControlMessage",
+    "Moment",
+    "NotForked",
+    "NotPlaced",
+    "Obituary",
+    "Offset",
+    "Printed",
+    "Percent",
+    "Pid",
+    "Place",
+    "Placed",
+    "Preload",
+    "Prepare",
+    "ReadLog",
+    "Decoder",
+    "Refused",
+    "Register",
+    "Registered",
+    "Report",
+    "Request",
+    "Seconds",
+    "Spawn",
+    "Spawned",
+    "Status",
+    "Tick",
+    "ToActor",
+    "ToMaster",
+    "ToZygote",
+    "Unanswered",
+    "Unblocked",
+    "VERSION",
+    "Queued",
+    "Welcome",
+    "WhoAreYou",
+    "WorkerStatus",
+    "encode",
+]

@@ -1,0 +1,23 @@
+"""The numbers that messages carry, each within its bounds.
+
+msgpack can carry what no honest peer says: a NaN, an infinity, fewer than none, more than any
+machine has.  The schema refuses these, so nothing ever computes with them.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+LONGEST_S = 1e9  # 30 years; who would wait for ever asks for this
+MOST = 1 << 62
+Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST)]  # bytes, calls, tickets, lives
+Cores = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Gpus = Annotated[int, msgspec.Meta(ge=0, le=4096)]  # how many a machine has, or which
+Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of some clock
+Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Offset = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # in a file; -1: near its end
+# Of an actor: its worker names files by it.
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
+Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went

@@ -1,0 +1,83 @@
+"""What a worker says to its zygote and its actors' processes, and they to the worker."""
+
+from remotely.protocol.control.message import ControlMessage
+from remotely.protocol.control.numbers import Amount, Balance, Pid
+from remotely.protocol.control.records import Request
+
+
+class Birth(ControlMessage, frozen=True):
+    """All that a new process needs to become an actor; the first message on its own socket."""
+
+    request: Request
+    master: str  # its address, as this machine reaches it
+    master_public: bytes
+    host: str
+    machine: str
+    ipc: str
+    tcp_host: str
+    folder: str  # of the worker, for shipped files
+    gpus: list[str]  # as CUDA knows them
+    public_key: bytes
+    secret_key: bytes
+    client_keys: list[bytes]
+    again: bool = False  # see Spawn
+
+
+class Prepare(ControlMessage, frozen=True):
+    """From the client, before the class: PREPARE in wire.py.  It never passes the master."""
+
+    job: str
+    host: str
+    path: list[str]  # the client's sys.path, of use where both see the same files
+    files: dict[str, str]  # relative path: sha256
+    concurrency: Amount
+    argv: list[str] = []
+    sources: bytes = b""  # the script's modules: a batch of sources.py
+    log_levels: dict[str, int] = {}  # of the client's loggers; "" is the root
+
+
+class Admit(ControlMessage, frozen=True):
+    """From now on these keys alone may call."""
+
+    client_keys: list[bytes]
+
+
+class Bound(ControlMessage, frozen=True):
+    tcp: str
+
+
+class Count(ControlMessage, frozen=True):
+    calls: Amount
+
+
+class Ending(ControlMessage, frozen=True):
+    """The actor ends in good order: no call is begun any more."""
+
+    why: str
+
+
+class Exiting(ControlMessage, frozen=True):
+    """The last reply was given; the object is let go, and the process ends."""
+
+    calls: Amount
+
+
+class Fork(ControlMessage, frozen=True):
+    actor: str
+
+
+class Forked(ControlMessage, frozen=True):
+    actor: str
+    pid: Pid
+
+
+class NotForked(ControlMessage, frozen=True):
+    """There is no room for another process on this machine."""
+
+    actor: str
+    why: str
+
+
+class Exited(ControlMessage, frozen=True):
+    pid: Pid
+    status: Balance

@@ -1,0 +1,118 @@
+"""What several messages carry: an actor's place, what it asks for, how it is, how it ended."""
+
+import msgspec
+
+from remotely.protocol.control.numbers import (
+    Amount,
+    Balance,
+    Cores,
+    Gpus,
+    Id,
+    Moment,
+    Percent,
+    Pid,
+    Seconds,
+)
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one life of an actor takes calls.  `life` counts its restarts."""
+
+    actor: str
+    name: str
+    class_name: str
+    life: Amount
+    pid: Pid
+    host: str  # processes of the same host see the same files and pids
+    machine: str  # its name, for people
+    ipc: str
+    tcp: str  # empty on an embedded cluster
+    public_key: bytes
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What an actor needs to be placed."""
+
+    actor: Id
+    name: str
+    named: bool = False  # by the user: then no other actor may have that name
+    together: Amount = 1  # how many of a group are made at once, this among them
+    class_name: str
+    owner: str  # the session whose end is the actor's end; empty if detached
+    job: str  # the session of the script at the root, whose terminal shows the output
+    cpus: Cores = 1
+    gpus: Amount = 0
+    memory: Amount = 0  # bytes; 0 is no limit
+    life: Amount = 0
+    max_restarts: Amount = 0
+    maker: str = ""  # the session that has the class and the arguments, to make its next life
+    python: str
+    env: dict[str, str] = {}
+    modules: list[str] = []  # to be imported before the fork, if the worker has them
+    key: bytes = b""  # the master writes it: the listed key of the client at the root
+
+
+class Obituary(msgspec.Struct, frozen=True, kw_only=True):
+    """How an actor ended.  `lost`: nobody saw; its machine went silent."""
+
+    actor: str
+    life: Amount
+    lost: bool = False
+    asked: bool = False  # it was closed, or its owner ended
+    exit: Balance | str | None = None
+    why: str = ""
+    stderr: str = ""
+    restarting: bool = False  # another life follows; `Locate` is answered when it has a place
+
+
+class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    location: Location
+    request: Request
+    gpu_ids: list[Gpus] = []
+    calls: Amount = 0
+    cpu_percent: Percent = 0
+    rss: Amount = 0
+    since: Moment = 0  # wall clock, for people alone
+    running: Amount = 0
+    method: str = ""
+    method_s: Seconds = 0
+    queue: Amount = 0  # calls that clients have made, and that do not run yet
+    seal: bytes = b""  # of its placement; for the master alone
+    delegate: bytes = b""  # the key with which it makes calls, if it does
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes of an actor while it lives.  `method` has run longest of those that run."""
+
+    actor: str
+    calls: Amount = 0
+    cpu_percent: Percent = 0
+    rss: Amount = 0
+    running: Amount = 0
+    method: str = ""
+    method_s: Seconds = 0
+
+
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a session is; it is the owner of actors.  `actor`: the one in which it lives, if any."""
+
+    session: str
+    machine: str
+    pid: Pid
+    actor: str = ""
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    worker: str
+    machine: str
+    host: str = ""  # the same for workers that share a machine
+    address: str
+    python: str
+    cpus: Cores
+    gpus: Gpus
+    gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
+    memory: Amount
+    free_cpus: float
+    free_gpus: Balance
+    free_memory: Balance
+    actors: list[ActorStatus]
