@@ -122,7 +122,7 @@ class Actor:
         try:
             messages = wire.each(wire.decode(frames, "client"))
         except WireError as error:
-            self._background.complaints.add(
+            self._background.throttled.add(
                 "a message", f"dropped a message: {error}", time.monotonic()
             )
             return True

@@ -17,7 +17,7 @@ from remotely.actor.delegation import Delegation
 from remotely.actor.servant import Servant
 from remotely.actor.worker_line import WorkerLine
 from remotely.protocol import control
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.access_list import AccessList
 from remotely.transport.fence import LOOK_EVERY_S, Fence
@@ -47,9 +47,9 @@ class Background:
         self._decoder = control.Decoder(control.ToActor)
         self._fence = Fence(Path(birth.folder))
         self.access = AccessList(birth.client_keys, self._ask_about)
-        self.complaints = Complaints(lambda said: print(f"remotely: {said}", file=sys.stderr))
+        self.throttled = ThrottledLog(lambda said: print(f"remotely: {said}", file=sys.stderr))
         self.context = sockets.new_context()
-        self._door = sockets.Door(self.context, self.access.admit, self.complaints)
+        self._door = sockets.Door(self.context, self.access.admit, self.throttled)
         self.loop = Loop()
         self._thread = threading.Thread(target=self.loop.run, name="remotely-door", daemon=True)
 

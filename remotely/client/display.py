@@ -8,7 +8,7 @@ import time
 
 from remotely.protocol import control
 from remotely.reporting.terminal import Screen
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 
 
 class Display:
@@ -21,7 +21,7 @@ class Display:
             is_error: Screen(clears=_is_terminal(stream))
             for is_error, stream in ((False, sys.stdout), (True, sys.stderr))
         }
-        self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
+        self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
 
     def show(self, output: control.Printed) -> None:
         if self._shows_output:
@@ -31,7 +31,7 @@ class Display:
 
     def complain(self, source: str, sentence: str) -> None:
         """Print it, or count it if the like of it was printed a moment ago."""
-        self._complaints.add(source, sentence, time.monotonic())
+        self._throttled.add(source, sentence, time.monotonic())
 
     def close(self) -> None:
         for is_error, screen in self._screens.items():

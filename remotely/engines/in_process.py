@@ -26,7 +26,7 @@ from remotely.objects.construct import construct
 from remotely.objects.stand_in import Routine, stays
 from remotely.reporting import log_records
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus, ClusterStatus
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 
 # Whose method runs: a record that it logs has that name, as on a cluster.
 _running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
@@ -43,7 +43,7 @@ class InProcess:
         self._remotes: weakref.WeakValueDictionary[str, Remote] = weakref.WeakValueDictionary()
         self._killed: weakref.WeakSet[Remote] = weakref.WeakSet()
         self._counts: dict[str, itertools.count[int]] = {}
-        self._complaints = Complaints(lambda text: print(text, file=sys.stderr, flush=True))
+        self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._undo_naming = log_records.name_actors(_running.get)
 
     def place(
@@ -178,7 +178,7 @@ class InProcess:
             return failed(error, what, tell)
 
     def _on_unseen(self, what: str, error: BaseException) -> None:
-        self._complaints.add(source(what, error), sentence(what, error), time.monotonic())
+        self._throttled.add(source(what, error), sentence(what, error), time.monotonic())
 
 
 def _as_actor(name: str, work: Callable[[], Any]) -> Any:

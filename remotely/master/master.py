@@ -29,7 +29,7 @@ from remotely.master.registry import Registry
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.lease import LEASE_S, TICK_EVERY_S
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.keys import MasterKey, load_master
@@ -73,11 +73,11 @@ class Master:
             is_embedded=config.lifeline,
         )
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
-        self._complaints = Complaints(log.warning)
+        self._throttled = ThrottledLog(log.warning)
 
         self._loop = Loop()
         self._context = sockets.new_context()
-        self._door = sockets.Door(self._context, self._admit, self._complaints)
+        self._door = sockets.Door(self._context, self._admit, self._throttled)
         self._loop.watch_socket(self._door.socket, self._door.answer)
         self._socket = sockets.server(self._context, self._key.pair)
         sockets.bind(self._socket, config.address)
@@ -149,7 +149,7 @@ class Master:
         self._send(frame.bytes, refused)
         role, whence = sockets.sender_of(frame)[0], sockets.address_of(frame)
         sentence = f"refused what a {role} at {whence} said: {error}"
-        self._complaints.add(f"{role} {whence}", sentence, time.monotonic())
+        self._throttled.add(f"{role} {whence}", sentence, time.monotonic())
 
     def _take(self, who: str, route: bytes, key: bytes) -> None:
         """A peer is reached along this route from now on."""
@@ -177,7 +177,7 @@ class Master:
             self._loop.call(on_end)
         except OSError as error:
             sentence = f"cannot watch a process of this machine: {error.strerror}"
-            self._complaints.add(sentence, sentence, time.monotonic())
+            self._throttled.add(sentence, sentence, time.monotonic())
         else:
             self._loop.watch(pidfd, on_end)
 

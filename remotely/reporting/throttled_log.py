@@ -1,7 +1,7 @@
-"""What goes wrong again and again is told once a minute, with how often it was.
+"""A warning that repeats is logged once a minute, with how often it came.
 
-Who reaches a port, or has a key, must not fill a disk with our log; nor must a machine that has no
-room for something that is tried each second.  Pure: `now` is handed in.
+Whoever reaches a port, or has a key, must not fill a disk with our log.  Nor must a machine that
+lacks room for something we try each second.  Pure: `now` is handed in.
 """
 
 from collections import OrderedDict
@@ -9,24 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 EVERY_S = 60.0
-MAX_SOURCES = 10_000  # addresses can be made up; those that were told of longest ago are forgotten
+MAX_SOURCES = 10_000  # addresses can be made up; the oldest are forgotten
 
 
 @dataclass
 class _Told:
     at: float
-    since: int = 0  # complaints that were counted only
+    since: int = 0  # warnings that were only counted
 
 
-class Complaints:
-    """Passes on to `tell` the first complaint about each source in a minute."""
+class ThrottledLog:
+    """Passes to `tell` the first warning about each source in a minute."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
         self._told: OrderedDict[str, _Told] = OrderedDict()
 
     def add(self, source: str, sentence: str, now: float) -> None:
-        """Tell it, or count it.  `now` is in seconds, of a clock that never goes back."""
+        """Log it, or count it.  `now` is in seconds, of a clock that never goes back."""
         last = self._told.get(source)
         if last is not None and now - last.at < EVERY_S:
             last.since += 1

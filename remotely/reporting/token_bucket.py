@@ -1,7 +1,9 @@
-"""How much may pass in a time: so many a second, and no more at once.  Pure."""
+"""A rate limit: so much a second, and no more than that at once.  Pure."""
 
 
-class Allowance:
+class TokenBucket:
+    """Holds a second's worth of tokens, and refills at that rate."""
+
     def __init__(self, a_second: float, now: float) -> None:
         self._a_second = a_second
         self._left = a_second

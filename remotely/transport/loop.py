@@ -20,7 +20,7 @@ import zmq
 
 from remotely.errors import RemotelyError
 from remotely.machine.owned_fd import OwnedFd
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.sockets import readable
 
 log = logging.getLogger("remotely")
@@ -61,7 +61,7 @@ class Loop:
         # write, which would then go into a file of the user's.
         self._wake: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._wake_fd = self._wake.fd
-        self._complaints = Complaints(log.warning)
+        self._throttled = ThrottledLog(log.warning)
         self._stopped = False
         self._thread = 0
         self._epoll.register(self._wake_fd, select.EPOLLIN)
@@ -167,7 +167,7 @@ class Loop:
         try:
             handler()
         except RemotelyError as error:
-            self._complaints.add(str(error), str(error), time.monotonic())
+            self._throttled.add(str(error), str(error), time.monotonic())
         except Exception as error:
             trace = f"a handler failed\n{traceback.format_exc().rstrip()}"
-            self._complaints.add(repr(error), trace, time.monotonic())
+            self._throttled.add(repr(error), trace, time.monotonic())

@@ -17,7 +17,7 @@ from zmq.backend import Socket as _Backend
 from remotely.errors import RemotelyError
 from remotely.protocol import wire
 from remotely.protocol.lease import CONNECT_S, HANDSHAKE_S, HEARTBEAT_IVL_S, HEARTBEAT_TIMEOUT_S
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.keys import KeyPair
 
 DOMAIN = b"remotely"
@@ -210,13 +210,13 @@ class Door:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         admit: Callable[[bytes], "str | Unknown | None"],
-        complaints: Complaints,
+        throttled: ThrottledLog,
     ) -> None:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
         self._admit = admit
-        self._complaints = complaints
+        self._throttled = throttled
         self._undecided: dict[bytes, list[_Question]] = {}  # by key
 
     def answer(self, frames: list[zmq.Frame]) -> None:
@@ -255,7 +255,7 @@ class Door:
         else:
             whence = question.address.decode(errors="replace") or "this machine"
             sentence = f"refused a connection from {whence}: unknown key"
-            self._complaints.add(whence, sentence, time.monotonic())
+            self._throttled.add(whence, sentence, time.monotonic())
         answer = [b"1.0", question.number, code, text, user, b""]
         self.socket.send_multipart([question.route, b"", *answer])
 

@@ -1,8 +1,8 @@
-"""What one actor logs, on its worker: into its file all of it, to its client what it may.
+"""What one actor logs, on its worker: all of it goes to its file, some to its client.
 
-Records and printed lines have one allowance together (output.py).  What is left out is counted and
-told as a record of ours, once a second and at the actor's end, so that a file of the script's says
-where there is more.
+Records and printed lines share one token bucket (output.py).  What does not pass is counted, and
+the client hears of it in a record of ours, once a second and at the actor's end, so that a log file
+of the script says where to find the rest.
 """
 
 import logging
@@ -31,7 +31,7 @@ class LogRelay:
     def take(self, logged: Logged) -> None:
         line = log_records.line(logged).encode(errors="replace")
         self._output.keep(line, is_error=True)
-        if self._output.allowance.take(len(line), time.monotonic()):
+        if self._output.tokens.take(len(line), time.monotonic()):
             self._pass_on(logged)
             return
         if self._first is None:

@@ -28,7 +28,7 @@ import msgspec
 
 from remotely.machine import daemons, processes
 from remotely.protocol import control
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import activity
 from remotely.transport.keys import fresh_pair
 from remotely.transport.loop import Loop
@@ -90,7 +90,7 @@ class Nursery:
         home: Home,
         logs: LogFiles,
         parent: Parent,
-        complaints: Complaints,
+        throttled: ThrottledLog,
     ) -> None:
         self.client_keys: list[bytes] = []  # that the next child admits
         self._loop = loop
@@ -104,7 +104,7 @@ class Nursery:
         self._numbers = itertools.count()
         (home.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
-            loop, home.folder, home.worker, self._hear_zygote, self._lose_zygote, complaints
+            loop, home.folder, home.worker, self._hear_zygote, self._lose_zygote, throttled
         )
 
     def ask(self, spawn: control.Spawn) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from remotely.reporting.token_bucket import Allowance
+from remotely.reporting.token_bucket import TokenBucket
 
 KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
 BYTES_A_SECOND = 256 << 10
@@ -38,7 +38,7 @@ class Output:
         self.file = file
         self.kept_in = f"; all of it is in {file}" if stays else ""  # the end of a sentence
         self.tail = b""
-        self.allowance = Allowance(BYTES_A_SECOND, time.monotonic())
+        self.tokens = TokenBucket(BYTES_A_SECOND, time.monotonic())
         self._tell = tell
         self._later = later
         self._rest = {False: b"", True: b""}
@@ -100,7 +100,7 @@ class Output:
 
     def _say(self, is_error: bool, data: bytes) -> None:
         now = time.monotonic()
-        if self.allowance.take(len(data), now):
+        if self.tokens.take(len(data), now):
             self._tell(is_error, data.decode(errors="replace"))
             return
         self._unshown += len(data)

@@ -30,7 +30,7 @@ from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import FENCE_S
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import fence, sockets
 from remotely.transport.access_list import AccessRelay
@@ -83,7 +83,7 @@ class Worker:
         self._undertaker = Undertaker(
             self._loop, config.worker, self._children, self._last_words, self._buried
         )
-        self._nursery = Nursery(self._loop, home, self._logs, self, Complaints(log.warning))
+        self._nursery = Nursery(self._loop, home, self._logs, self, ThrottledLog(log.warning))
         self._fence = WorkerFence(self._folder, config.master)
         self._access_relay = AccessRelay(lambda asked: self._link.send(asked), self._tell)
         self._context = sockets.new_context()

@@ -15,7 +15,7 @@ from pathlib import Path
 from remotely.machine import daemons, processes
 from remotely.protocol import control
 from remotely.protocol.control import MAX_MESSAGE
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.loop import Loop
 
 AGAIN_S = 1.0  # after which that is tried again for which the machine had no room
@@ -31,13 +31,13 @@ class ZygoteLine:
         worker: str,
         hear: Callable[[object, list[int]], None],
         lost: Callable[[], None],
-        complaints: Complaints,
+        throttled: ThrottledLog,
     ) -> None:
         self._loop = loop
         self._arguments = [str(folder), worker]
         self._hear = hear
         self._lost = lost
-        self._complaints = complaints
+        self._throttled = throttled
         self._decoder = control.Decoder(control.FromZygote)
         self._preloaded: set[str] = set()
         self.is_closing = False  # no other is started when this one ends
@@ -117,7 +117,7 @@ class ZygoteLine:
         self._socket.close()
         self._process.returncode = 0  # the worker reaps it, like all its children
         if not self.is_closing:
-            self._complaints.add("zygote", "the zygote ended; starting another", time.monotonic())
+            self._throttled.add("zygote", "the zygote ended; starting another", time.monotonic())
             self._start_again()
         self._lost()
 
@@ -126,5 +126,5 @@ class ZygoteLine:
             self._start()
         except OSError as error:
             sentence = f"no zygote could be started: {error.strerror}"
-            self._complaints.add(sentence, sentence, time.monotonic())
+            self._throttled.add(sentence, sentence, time.monotonic())
             self._loop.after(AGAIN_S, self._start_again)

@@ -10,7 +10,7 @@ import zmq
 
 from remotely.errors import NotAllowed, RemotelyError
 from remotely.protocol import control
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.keys import MasterKey, MemberKey, fresh_keys
 from remotely.transport.loop import Loop
@@ -59,7 +59,7 @@ class Place:
     def has_master(self, key: MasterKey) -> None:
         """From now on a master answers here."""
         self.port.close()
-        door = sockets.Door(self.context, lambda key: "client", Complaints(print))
+        door = sockets.Door(self.context, lambda key: "client", ThrottledLog(print))
         self.loop.watch_socket(door.socket, door.answer)
         server = sockets.server(self.context, key.pair)
         self.loop.watch_socket(server, lambda frames: self.arrived.append(frames[1].bytes))

@@ -16,7 +16,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from remotely.protocol import wire
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair, fresh_pair
 from remotely.transport.loop import Loop
@@ -44,11 +44,11 @@ class Server:
         self.arrived: list[tuple[str, bytes]] = []
         self.routes: list[bytes] = []
         self.asked: list[bytes] = []
-        self.complaints: list[str] = []
+        self.throttled: list[str] = []
         self._roles = roles
         self.door: Door | None = None
         if door:
-            self.door = Door(self.context, self._admit, Complaints(self.complaints.append))
+            self.door = Door(self.context, self._admit, ThrottledLog(self.throttled.append))
             self.loop.watch_socket(self.door.socket, self.door.answer)
         self.socket = sockets.server(self.context, pair)
         sockets.bind(self.socket, address)
@@ -289,7 +289,7 @@ def test_a_refusal_is_told_once_a_minute_with_its_address(world: World) -> None:
         world.until(lambda peer=peer: peer.has_seen(REFUSED))  # type: ignore[misc]
     friend = world.enter(server, world.client)
     world.until(lambda: friend.has_seen(zmq.EVENT_HANDSHAKE_SUCCEEDED))
-    (told,) = server.complaints
+    (told,) = server.throttled
     assert told.startswith("refused a connection from ")
     if server.address.startswith("tcp"):
         assert told == "refused a connection from 127.0.0.1: unknown key"
@@ -456,13 +456,13 @@ def test_what_arrived_before_a_connection_broke_can_still_be_read(world: World) 
 
 FLOOD = """
 import threading, time, zmq
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.keys import fresh_pair
 
 sockets.REMOTE_OPTIONS.append((zmq.HEARTBEAT_IVL, 50, "a test has not two seconds"))
 context = sockets.new_context()
-door = sockets.Door(context, lambda key: "client", Complaints(print))
+door = sockets.Door(context, lambda key: "client", ThrottledLog(print))
 
 def answer():
     door.answer(door.socket.recv_multipart(copy=False))

@@ -11,7 +11,7 @@ import pytest
 
 from remotely.machine import this_machine
 from remotely.protocol import control
-from remotely.reporting.throttled_log import Complaints
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.loop import Loop
 from remotely.worker.child import Child
 from remotely.worker.log_files import LogFiles
@@ -31,7 +31,7 @@ class Family:
         home = Home(
             "a worker", folder, f"ipc://{folder}/master", b"", "", [], "host", "machine", True
         )
-        self.nursery = Nursery(self.loop, home, LogFiles(folder), self, Complaints(print))
+        self.nursery = Nursery(self.loop, home, LogFiles(folder), self, ThrottledLog(print))
 
     def conceived(self, child: Child) -> None:
         self.conceptions.append(child)
