@@ -19,10 +19,9 @@ import numpy as np
 import torch
 
 import remotely
-from remotely_rl import a3c
+from remotely_rl import a3c, networks
 from remotely_rl.learning import sharing
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
-from remotely_rl.networks import models
 from remotely_rl.runs.making import make_learner
 
 CONFIG = a3c.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16, optimizer="adam")
@@ -33,7 +32,7 @@ def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
     config = dataclasses.replace(CONFIG, sync=rule)
     remotely.connect(cpus=config.actors)  # or remotely.connect("host:8010")
     shared = sharing.SharedLearner(config, make_learner(config).model)
-    make_work = functools.partial(a3c.make_work, config, models.on_cpu(shared.model))
+    make_work = functools.partial(a3c.make_work, config, networks.copy_to_cpu(shared.model))
     server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
     scores: list[float] = []
     steps, began, shown = 0, time.monotonic(), 0.0

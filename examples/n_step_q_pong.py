@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 import remotely
-from remotely_rl import n_step_q
+from remotely_rl import n_step_q, networks
 from remotely_rl.learning import sharing
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
-from remotely_rl.networks import models
 from remotely_rl.runs.making import make_learner
 
 CONFIG = n_step_q.Config(
@@ -31,7 +30,7 @@ MINUTES = 40
 def main(minutes: float = MINUTES) -> None:
     remotely.connect(cpus=CONFIG.actors)  # or remotely.connect("host:8010")
     shared = sharing.SharedLearner(CONFIG, make_learner(CONFIG).model)
-    make_work = functools.partial(n_step_q.make_work, CONFIG, models.on_cpu(shared.model))
+    make_work = functools.partial(n_step_q.make_work, CONFIG, networks.copy_to_cpu(shared.model))
     server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
     scores: list[float] = []
     steps, began, shown = 0, time.monotonic(), 0.0

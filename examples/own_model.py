@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from remotely_rl import ppo
 from remotely_rl.agents import evaluation
-from remotely_rl.networks.models import Normaliser
+from remotely_rl.networks import Normalizer
 
 
 class Model(nn.Module):
@@ -24,14 +24,14 @@ class Model(nn.Module):
     def __init__(self, observation_shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
         inputs = math.prod(observation_shape)
-        self.normaliser = Normaliser(observation_shape)
+        self.normalizer = Normalizer(observation_shape)
         last = nn.Linear(128, outputs)
         nn.init.zeros_(last.weight)  # at first all actions are as good
         self.policy = nn.Sequential(nn.Linear(inputs, 128), nn.ELU(), last)
         self.value = nn.Sequential(nn.Linear(inputs, 128), nn.ELU(), nn.Linear(128, 1))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        seen: Tensor = self.normaliser(obs).flatten(1)
+        seen: Tensor = self.normalizer(obs).flatten(1)
         return self.policy(seen), self.value(seen).squeeze(-1)
 
 

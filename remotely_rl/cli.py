@@ -26,8 +26,8 @@ from remotely_rl import algorithms, settings
 from remotely_rl.errors import TrainingError
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
+    from remotely_rl import networks
     from remotely_rl.environments.environments import Source
-    from remotely_rl.networks import models
     from remotely_rl.sync.simulation.simulator import Row as SimulatedRow
 
 Command = Callable[..., None]
@@ -146,9 +146,9 @@ def options_of(config: type) -> list[click.Option]:
     return options
 
 
-def model_of(word: str | None) -> "models.Maker | None":
+def model_of(word: str | None) -> "networks.ModelSource | None":
     """Loads `FILE.py:NAME`: a class, a function or a module.  None for None."""
-    return typing.cast("models.Maker | None", named_in("--model", word))
+    return typing.cast("networks.ModelSource | None", named_in("--model", word))
 
 
 def env_of(word: str | None) -> "Source | None":

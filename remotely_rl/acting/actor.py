@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 import remotely
+from remotely_rl import networks
 from remotely_rl.acting import failures
 from remotely_rl.config import Common
 from remotely_rl.environments import environments
 from remotely_rl.environments.environments import Episode
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.networks import models, precision
+from remotely_rl.networks import precision
 
 CPU = torch.device("cpu")
 
@@ -128,11 +129,11 @@ class Actor:
         self.computes_in = precision.of(config.precision, self.model, CPU)
         self.random = torch.Generator().manual_seed(seed)
         self.player = Player(config, seed)
-        self.memory = models.initial_state(self.model, config.envs_per_actor)
+        self.memory = networks.initial_state(self.model, config.envs_per_actor)
 
     def set_param(self, params: Parameters) -> None:
         """Acts by these parameters from now on."""
-        models.load_state(self.model, params.state)
+        networks.load_state(self.model, params.state)
         self.version = params.version
 
     def sample(self) -> Rollout:
@@ -151,7 +152,7 @@ class Actor:
     def look(self, last: bool) -> Look:
         """Draws an action for each observation."""
         obs, actions = torch.from_numpy(self.player.obs), self.player.envs.actions
-        if models.is_recurrent(self.model):
+        if networks.is_recurrent(self.model):
             begins = torch.from_numpy(self.player.begins)
             policy, value, memory = self.model(obs[None], self.memory, begins[None])
             policy, value = policy[0], value[0]

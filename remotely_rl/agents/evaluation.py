@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from remotely_rl import networks
 from remotely_rl.agents import load
 from remotely_rl.agents.load import Trained
 from remotely_rl.environments.environments import Episode, Source
-from remotely_rl.networks import models
 from remotely_rl.runs import process
 
 # The 97.5 % point of Student's t by its degrees of freedom; between two of them the lower
@@ -100,7 +100,7 @@ def evaluate(
     which: str = "last",
     *,
     seed: int = 1000,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     env: Source | None = None,
     envs: int = 16,
 ) -> Evaluation:

@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from remotely_rl import algorithms
+from remotely_rl import algorithms, networks
 from remotely_rl.config import Common
 from remotely_rl.environments import environments
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.environments.environments import Atari, Environments, Source, Step
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks import models
-from remotely_rl.runs import checkpoint, run_folder, training
+from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
 
 CHECKPOINTS = ("best", "last")
@@ -61,7 +60,7 @@ class Trained(NamedTuple):
 def load(
     run: str | Path,
     which: str = "last",
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     env: Source | None = None,
 ) -> Trained:
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
@@ -81,9 +80,10 @@ def load(
         raise TrainingError(f"{path} holds no model") from None
     probe = environments.make(config.env, 1, config.atari)
     probe.close()
-    network = models.build(
+    network = networks.build(
         model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
     )
+    state = earlier_names.renamed_state(state, network.state_dict())
     try:
         checkpoint.check_fits(path, state, network)
     except TrainingError as error:
@@ -109,14 +109,14 @@ class Policy:
         self._model = model
         self._actions = actions
         self._greedy = greedy
-        self._memory = models.initial_state(model, count)
+        self._memory = networks.initial_state(model, count)
         self._random = torch.Generator().manual_seed(seed)
 
     @torch.inference_mode()
     def act(self, obs: NDArray[Any], begins: NDArray[np.bool_]) -> NDArray[Any]:
         """Actions [B, ...] for observations [B, ...]; where `begins`, memory starts anew."""
         seen = torch.from_numpy(obs)
-        if models.is_recurrent(self._model):
+        if networks.is_recurrent(self._model):
             fresh = torch.from_numpy(begins)[None]
             policy, _, self._memory = self._model(seen[None], self._memory, fresh)
             policy = policy[0]

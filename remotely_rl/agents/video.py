@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remotely_rl import networks
 from remotely_rl.agents import load, screens
 from remotely_rl.agents.screens import Picture, Screen
 from remotely_rl.environments.environments import Episode, Source, Step
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks import models
 from remotely_rl.runs import process
 
 # H.264 in one of these plays everywhere.
@@ -122,7 +122,7 @@ def play(
     which: str = "last",
     *,
     seed: int = 1000,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     env: Source | None = None,
     steps: int | None = None,
 ) -> Played:

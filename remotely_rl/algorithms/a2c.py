@@ -15,7 +15,7 @@ Where it differs from the second paper:
     Adam, where theirs is RMSProp, and a rate that falls to a seventh; theirs is constant
     entropy's weight falls from 0.004 to 0.001; theirs is 0.01
     an environment whose episode has ended is reset at once; theirs waits for the update
-    an episode that was truncated bootstraps, and the input is normalised
+    an episode that was truncated bootstraps, and the input is normalized
     values are learnt in units of their own deviation where rewards are not clipped
 """
 
@@ -26,12 +26,12 @@ from typing import Annotated
 
 from torch import Tensor
 
+from remotely_rl import networks
 from remotely_rl.config import OneEpoch
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
 from remotely_rl.learning.learner import Learner, Losses, Rows
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
 
@@ -83,7 +83,7 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
 
 def train(
     config: Config | None = None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     *,
     run: str | Path | None = None,
     resume: str | Path | None = None,

@@ -16,7 +16,7 @@ Where it differs from the paper:
     entropy's weight and the rate fall, to a tenth or so; theirs are 0.01, and a rate drawn
         at random that falls to 0
     pushes are taken one after another; their threads write over each other's
-    RMSProp adds epsilon to the root, not below it, and the input is normalised
+    RMSProp adds epsilon to the root, not below it, and the input is normalized
     an episode that was truncated bootstraps
 """
 
@@ -27,13 +27,13 @@ from typing import Annotated
 from torch import Tensor, nn
 
 import remotely
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.functions import losses
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Losses, Rows
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.runs.shared_training import share
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
@@ -77,7 +77,7 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
 
 def train(
     config: Config | None = None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     *,
     run: str | Path | None = None,
     resume: str | Path | None = None,

@@ -30,12 +30,12 @@ from typing import Annotated
 
 from torch import Tensor
 
+from remotely_rl import networks
 from remotely_rl.algorithms import ppo
 from remotely_rl.config import Streaming
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
 from remotely_rl.learning.learner import Batch, Learner, Lesson
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
 
@@ -89,7 +89,7 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
 
 def train(
     config: Config | None = None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     *,
     run: str | Path | None = None,
     resume: str | Path | None = None,

@@ -28,7 +28,7 @@ Where it differs from the paper and the authors' code, besides:
     advantages are standardised, and the gradient's norm is bounded
     entropy's weight falls from 0.01 to 0.001; theirs is 0.01
     the reward of an episode's last step counts; in their code it is lost
-    an episode that was truncated bootstraps, and the input is normalised
+    an episode that was truncated bootstraps, and the input is normalized
     values are learnt in units of their own deviation where rewards are not clipped
 
 A trainer computes on a copy of the parameters and applies its gradients to the shared ones
@@ -55,6 +55,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import remotely
+from remotely_rl import networks
 from remotely_rl.acting import failures
 from remotely_rl.acting.actor import Look, Player
 from remotely_rl.acting.failures import LOST
@@ -68,7 +69,6 @@ from remotely_rl.functions import losses
 from remotely_rl.learning.learner import Done, Learner, Losses, Rows
 from remotely_rl.learning.semaphore import ResizableSemaphore
 from remotely_rl.learning.tuner import Tuner
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 
@@ -116,7 +116,7 @@ class Config(SeveralEpochs):
         return self.most + 1  # the Brain
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
-        if models.is_recurrent(model):
+        if networks.is_recurrent(model):
             raise TrainingError("GA3C's agents hold no memory; for an LSTM take a2c, ppo or impala")
 
 
@@ -386,7 +386,7 @@ class FarLearner:
 
 def train(
     config: Config | None = None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     *,
     run: str | Path | None = None,
     resume: str | Path | None = None,
@@ -405,7 +405,7 @@ def train(
         config = learner.config
         on_gpu = learner.device.type == "cuda"
         made: Any = remotely.options(brain_of(config), gpus=int(on_gpu))
-        brain = made(config, models.on_cpu(learner.model), learner.actions)
+        brain = made(config, networks.copy_to_cpu(learner.model), learner.actions)
         after.callback(_end, brain)  # once the session has saved what it has learnt
         session.restore(FarLearner(brain, learner.model))
 

@@ -25,7 +25,7 @@ Where it differs from the paper, besides:
     an update is of 2 trajectories of 16 games by 64 steps; theirs is of 32 games by 20
     entropy's weight falls from 0.01 to 0.001; for Atari theirs is 0.01
     a lost life ends an episode only with `life_loss_is_terminal`
-    an episode that was truncated bootstraps, and the input is normalised
+    an episode that was truncated bootstraps, and the input is normalized
     values are learnt in units of their own deviation where rewards are not clipped
 
 `epochs=1, minibatches=1, target_kl=0, rho_bar_pg=1, normalize_advantage=False` is nearest to the
@@ -41,13 +41,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from remotely_rl import networks
 from remotely_rl.config import Streaming
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.learning.learner import Batch, Learner, Lesson, Losses, Rows
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
 
@@ -143,7 +143,7 @@ def update(
 
 def train(
     config: Config | None = None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     *,
     run: str | Path | None = None,
     resume: str | Path | None = None,

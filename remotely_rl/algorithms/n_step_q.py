@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 import remotely
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Look, Rollout
 from remotely_rl.config import Shared
 from remotely_rl.environments.action_spaces import Actions, Discrete
@@ -38,7 +39,6 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Losses, Rows
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.runs.shared_training import share
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
@@ -72,7 +72,7 @@ class Config(Shared):
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         if not isinstance(actions, Discrete):
             raise TrainingError("n_step_q needs actions that are numbered: a space Discrete(n)")
-        if models.is_recurrent(model):
+        if networks.is_recurrent(model):
             raise TrainingError("n_step_q holds no memory; for an LSTM take a2c, ppo or impala")
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
@@ -176,7 +176,7 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
 
 def train(
     config: Config | None = None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     *,
     run: str | Path | None = None,
     resume: str | Path | None = None,

@@ -5,7 +5,7 @@ parameters; advantages are GAE's (Schulman et al. 2016); several passes in minib
 the policy, each action's probability by `clip_range` at most.
 
 The learning rate is steered (`target_kl`): up if an update moves the policy little, down if
-far, so that no horizon has to be guessed.  The network's input is normalised by statistics
+far, so that no horizon has to be guessed.  The network's input is normalized by statistics
 that travel with its parameters; they change between rounds only, so that a round is learnt
 from by the very function that acted in it.
 
@@ -33,12 +33,12 @@ from typing import Annotated
 
 from torch import Tensor
 
+from remotely_rl import networks
 from remotely_rl.config import SeveralEpochs
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
 from remotely_rl.learning.learner import Learner, Losses, Rows
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
 
@@ -79,7 +79,7 @@ def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str
 
 def train(
     config: Config | None = None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     *,
     run: str | Path | None = None,
     resume: str | Path | None = None,

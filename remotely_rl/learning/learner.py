@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remotely_rl import networks
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.config import Common, device_of
 from remotely_rl.environments.action_spaces import Actions
@@ -31,7 +32,7 @@ from remotely_rl.functions import returns
 from remotely_rl.functions.returns import Targets
 from remotely_rl.learning import reward_clipping
 from remotely_rl.learning.value_scale import Scale
-from remotely_rl.networks import models, precision
+from remotely_rl.networks import precision
 
 # A rate that is steered moves by this factor, within these parts of its bounds.
 STEER, ABOVE, BELOW = 1.5, 4.0, 0.1
@@ -185,7 +186,7 @@ class Learner:
         self._clipped: list[float] = []  # a share of rewards for each trajectory that was taken
         self.network: Callable[..., Any] = self.model
         if config.compile:
-            graphs = self.device.type == "cuda" and not models.is_recurrent(model)
+            graphs = self.device.type == "cuda" and not networks.is_recurrent(model)
             self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
 
     @functools.cached_property
@@ -228,7 +229,7 @@ class Learner:
         """Asks the newest parameters about a batch: policy [T + 1, B, outputs], and value
         [T + 1, B] in the units that the model learns it in."""
         with self.precision():
-            policy, value, _ = models.unroll(self.network, batch.obs, batch.state, batch.begins)
+            policy, value, _ = networks.unroll(self.network, batch.obs, batch.state, batch.begins)
         return policy.float(), value.float()
 
     def unscaled(self, value: Tensor) -> Tensor:
@@ -260,7 +261,7 @@ class Learner:
             value = (value - self.scale.mean) / self.scale.deviation
         begun = log_prob if begun is None else begun
         rows = Rows(batch.action, log_prob, advantage, value, begun)
-        if models.is_recurrent(self.model):
+        if networks.is_recurrent(self.model):
             return Lesson(batch.obs[:-1], rows, Memory(batch.state, batch.begins[:-1], valid))
         return Lesson(batch.obs[:-1][valid], Rows(*(part[valid] for part in rows)))
 
@@ -422,7 +423,7 @@ class Learner:
         numbers |= self.pop_clipped()
         if self.config.target_kl:
             self.rate = steered(self.rate, moved, self.config)
-        models.count_in(self.model, obs)
+        networks.update_normalizers(self.model, obs)
         return numbers
 
     def pop_clipped(self) -> dict[str, float]:
@@ -439,7 +440,7 @@ class Learner:
 
     def parameters(self) -> Parameters:
         """What actors are sent."""
-        return Parameters(self.version, models.state_of(self.model))
+        return Parameters(self.version, networks.state_of(self.model))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -20,14 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import sync
+from remotely_rl import networks, sync
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments.environments import Episode
 from remotely_rl.learning.learner import ComputeLosses, Learner, Lesson
 from remotely_rl.learning.parameter_server import Pushed
 from remotely_rl.learning.value_scale import Scale
-from remotely_rl.networks import models
 from remotely_rl.sync.flat import Flat
 
 
@@ -46,7 +45,7 @@ class Told(NamedTuple):
     """What workers are told with each call."""
 
     env_steps: int  # of all workers: entropy and such go by that
-    statistics: models.State  # of the input
+    statistics: networks.State  # of the input
     scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: what Scale is made of
 
 
@@ -58,7 +57,7 @@ class SharedLearner:
         self.flat = Flat(model)
         self.rule = sync.make(config.sync, self.flat.vector, config.actors, config.make_optimizer)
         self.scale = Scale()
-        self._statistics: models.State | None = None
+        self._statistics: networks.State | None = None
         self._seen: dict[int, list[Report]] = {}
         self._counted = self.rule.version  # the version at which observations were counted last
 
@@ -73,7 +72,7 @@ class SharedLearner:
         are to be told."""
         self.rule.set_rate(self.config.learning_rate_at(env_steps))
         if self._statistics is None:
-            self._statistics = models.statistics_of(self.flat.module)
+            self._statistics = networks.statistics_of(self.flat.module)
         return Told(env_steps, self._statistics, self.scale.moments)
 
     def count_in(self, pushed: Pushed) -> None:
@@ -87,7 +86,7 @@ class SharedLearner:
             obs = [report.obs for report in self._seen[client] if report.obs is not None]
             if obs:
                 seen = torch.from_numpy(np.concatenate(obs))
-                models.count_in(self.flat.module, seen, every=1)
+                networks.update_normalizers(self.flat.module, seen, every=1)
             values = [report.values for report in self._seen[client] if report.values is not None]
             if values:
                 self.scale.count_in(torch.from_numpy(np.concatenate(values)))
@@ -135,7 +134,7 @@ class SegmentWork:
         self._compute_losses = compute_losses
         self._epochs, self._minibatches = epochs, minibatches
         self._parts: list[Lesson] = []
-        self._normalises = models.normalises(actor.model)
+        self._has_normalizer = networks.has_normalizer(actor.model)
         self._seen: list[Tensor] = []
         self._values: list[Tensor] = []
         self._report = Report(None, 0, [], {}, {})
@@ -151,7 +150,7 @@ class SegmentWork:
         self.flat.load(parameters)
         self.learner.follow(self.actor.env_steps)
         if told is not None and not self._parts:
-            models.load_statistics(self.actor.model, told.statistics)
+            networks.load_statistics(self.actor.model, told.statistics)
             self.learner.scale = Scale(*told.scale)
         while not self._parts:
             self._play()
@@ -192,8 +191,8 @@ class SegmentWork:
         if not rollout.steps:  # all environments began anew
             return
         lesson = self.learner.on_policy(rollout.trajectory)
-        if self._normalises:
-            self._seen.append(lesson.flat_obs[:: models.COUNTED_EVERY])
+        if self._has_normalizer:
+            self._seen.append(lesson.flat_obs[:: networks.UPDATE_EVERY])
         if self.config.normalizes_values:
             self._values.append(self.learner.unscaled(lesson.experience.target))
         self._parts = [

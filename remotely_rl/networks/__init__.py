@@ -1,1 +1,73 @@
-"""Networks, and what they are made of."""
+"""Networks that map a batch of observations to `(policy, value)`.
+
+    obs     [N, ...]      uint8 images [N, channels, height, width], or float32
+    policy  [N, outputs]  parameters of the action distribution (`environments/action_spaces.py`);
+                          for discrete actions, their logits
+    value   [N]           V of the observation
+
+An algorithm asks no more of a model. Your own is any `torch.nn.Module` that does this: pass the
+class (or a function) of `(observation_shape, outputs)`, or an instance.
+
+A model with a memory also has a method `initial_state(count)`, which returns float32 [count, S],
+and maps sequences of steps:
+
+    obs [T, B, ...], state [B, S], begins [T, B]  ->  policy [T, B, outputs], value [T, B],
+                                                      state [B, S]
+
+`begins` is true for the first observation of an episode: there, the memory is reset to the
+initial state.
+
+Where to look:
+
+    NatureCNN, SmallCNN       cnn.py            Recurrent, RecurrentMLP    recurrent.py
+    ResNet (IMPALA's)         resnet.py         Normalizer                 normalizer.py
+    MLP                       mlp.py            float32 or bfloat16        precision.py
+
+    from remotely_rl import networks
+
+    networks.build(None, (4, 84, 84), np.dtype("uint8"), outputs=6)     # a NatureCNN
+"""
+
+from remotely_rl.networks.actor_critic import ActorCritic
+from remotely_rl.networks.cnn import NatureCNN, SmallCNN
+from remotely_rl.networks.factory import ModelSource, build, default_network, recurrent_network
+from remotely_rl.networks.memory import initial_state, is_recurrent, unroll
+from remotely_rl.networks.mlp import MLP
+from remotely_rl.networks.normalizer import (
+    UPDATE_EVERY,
+    Normalizer,
+    has_normalizer,
+    load_statistics,
+    statistics_of,
+    update_normalizers,
+)
+from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
+from remotely_rl.networks.resnet import ResNet
+from remotely_rl.networks.state import State, copy_to_cpu, load_state, state_of
+
+__all__ = [
+    "MLP",
+    "UPDATE_EVERY",
+    "ActorCritic",
+    "ModelSource",
+    "NatureCNN",
+    "Normalizer",
+    "Recurrent",
+    "RecurrentMLP",
+    "ResNet",
+    "SmallCNN",
+    "State",
+    "build",
+    "copy_to_cpu",
+    "default_network",
+    "has_normalizer",
+    "initial_state",
+    "is_recurrent",
+    "load_state",
+    "load_statistics",
+    "recurrent_network",
+    "state_of",
+    "statistics_of",
+    "unroll",
+    "update_normalizers",
+]

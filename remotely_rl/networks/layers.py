@@ -1,4 +1,4 @@
-"""What the networks here are made of: how weights begin, and heads in float32."""
+"""What the networks here are made of: initial weights, and heads that compute in float32."""
 
 import math
 from typing import cast
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 
-def orthogonal(module: nn.Module, gain: float) -> None:
-    """Begins all linear layers and convolutions with orthogonal weights and no bias."""
+def orthogonal_init(module: nn.Module, gain: float) -> None:
+    """Initialize all linear layers and convolutions: orthogonal weights, zero biases."""
     for part in module.modules():
         if isinstance(part, (nn.Linear, nn.Conv2d)):
             nn.init.orthogonal_(part.weight, gain)
@@ -16,14 +16,17 @@ def orthogonal(module: nn.Module, gain: float) -> None:
                 nn.init.zeros_(part.bias)
 
 
-def ask(head: nn.Linear, features: Tensor) -> Tensor:
-    """In float32, whatever the body computes in: actions may differ by less than bfloat16 tells."""
+def in_float32(head: nn.Linear, features: Tensor) -> Tensor:
+    """Apply a head in float32, whatever the body computes in.
+
+    Two actions may differ by less than bfloat16 resolves.
+    """
     with torch.autocast(features.device.type, enabled=False):
         return cast(Tensor, head(features.float()))
 
 
 def tanh_layers(inputs: int) -> nn.Sequential:
-    """Two layers of 64, for observations that are a vector."""
+    """Two layers of 64 units with tanh, for observations that are a vector."""
     layers = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
-    orthogonal(layers, math.sqrt(2))
+    orthogonal_init(layers, math.sqrt(2))
     return layers

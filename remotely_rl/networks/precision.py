@@ -1,8 +1,8 @@
-"""In what numbers networks compute: float32, or bfloat16 where that is faster.
+"""The precision that networks compute in: float32, or bfloat16 where that is faster.
 
-bfloat16 has float32's range and 8 bits of its 24; parameters, losses, targets and the optimiser
-stay in float32 (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740, but without their
-scaling of losses, which bfloat16 does not need).
+bfloat16 has the range of float32, and 8 of its 24 bits of precision.  Parameters, losses, targets
+and the optimizer's state stay in float32 (Micikevicius et al. 2018,
+https://arxiv.org/abs/1710.03740, without their loss scaling, which bfloat16 does not need).
 """
 
 from contextlib import AbstractContextManager
@@ -15,14 +15,14 @@ from remotely_rl.errors import TrainingError, nearest
 
 CHOICES = ("auto", "float32", "bfloat16")
 
-# What a CPU multiplies bfloat16 with, as torch.cpu.get_capabilities() calls it; without, each
-# product would be converted to float32 and back.
+# The instructions by which a CPU multiplies bfloat16, as torch.cpu.get_capabilities() names them.
+# A CPU without them converts each product to float32 and back.
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def check(choice: str) -> None:
-    """Raises TrainingError for what is no choice."""
+    """Raise TrainingError if `choice` is not one of CHOICES."""
     if choice not in CHOICES:
         raise TrainingError(
             f"precision must be {', '.join(CHOICES)}, not {choice!r}{nearest(choice, CHOICES)}"
@@ -30,12 +30,12 @@ def check(choice: str) -> None:
 
 
 def of(choice: str, model: nn.Module, device: torch.device) -> torch.dtype:
-    """The numbers that a model computes in: of `auto`, the faster on this machine.
+    """Return the dtype that a model computes in; for `auto`, the faster one on this machine.
 
-    Networks without convolutions are small: they lose more by conversions than they gain, on a
-    GPU too.  And actors, who are on CPUs, would compute them in float32: what a learner in
-    bfloat16 says of their actions differs by some thousandths of a nat from what they said, where
-    an update of PPO is to move the policy by ten.
+    `auto` is float32 for networks without convolutions.  These are small: conversions cost them
+    more than bfloat16 gains, on a GPU too.  Besides, actors run on CPUs and would compute in
+    float32.  The log-probabilities of a learner in bfloat16 then differ from theirs by some
+    thousandths of a nat, where an update of PPO is meant to move the policy by ten thousandths.
     """
     if choice != "auto":
         return torch.bfloat16 if choice == "bfloat16" else torch.float32
@@ -47,5 +47,8 @@ def of(choice: str, model: nn.Module, device: torch.device) -> torch.dtype:
 
 
 def computing(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[Any]:
-    """Within it, networks compute so; each parameter is converted once, so none may change."""
+    """Make networks compute in `dtype`, as a context manager.
+
+    It converts each parameter once, so no parameter may change inside.
+    """
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)

@@ -4,7 +4,7 @@ A folder of before is read, plotted, evaluated and resumed: whatever reads its f
 what it finds by these tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -57,3 +57,14 @@ COLUMNS = {  # of metrics.csv
 def renamed(named: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
     """Return the same values under the names of today."""
     return {names.get(name, name): value for name, value in named.items()}
+
+
+def renamed_state(state: Mapping[str, Value], own: Collection[str]) -> dict[str, Value]:
+    """Return the tensors of a model's checkpoint under the names of today.
+
+    `own` are the names in the model: a model of the user's keeps the names that it has.
+    """
+    return {
+        name if name in own else name.replace("normaliser", "normalizer"): tensor
+        for name, tensor in state.items()
+    }

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 import remotely
+from remotely_rl import networks
 from remotely_rl.acting import failures, sampler
 from remotely_rl.config import Common, device_of
 from remotely_rl.environments import environments
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
-from remotely_rl.networks import models
 from remotely_rl.runs import model_summary
 from remotely_rl.runs.process import MAKING, one_thread
 
@@ -64,7 +64,7 @@ class Scout:
             envs.close()
 
 
-def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
+def make_learner(config: Common, model: networks.ModelSource | None = None) -> Learner:
     """Makes the model that fits a config's environment, or a user's own, and its learner.
 
     The statistics of its input begin with those of a little random play: an update without
@@ -73,11 +73,11 @@ def make_learner(config: Common, model: models.Maker | None = None) -> Learner:
     seen = look_at(config)
     with MAKING, one_thread():
         torch.manual_seed(config.seed)
-        network = models.build(
+        network = networks.build(
             model, seen.observation_shape, seen.obs.dtype, seen.actions.outputs, config.lstm
         )
-        if models.normalises(network):
-            models.count_in(network, torch.from_numpy(seen.obs))
+        if networks.has_normalizer(network):
+            networks.update_normalizers(network, torch.from_numpy(seen.obs))
         learner = Learner(config, network, seen.actions)
         learner.about = model_summary.lines(network, seen)
         return learner

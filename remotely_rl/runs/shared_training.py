@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from remotely_rl import networks
 from remotely_rl.acting.sampler import LOOK_EVERY_S
 from remotely_rl.config import Shared
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.learning.sharing import Report, SegmentWork, SharedLearner
-from remotely_rl.networks import models
 from remotely_rl.runs.training import Session
 
 
@@ -21,8 +21,8 @@ def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWo
     config = session.learner.config
     assert isinstance(config, Shared)
     # On the CPU, whatever the machine has: that is where vectors come and go.
-    learner = SharedLearner(config, models.on_cpu(session.learner.model))
-    work = functools.partial(make_work, config, models.on_cpu(learner.model))
+    learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
+    work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
     if learner.rule.has_own_rate:
         session.say(
             f"{config.sync} is plain descent at its own rate: learning_rate, learning_rate_end and"

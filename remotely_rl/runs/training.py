@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.sampler import LOOK_EVERY_S, Rounds, Samplers, Stream
 from remotely_rl.config import Common
@@ -45,8 +46,7 @@ from remotely_rl.learning import threads
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.reward_clipping import Clipped
-from remotely_rl.networks import models
-from remotely_rl.runs import checkpoint, run_folder
+from remotely_rl.runs import checkpoint, earlier_names, run_folder
 from remotely_rl.runs.making import make_learner
 from remotely_rl.runs.metrics import Counters, Tally
 from remotely_rl.runs.process import Process
@@ -362,7 +362,7 @@ def _compute_in(count: int, session: Session) -> None:
 def _crew_of(session: Session) -> Samplers[Rollout]:
     learner = session.learner
     session.restore(learner)
-    config, model = learner.config, models.on_cpu(learner.model)
+    config, model = learner.config, networks.copy_to_cpu(learner.model)
 
     def hire(number: int) -> Actor:
         return Actor(config, model, session.stream_of(number), number >= (config.actors or 1))
@@ -381,7 +381,7 @@ def begin(
     algorithm: str,
     kind: type[C],
     config: C | None,
-    model: models.Maker | None = None,
+    model: networks.ModelSource | None = None,
     run: str | Path | None = None,
     resume: str | Path | None = None,
     prepare: Callable[[C], Common] = lambda config: config,
@@ -424,7 +424,9 @@ def _session(
     saved = checkpoint.load(folder.checkpoint)
     if saved["env"] != name_of(config.env):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
-    checkpoint.check_fits(folder.checkpoint, saved["learner"]["model"], model)
+    state = earlier_names.renamed_state(saved["learner"]["model"], model.state_dict())
+    checkpoint.check_fits(folder.checkpoint, state, model)
+    saved["learner"]["model"] = state
     run_folder.write(folder, algorithm, config)
     return Session(algorithm, config, folder, saved, process=process)
 

@@ -93,9 +93,9 @@ def test_a_resumed_run_keeps_its_own_config_but_for_what_is_given(
 
 
 OWN = """
-from remotely_rl.networks import models
+from remotely_rl import networks
 
-class Mine(models.MLP):
+class Mine(networks.MLP):
     pass
 """
 

@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
 import remotely
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Common
-from remotely_rl.networks import models
 from remotely_rl.runs import checkpoint
 
 
@@ -163,9 +163,9 @@ def actor(config: Common, model: nn.Module, seed: int = 5, **changes: Any) -> Ac
     return remotely.local(Actor, dataclasses.replace(config, **changes), model, seed)
 
 
-def network(observations: int = 2, outputs: int = 2, seed: int = 0) -> models.MLP:
+def network(observations: int = 2, outputs: int = 2, seed: int = 0) -> networks.MLP:
     torch.manual_seed(seed)
-    return models.MLP((observations,), outputs)
+    return networks.MLP((observations,), outputs)
 
 
 def weights(model: nn.Module) -> torch.Tensor:

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from remotely_rl import impala, ppo
-from remotely_rl.networks import models
+from remotely_rl import impala, networks, ppo
 from tools.bench import page
 from tools.bench_rl import pace
 from tools.bench_rl.window import Window, cores
@@ -71,7 +70,7 @@ def impala_resnet() -> Found:
         minutes=TOO_LONG_MIN,
         **ON_GPU,
     )
-    return {"steps_per_s": pace.measure(impala, config, WINDOW, models.ResNet)}
+    return {"steps_per_s": pace.measure(impala, config, WINDOW, networks.ResNet)}
 
 
 def pong() -> Found:

@@ -16,7 +16,7 @@ SYSTEMS = {
         note="the library's own loop, with the defaults of each algorithm but for these: an actor"
         " a core (GA3C: two agents a core); A2C rollout_steps=16, PPO epochs=1 minibatches=4,"
         " IMPALA and GA3C epochs=1 minibatches=1, APPO epochs=1 and v_trace=False, as Sample"
-        " Factory's. All its networks begin with a normaliser, by running statistics of each"
+        " Factory's. All its networks begin with a normalizer, by running statistics of each"
         " pixel; they compute in bfloat16 if the CPU has instructions for it (precision=auto), the"
         " others in float32, as they come",
     ),
@@ -34,7 +34,7 @@ SYSTEMS = {
         PEERS,
         "stable-baselines3",
         note="8 games in SubprocVecEnv. A2C as it comes (5 steps); PPO with one epoch, 128 steps,"
-        " minibatches of 256. Its Nature CNN, the same but for the normaliser; games stepped and"
+        " minibatches of 256. Its Nature CNN, the same but for the normalizer; games stepped and"
         " scaled in Python; a lost life ends an episode (Pong has none)",
     ),
     "rllib": System(
@@ -43,7 +43,7 @@ SYSTEMS = {
         "ray",
         is_quick=False,
         note="IMPALA, a runner a core with 5 games each, fragments of 50 steps, batches of 500,"
-        " learner in the driver. A module of the same layers but for the normaliser; its Atari"
+        " learner in the driver. A module of the same layers but for the normalizer; its Atari"
         " wrappers scale every frame, also those that are skipped. Steps are those sampled",
     ),
     "sample_factory": System(
@@ -53,7 +53,7 @@ SYSTEMS = {
         is_quick=False,
         note="APPO, asynchronous, a worker a core with 8 games each, double-buffered; rollouts of"
         " 32, one epoch over 4 minibatches of 256, the rest as its Atari example. `convnet_atari`"
-        " with 512 features, its own normaliser of inputs and returns. Steps are those learnt",
+        " with 512 features, its own normalizer of inputs and returns. Steps are those learnt",
     ),
 }
 

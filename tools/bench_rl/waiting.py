@@ -37,19 +37,21 @@ def serve() -> None:
     """Takes steps of what is asked for on stdin; tells the milliseconds of one."""
     import torch  # noqa: PLC0415 - where it is measured alone: remotely_rl would set the way
 
-    from remotely_rl.networks import models  # noqa: PLC0415
+    from remotely_rl import networks  # noqa: PLC0415
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
-    networks = {side: models.fitting((4, side, side))((4, side, side), 6) for side, _ in WORK}
+    by_side = {
+        side: networks.default_network((4, side, side))((4, side, side), 6) for side, _ in WORK
+    }
     optimizers = {
         side: torch.optim.Adam(network.parameters(), lr=1e-5, fused=True)
-        for side, network in networks.items()
+        for side, network in by_side.items()
     }
     images = {(side, rows): torch.randint(0, 256, (rows, 4, side, side), dtype=torch.uint8)
               for side, rows in WORK}  # fmt: skip
 
     def step(side: int, rows: int) -> None:
-        policy, value = networks[side](images[side, rows])
+        policy, value = by_side[side](images[side, rows])
         loss = policy.log_softmax(-1).square().mean() + value.square().mean()
         optimizers[side].zero_grad()
         loss.backward()

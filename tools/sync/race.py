@@ -25,12 +25,11 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import a3c
+from remotely_rl import a3c, networks
 from remotely_rl.acting import sampler
 from remotely_rl.acting.actor import Actor
 from remotely_rl.learning import sharing
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
-from remotely_rl.networks import models
 from remotely_rl.runs import metrics
 from remotely_rl.runs.making import make_learner
 from tools import tables
@@ -160,7 +159,7 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
     )
     sampler.connect(max(one.workers for one in COURSES))
     shared = sharing.SharedLearner(config, make_learner(config).model)
-    model = models.on_cpu(shared.model)
+    model = networks.copy_to_cpu(shared.model)
     work = functools.partial(make_work, config, model, course.slow, course.by)
     server = ParameterServer(shared.rule, lambda number: Worker(work, number), lambda text: None)
     tally = metrics.Tally(metrics.Counters())

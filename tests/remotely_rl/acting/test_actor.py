@@ -12,20 +12,20 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Parameters, Player
 from remotely_rl.config import Common
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.networks import models
 from tests.remotely_rl import toys
 
 CONFIG = Common(env=toys.Guess, envs_per_actor=4, rollout_steps=6)
 COUNTING = dataclasses.replace(CONFIG, env=toys.Counting)
 
 
-def remembering(outputs: int = 2) -> models.RecurrentMLP:
+def remembering(outputs: int = 2) -> networks.RecurrentMLP:
     """A memory whose heads say something: at first they are close to zero."""
     torch.manual_seed(0)
-    model = models.RecurrentMLP((2,), outputs, units=5)
+    model = networks.RecurrentMLP((2,), outputs, units=5)
     for head in (model.policy, model.value):
         nn.init.normal_(head.weight)
     return model
@@ -51,7 +51,7 @@ def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
 def test_a_rollout_tells_its_games_its_seconds_and_the_version_it_was_sampled_with() -> None:
     model = toys.network(1)
     sampler = toys.actor(COUNTING, model)
-    sampler.set_param(Parameters(7, models.state_of(model)))
+    sampler.set_param(Parameters(7, networks.state_of(model)))
     rollout = sampler.sample()
     assert rollout.trajectory.version.tolist() == [7] * 4
     assert [tuple(game) for game in rollout.episodes] == [(60.0, 3)] * 4
@@ -114,14 +114,14 @@ def test_new_parameters_hold_from_the_next_rollout_on() -> None:
     model = toys.network()
     sampler = toys.actor(CONFIG, model)
     nn.init.constant_(model.value.bias, 50.0)
-    sampler.set_param(Parameters(1, models.state_of(model)))
+    sampler.set_param(Parameters(1, networks.state_of(model)))
     assert sampler.sample().trajectory.value.min() > 40
 
 
 def test_the_parameters_of_another_model_are_refused() -> None:
     sampler = toys.actor(CONFIG, toys.network())
     with pytest.raises(ValueError, match="parameters of another model"):
-        sampler.set_param(Parameters(1, models.state_of(remembering())))
+        sampler.set_param(Parameters(1, networks.state_of(remembering())))
 
 
 def test_a_random_start_sets_the_environments_of_an_actor_apart() -> None:
@@ -172,7 +172,7 @@ def test_whoever_learns_finds_the_log_probabilities_and_values_that_the_actor_fo
     sampler = toys.actor(CONFIG, model)
     for _ in range(3):
         played = sampler.sample().trajectory
-        policy, value, _ = models.unroll(
+        policy, value, _ = networks.unroll(
             model, *map(torch.from_numpy, (played.obs, played.state, played.begins))
         )
         log_prob = sampler.player.envs.actions.log_prob(
@@ -242,7 +242,7 @@ def test_games_that_were_under_way_at_a_pause_are_counted_whole(
 
 @pytest.mark.parametrize("env", [toys.Unsaveable, "ALE/Pong-v5"], ids=["own", "Atari"])
 def test_environments_that_cannot_be_saved_leave_nothing_to_go_on_from(env: Any) -> None:
-    class Blind(models.MLP):
+    class Blind(networks.MLP):
         def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return torch.zeros(len(obs), 6), torch.zeros(len(obs))
 

@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from remotely_rl import a2c
+from remotely_rl import a2c, networks
 from remotely_rl.agents import evaluation, load
 from remotely_rl.agents.evaluation import Evaluation, evaluate, half_interval, measure, quotas
 from remotely_rl.agents.load import Policy, Trained
@@ -22,7 +22,6 @@ from remotely_rl.cli import main
 from remotely_rl.config import Common
 from remotely_rl.environments import action_spaces, environments
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks import models
 from remotely_rl.runs import checkpoint, making, process
 from tests.remotely_rl import toys
 
@@ -142,7 +141,7 @@ def test_memory_is_carried_and_starts_anew_where_an_episode_does() -> None:
 
 def test_an_agent_with_an_lstm_is_evaluated_with_it(tmp_path: Path) -> None:
     run = train(tmp_path / "run", lstm=8)
-    assert models.is_recurrent(load.load(run).model)
+    assert networks.is_recurrent(load.load(run).model)
     assert len(evaluate(run, 2).scores) == 2
 
 
@@ -176,7 +175,7 @@ def test_what_a_checkpoint_holds_of_the_actors_is_not_unpickled(
 
 def test_a_model_of_the_users_own_is_to_be_given(tmp_path: Path) -> None:
     def wide(shape: tuple[int, ...], outputs: int) -> nn.Module:
-        return models.with_memory(shape, outputs, 8)
+        return networks.recurrent_network(shape, outputs, 8)
 
     run = train(tmp_path / "run", model=wide)
     assert len(evaluate(run, 2, model=wide).scores) == 2
@@ -248,10 +247,10 @@ def test_programs_get_all_numbers(run: Path) -> None:
 def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> None:
     file = tmp_path / "my_own_game.py"
     file.write_text(
-        "from remotely_rl.networks import models\n"
+        "from remotely_rl import networks\n"
         "from tests.remotely_rl import toys\n"
         "class Game(toys.Counting): pass\n"
-        "class Net(models.MLP): pass\n"
+        "class Net(networks.MLP): pass\n"
     )
     run = train(tmp_path / "run", toys.Counting)
     command = ["evaluate", str(run), "--episodes", "2", "--greedy"]

@@ -228,7 +228,7 @@ def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() 
     counts = [0.0]
     for seed in range(4):
         impala.update(learns, buffer, played(learns, seed), 0)
-        counts.append(float(learns.model.state_dict()["normaliser.count"]))
+        counts.append(float(learns.model.state_dict()["normalizer.count"]))
 
     assert np.diff(counts).tolist() == [2.0] * 4  # one in seven of 12 rows
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 import remotely
-from remotely_rl import n_step_q
+from remotely_rl import n_step_q, networks
 from remotely_rl.algorithms.n_step_q import QActor
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Rows
-from remotely_rl.networks import models
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -84,7 +83,7 @@ def test_an_observation_is_worth_what_the_target_network_says_of_the_best_action
     with torch.no_grad():
         for part in player.target.parameters():
             part.zero_()
-        assert isinstance(player.target, models.MLP)
+        assert isinstance(player.target, networks.MLP)
         player.target.policy.bias.copy_(torch.tensor([3.0, 7.0]))
 
     assert player.look(last=False).value.tolist() == [7.0] * 4

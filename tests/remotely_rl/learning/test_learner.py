@@ -11,14 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import a2c, algorithms, ga3c, ppo
+from remotely_rl import a2c, algorithms, ga3c, networks, ppo
 from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
 from remotely_rl.learning.learner import Learner, Lesson, Memory, Rows, join, steered
-from remotely_rl.networks import models
 from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
@@ -34,7 +33,7 @@ def learner(config: Common = CONFIG, model: nn.Module | None = None) -> Learner:
 
 def remembering() -> nn.Module:
     torch.manual_seed(0)
-    return models.with_memory((2,), 2, units=5)
+    return networks.recurrent_network((2,), 2, units=5)
 
 
 def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: Any) -> Trajectory:
@@ -258,7 +257,7 @@ def test_the_newest_parameters_say_what_they_would_have_done() -> None:
 def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
     config = dataclasses.replace(CONFIG, max_grad_norm=0.1, learning_rate=0.01)
     learns = learner(config)
-    models.count_in(learns.model, torch.randn(50, 2))
+    networks.update_normalizers(learns.model, torch.randn(50, 2))
     learns.version = 5  # not the first
     lesson = lesson_of(learns, played())
 
@@ -319,7 +318,7 @@ def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
     counts: list[float] = []
 
     def compute_losses(*given: Any) -> Any:
-        counts.append(learns.model.state_dict()["normaliser.count"].item())
+        counts.append(learns.model.state_dict()["normalizer.count"].item())
         return a2c.compute_losses(*given)
 
     sizes = []
@@ -329,7 +328,7 @@ def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
         learns.learn(lesson, compute_losses)
     one, two, three = itertools.accumulate(sizes)
     assert counts == [0, one, two]
-    assert learns.model.state_dict()["normaliser.count"].item() == three
+    assert learns.model.state_dict()["normalizer.count"].item() == three
 
 
 def test_a_step_by_gradients_from_elsewhere_is_the_same_step() -> None:

@@ -12,10 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import sync
+from remotely_rl import networks, sync
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
-from remotely_rl.networks import models
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.simulation.dispatch import Kind, Scripted
 from remotely_rl.sync.simulation.simulator import Simulation
@@ -222,7 +221,7 @@ def test_workers_are_told_what_the_server_tells_from_the_first_call_on() -> None
 
 @pytest.mark.usefixtures("here")
 def test_a_worker_s_network_is_the_one_whose_parameters_it_is_given() -> None:
-    network = models.SmallCNN((4, 42, 42), 6)  # its weights lie channels last; sent, they do not
+    network = networks.SmallCNN((4, 42, 42), 6)  # its weights lie channels last; sent, they do not
     twin = Looking(copy.deepcopy(network), 0)
     rule = sync.make("synchronous", twin.flat.vector.clone(), 1, sync.sgd(0.05))
     before = rule.parameters.clone()

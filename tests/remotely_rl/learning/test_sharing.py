@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 import remotely
-from remotely_rl import a2c, a3c, n_step_q
+from remotely_rl import a2c, a3c, n_step_q, networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.parameter_server import Pushed
-from remotely_rl.networks import models
 from remotely_rl.runs import checkpoint
 from remotely_rl.runs.making import PROBE_STEPS
 from remotely_rl.sync import Reply
@@ -35,11 +34,11 @@ def work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
     return a3c.make_work(config, toys.network(2), seed)
 
 
-def statistics(mean: float, count: float = 50.0) -> models.State:
-    """What a normaliser of two coordinates is told."""
+def statistics(mean: float, count: float = 50.0) -> networks.State:
+    """What a normalizer of two coordinates is told."""
     said = (np.full(2, mean, np.float32), np.ones(2, np.float32), np.array(count, np.float32))
     return dict(
-        zip(("normaliser.mean", "normaliser.variance", "normaliser.count"), said, strict=True)
+        zip(("normalizer.mean", "normalizer.variance", "normalizer.count"), said, strict=True)
     )
 
 
@@ -205,7 +204,7 @@ def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins
     means = []
     for told in (1.0, 2.0, 3.0):
         works.gradient(works.flat.vector.clone(), sharing.Told(0, statistics(told)))
-        means.append(float(works.actor.model.state_dict()["normaliser.mean"][0]))
+        means.append(float(works.actor.model.state_dict()["normalizer.mean"][0]))
 
     assert means == [1.0, 1.0, 3.0]
 
@@ -267,7 +266,7 @@ def test_a_model_that_does_not_normalise_has_nothing_reported() -> None:
 
 
 def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_order() -> None:
-    def learnt(order: list[int]) -> models.State:
+    def learnt(order: list[int]) -> networks.State:
         config = dataclasses.replace(CONFIG, sync="synchronous")
         learner = sharing.SharedLearner(config, toys.network(2))
         ones = torch.ones_like(learner.flat.vector)
@@ -281,8 +280,8 @@ def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_or
 
     one, other = learnt([0, 1]), learnt([1, 0])
 
-    assert one["normaliser.count"] == 8
-    np.testing.assert_allclose(one["normaliser.mean"], 0.6)
+    assert one["normalizer.count"] == 8
+    np.testing.assert_allclose(one["normalizer.mean"], 0.6)
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name])
 
@@ -298,11 +297,11 @@ def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: 
     for steps, where in ((400, {"run": tmp_path / "run"}), (800, {"resume": tmp_path / "run"})):
         template.train(dataclasses.replace(config, total_steps=steps), **where)
         saved = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["learner"]["model"]
-        counts.append(float(saved["normaliser.count"]))
+        counts.append(float(saved["normalizer.count"]))
 
-    probed = -(-PROBE_STEPS // models.COUNTED_EVERY)
-    assert counts[0] == pytest.approx(probed + 400 / models.COUNTED_EVERY, rel=0.2)
-    assert counts[1] == pytest.approx(counts[0] + 400 / models.COUNTED_EVERY, rel=0.2)
+    probed = -(-PROBE_STEPS // networks.UPDATE_EVERY)
+    assert counts[0] == pytest.approx(probed + 400 / networks.UPDATE_EVERY, rel=0.2)
+    assert counts[1] == pytest.approx(counts[0] + 400 / networks.UPDATE_EVERY, rel=0.2)
 
 
 class WithDropout(nn.Module):

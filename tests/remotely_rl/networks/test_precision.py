@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from remotely_rl import networks
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.algorithms import a2c
 from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner, Lesson, Rows
-from remotely_rl.networks import models, precision
+from remotely_rl.networks import precision
 from tests.remotely_rl import toys
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -23,14 +24,14 @@ CONFIG = Common(env=toys.Guess, envs_per_actor=4, rollout_steps=6, precision="bf
 @pytest.mark.parametrize(
     ("model", "device", "machine", "expected"),
     [
-        (models.SmallCNN((4, 42, 42), 6), CPU, {"avx512_bf16": True}, torch.bfloat16),
-        (models.SmallCNN((4, 42, 42), 6), CPU, {"amx_bf16": True}, torch.bfloat16),
-        (models.SmallCNN((4, 42, 42), 6), CPU, {"avx512_bf16": False}, torch.float32),
-        (models.SmallCNN((4, 42, 42), 6), CPU, {}, torch.float32),
+        (networks.SmallCNN((4, 42, 42), 6), CPU, {"avx512_bf16": True}, torch.bfloat16),
+        (networks.SmallCNN((4, 42, 42), 6), CPU, {"amx_bf16": True}, torch.bfloat16),
+        (networks.SmallCNN((4, 42, 42), 6), CPU, {"avx512_bf16": False}, torch.float32),
+        (networks.SmallCNN((4, 42, 42), 6), CPU, {}, torch.float32),
         (toys.network(), CPU, {"avx512_bf16": True}, torch.float32),
-        (models.SmallCNN((4, 42, 42), 6), GPU, {}, torch.bfloat16),
+        (networks.SmallCNN((4, 42, 42), 6), GPU, {}, torch.bfloat16),
         (toys.network(), GPU, {"avx512_bf16": True}, torch.float32),
-        (models.with_memory((4,), 2, 8), GPU, {}, torch.float32),
+        (networks.recurrent_network((4,), 2, 8), GPU, {}, torch.float32),
     ],
 )
 def test_auto_is_what_is_faster_on_this_machine(
@@ -56,7 +57,7 @@ def test_a_learner_in_bfloat16_keeps_parameters_losses_and_gradients_in_float32(
     for numbers in ("float32", "bfloat16"):
         config = a2c.Config(precision=numbers, device="cpu")
         torch.manual_seed(0)
-        learner = Learner(config, models.SmallCNN((4, 42, 42), 6), Discrete(6))
+        learner = Learner(config, networks.SmallCNN((4, 42, 42), 6), Discrete(6))
         zeros = torch.zeros(64)
         rows = Rows(torch.arange(64) % 6, zeros, torch.randn(64), torch.randn(64), zeros)
         lesson = Lesson(torch.randint(0, 256, (64, 4, 42, 42), dtype=torch.uint8), rows)
@@ -75,20 +76,20 @@ def test_a_learner_in_bfloat16_keeps_parameters_losses_and_gradients_in_float32(
 @pytest.mark.parametrize("units", [0, 5])
 def test_an_actor_in_bfloat16_acts_by_the_newest_parameters(units: int) -> None:
     """What was converted for one call of `sample` is not kept for the next."""
-    model = models.with_memory((2,), 2, units) if units else toys.network()
+    model = networks.recurrent_network((2,), 2, units) if units else toys.network()
     actor = toys.actor(CONFIG, model)
     actor.sample()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
         model.get_parameter("value.bias").fill_(3.0)
-    actor.set_param(Parameters(1, models.state_of(model)))
+    actor.set_param(Parameters(1, networks.state_of(model)))
     assert (actor.sample().trajectory.value == 3.0).all()
 
 
 def test_an_actor_and_a_learner_in_bfloat16_are_of_one_mind() -> None:
     torch.manual_seed(0)
-    model = models.RecurrentMLP((2,), 2, units=5)
+    model = networks.RecurrentMLP((2,), 2, units=5)
     for head in (model.policy, model.value):
         nn.init.normal_(head.weight)
     trajectory = toys.actor(CONFIG, model).sample().trajectory

@@ -9,17 +9,18 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from remotely_rl import a2c
+from remotely_rl import a2c, networks
 from remotely_rl.environments import environments
-from remotely_rl.networks import models
 from remotely_rl.runs import model_summary
 from tests.remotely_rl import toys
 
 
-def said(space: gymnasium.Space[Any], units: int = 0, maker: models.Maker | None = None) -> Any:
+def said(
+    space: gymnasium.Space[Any], units: int = 0, maker: networks.ModelSource | None = None
+) -> Any:
     envs = environments.make(lambda: toys.Blank(space), 1)
     outputs = envs.actions.outputs
-    model = models.build(maker, envs.observation_shape, envs.dtype, outputs, units)
+    model = networks.build(maker, envs.observation_shape, envs.dtype, outputs, units)
     size = sum(parameter.numel() for parameter in model.parameters())
     first, *rest = model_summary.lines(model, envs)
     assert f"; {size:,} parameters; sees " in first
@@ -77,7 +78,7 @@ def test_of_images_that_no_convolution_sees_a_run_says_so(space: gymnasium.Space
 class Own(nn.Module):
     def __init__(self, shape: tuple[int, ...], outputs: int):
         super().__init__()
-        self.inner = models.MLP(shape, outputs)
+        self.inner = networks.MLP(shape, outputs)
 
     def forward(self, obs: Any) -> Any:
         return self.inner(obs)

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import ppo
+from remotely_rl import networks, ppo
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks import models
 from remotely_rl.runs import training
 from remotely_rl.runs.process import Process
 from tests.remotely_rl import toys
@@ -26,7 +25,7 @@ CONFIG = ppo.Config(
 
 def wide(observation_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Large enough for its sums to depend on the number of threads."""
-    network = models.MLP(observation_shape, outputs)
+    network = networks.MLP(observation_shape, outputs)
     network.policy_body = nn.Sequential(nn.Linear(observation_shape[0], 3000), nn.Tanh())
     network.policy = nn.Linear(3000, outputs)
     return network

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import a2c
+from remotely_rl import a2c, networks
 from remotely_rl.acting.actor import Rollout
+from remotely_rl.agents import load
 from remotely_rl.config import Common
 from remotely_rl.environments.environments import Environments, Episode
 from remotely_rl.errors import LearnerLost, TrainingError
-from remotely_rl.networks import models
 from remotely_rl.runs import checkpoint, earlier_names, making, metrics, training
 from remotely_rl.runs.run_folder import RunFolder, create
 from tests.remotely_rl import toys
@@ -47,7 +47,7 @@ class Learner:
         self.model.load_state_dict(state["model"])
 
 
-class Narrow(models.MLP):
+class Narrow(networks.MLP):
     """Eight units where the model that fits has 64."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int):
@@ -488,6 +488,15 @@ def test_a_run_of_an_earlier_version_is_resumed_by_the_names_of_today(tmp_path: 
         text = text.replace(f'"{today}"', f'"{name}"')
     assert '"trace_decay": 0.5' in text
     file.write_text(text)
+    written = RunFolder(tmp_path / "run").checkpoint
+    content = checkpoint.load(written)
+    model = content["learner"]["model"]
+    content["learner"]["model"] = {
+        name.replace("normalizer", "normaliser"): tensor for name, tensor in model.items()
+    }
+    assert content["learner"]["model"].keys() != model.keys()
+    checkpoint.save(written, content)
+    assert load.load(tmp_path / "run").model.state_dict().keys() == model.keys()
     with training.begin("a2c", a2c.Config, None, resume=tmp_path / "run") as session:
         assert session.learner.config == config
 
@@ -596,12 +605,12 @@ def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path:
 def test_statistics_begin_with_random_play_where_there_is_something_to_normalise() -> None:
     config = a2c.Config(env=toys.Counting)
     learner = making.make_learner(config)
-    assert learner.model.state_dict()["normaliser.count"].item() > 0
+    assert learner.model.state_dict()["normalizer.count"].item() > 0
 
-    class Plain(models.MLP):
+    class Plain(networks.MLP):
         def __init__(self, observation_shape: tuple[int, ...], outputs: int):
             super().__init__(observation_shape, outputs)
-            self.normaliser = torch.nn.Identity()  # type: ignore[assignment]
+            self.normalizer = torch.nn.Identity()  # type: ignore[assignment]
 
     def play_at_random(self: object, steps: int, seed: int) -> None:
         raise AssertionError("nobody asked for it")

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl.networks import models
+from remotely_rl import networks
 from remotely_rl.sync.flat import Flat
 
 
 def test_a_model_computes_what_it_did_and_its_vector_is_its_parameters() -> None:
     torch.manual_seed(0)
-    model = models.SmallCNN((4, 42, 42), 6)
+    model = networks.SmallCNN((4, 42, 42), 6)
     obs = torch.randint(0, 255, (3, 4, 42, 42), dtype=torch.uint8)
     before = copy.deepcopy(model)
 
@@ -25,7 +25,7 @@ def test_a_model_computes_what_it_did_and_its_vector_is_its_parameters() -> None
 
 def test_its_gradient_is_that_of_the_parts_in_the_order_of_the_vector() -> None:
     torch.manual_seed(0)
-    model = models.SmallCNN((4, 42, 42), 6)
+    model = networks.SmallCNN((4, 42, 42), 6)
     twin = copy.deepcopy(model)
     flat = Flat(model)
     obs = torch.randint(0, 255, (3, 4, 42, 42), dtype=torch.uint8)
@@ -40,7 +40,7 @@ def test_its_gradient_is_that_of_the_parts_in_the_order_of_the_vector() -> None:
 
 
 def test_a_vector_means_the_same_to_a_model_that_lies_otherwise_in_memory() -> None:
-    model = models.SmallCNN((4, 42, 42), 6)
+    model = networks.SmallCNN((4, 42, 42), 6)
     sent = copy.deepcopy(model)
     for part in sent.parameters():
         part.data = part.data.contiguous()

@@ -28,7 +28,7 @@ LAYERS = {84: ([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512), 42: ([(16, 6, 3), (32
 
 
 class Network(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
-    """NatureCNN or SmallCNN by the size of the image, without the normaliser.
+    """NatureCNN or SmallCNN by the size of the image, without the normalizer.
 
     RLlib's own default has two layers of features, one for each head.
     """

@@ -1,0 +1,79 @@
+"""The normalizer: running statistics, and a floor under each deviation."""
+
+import pytest
+import torch
+
+from remotely_rl import networks
+from tests.remotely_rl import toys
+
+
+def normalizer(mean: list[float], deviation: list[float], *shape: int) -> networks.Normalizer:
+    """One that has counted so much that its statistics are these."""
+    made = networks.Normalizer(shape or (len(mean),))
+    made.mean.copy_(torch.tensor(mean).view_as(made.mean))
+    made.variance.copy_(torch.tensor(deviation).square().view_as(made.variance))
+    return made
+
+
+def test_coordinates_of_all_units_are_seen_in_their_own_deviations() -> None:
+    # MountainCar's position and velocity, and a pressure in pascals.
+    sees = normalizer([-0.5, 0.0, 100_000.0], [0.1, 0.007, 50.0])
+    seen = sees(torch.tensor([[-0.3, 0.014, 100_100.0]]))
+    # The floor is 0.00001 of the mean: (0.2 / 0.100005, 0.014 / 0.007, 100 / 51).
+    torch.testing.assert_close(seen, torch.tensor([[1.9999, 2.0, 1.9608]]), atol=2e-3, rtol=0)
+
+
+def test_what_float32_cannot_tell_apart_is_not_blown_up() -> None:
+    sees = normalizer([1000.0, 0.0], [0.0, 0.0])
+    seen = sees(torch.tensor([[1000.0001, 0.0]]))  # a rounding of 1000, and a constant 0
+    assert seen.abs().max() <= 0.02
+
+
+def test_bytes_have_a_floor_in_units_of_their_range() -> None:
+    sees = normalizer([0.2, 0.0], [0.22, 0.0])
+    seen = sees(torch.tensor([[102, 51]], dtype=torch.uint8))  # 0.4 and 0.2 of 255
+    torch.testing.assert_close(seen, torch.tensor([[0.2 / 0.25, 0.2 / 0.03]]))
+
+
+def test_pixels_of_floats_have_a_floor_in_units_of_their_image() -> None:
+    sees = normalizer([0.5, 0.5], [0.3, 0.0], 1, 1, 2)
+    seen = sees(torch.tensor([0.8, 0.6]).view(1, 1, 1, 2)).flatten()
+    floor = 0.1 * (0.09 / 2) ** 0.5  # 0.021
+    torch.testing.assert_close(seen, torch.tensor([0.3 / (0.3 + floor), 0.1 / floor]))
+
+
+def test_the_normalizer_learns_the_mean_and_deviation_of_all_batches_together() -> None:
+    torch.manual_seed(0)
+    normalizer = networks.Normalizer((2,))
+    seen = torch.randn(300, 2) * torch.tensor([3.0, 0.5]) + torch.tensor([7.0, -1.0])
+    for batch in torch.split(seen, [10, 90, 200]):
+        normalizer.update(batch)
+    torch.testing.assert_close(normalizer.mean, seen.mean(0))
+    torch.testing.assert_close(normalizer.variance, seen.var(0, unbiased=False))
+    normal = normalizer(seen)
+    torch.testing.assert_close(normal.mean(0), torch.zeros(2), atol=1e-4, rtol=0)
+
+
+def test_old_batches_fade_once_the_horizon_is_reached() -> None:
+    normalizer = networks.Normalizer((1,), horizon=100)
+    normalizer.update(torch.zeros(1000, 1))
+    assert normalizer.count.item() == 100
+    normalizer.update(torch.ones(100, 1))
+    assert normalizer.mean.item() == pytest.approx(0.5)  # a hundred of each, as it were
+
+
+@pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
+def test_being_asked_counts_nothing_in_whether_it_learns_or_acts(mode: bool) -> None:
+    model = toys.network().train(mode)
+    before = toys.weights(model)
+    model(torch.randn(50, 2))
+    assert torch.equal(toys.weights(model), before)
+
+
+def test_what_is_counted_in_reaches_every_normalizer_one_row_in_seven() -> None:
+    model = networks.recurrent_network((2,), 3, units=4)
+    obs = torch.arange(28.0).view(14, 2)
+    networks.update_normalizers(model, obs)
+    (normalizer,) = (part for part in model.modules() if isinstance(part, networks.Normalizer))
+    assert normalizer.count.item() == 2
+    assert normalizer.mean.tolist() == [7.0, 8.0]  # of the rows (0, 1) and (14, 15)

@@ -1,0 +1,28 @@
+"""A model's state as arrays."""
+
+import pytest
+import torch
+
+from remotely_rl import networks
+from tests.remotely_rl import toys
+
+
+def test_state_travels_as_arrays_and_is_a_copy() -> None:
+    one, other = networks.MLP((4,), 2), networks.MLP((4,), 2)
+    state = networks.state_of(one)
+    for array in state.values():
+        array.flags.writeable = False  # as they arrive when the sender shared them
+    networks.load_state(other, state)
+    obs = torch.randn(3, 4)
+    with torch.no_grad():
+        one.policy.bias.add_(1.0)
+        assert not torch.equal(one(obs)[0], other(obs)[0])
+        one.policy.bias.sub_(1.0)
+        torch.testing.assert_close(one(obs)[0], other(obs)[0])
+
+
+def test_the_state_of_another_model_is_refused_by_the_names_that_differ() -> None:
+    with pytest.raises(ValueError, match=r"parameters of another model: .*lstm"):
+        networks.load_state(
+            toys.network(), networks.state_of(networks.recurrent_network((2,), 2, 4))
+        )
