@@ -124,9 +124,9 @@ def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) 
     remotely start --port 8011            a second one, beside the first
     """
     from remotely.machine import interfaces
-    from remotely.ops import launch
+    from remotely.ops import cluster
 
-    daemons = launch.start(host, port, cpus, gpus)
+    daemons = cluster.start(host, port, cpus, gpus)
     name = interfaces.own_address() if host == interfaces.EVERYWHERE else host
     pids = ", ".join(f"{daemon.role} pid {daemon.pid}" for daemon in daemons)
     click.echo(f"The cluster takes calls at {name}:{port} ({pids}).\n")
@@ -180,12 +180,12 @@ def join(
     remotely join 192.168.0.10:8010 --key worker.key --cpus 4 --gpus 0
     """
     from remotely.machine import folders
-    from remotely.ops import launch
+    from remotely.ops import cluster
     from remotely.transport import keys
 
     master, port = parse_address(address)
     member = keys.load_member(key or folders.key_folder() / "worker.key", "worker")
-    worker = launch.join(master, port, member, host, cpus, gpus)
+    worker = cluster.join(master, port, member, host, cpus, gpus)
     click.echo(
         f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
         f"To leave it: remotely stop{'' if port == DEFAULT_PORT else f' --port {port}'}"
@@ -224,11 +224,11 @@ def list_keys() -> None:
 def add_key(role: Literal["client", "worker"], file: Path) -> None:
     """Make one more key, which the master admits from now on, and write it to FILE."""
     from remotely.machine import folders
-    from remotely.ops import launch
+    from remotely.ops import cluster
     from remotely.transport import keys
 
     member = keys.add_key(folders.key_folder(), role, file)
-    launch.read_keys_again()
+    cluster.read_keys_again()
     click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
 
 
@@ -240,12 +240,12 @@ def revoke_key(key: str) -> None:
     The key is named by its file, or by its public half as `remotely keys list` shows it.
     """
     from remotely.machine import folders
-    from remotely.ops import launch
+    from remotely.ops import cluster
     from remotely.transport import keys
 
     public = keys.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
     role = keys.revoke_key(folders.key_folder(), public)
-    running = launch.read_keys_again()
+    running = cluster.read_keys_again()
     told = "" if running else " No master runs on this machine now."
     click.echo(f"The {role} with the key {public.decode()} is admitted no more.{told}")
 
@@ -415,10 +415,10 @@ def stop(port: int | None) -> None:
     On a machine that has only joined, its worker leaves, and the cluster goes on.
     """
     from remotely.machine import pid_file
-    from remotely.ops import launch
+    from remotely.ops import cluster
 
     port = port or _port_of_shell()
-    ended = launch.stop(port)
+    ended = cluster.stop(port)
     if not ended:
         raise RemotelyError(f"no cluster runs at port {port} on this machine{_others(port)}")
     if stayed := [daemon for daemon in ended if daemon.alive]:

@@ -123,3 +123,9 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
+
+
+def error_class(name: str) -> type[RemotelyError] | None:
+    """Return the class of errors that a message names; None if this version knows no such class."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, RemotelyError) else None

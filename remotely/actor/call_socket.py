@@ -80,7 +80,8 @@ class CallSocket:
             if self.holds and reply.is_small:
                 self._hold(reply)
                 return
-            self._send_held()
+            if self._held:
+                self._send_held()
             # Copied, since the next call may change an array that the object keeps.
             arrives = self._send((reply.route, *reply.frames))
             if not arrives and reply.loan and (ours := arena.ours()):
@@ -89,8 +90,9 @@ class CallSocket:
     def end_batch(self) -> None:
         """All calls of a message have run: send what is held."""
         self.holds = False
-        with self._lock:
-            self._send_held()
+        if self._held:  # only this thread adds to it
+            with self._lock:
+                self._send_held()
 
     def reaches(self, route: bytes) -> bool:
         """Return whether a client is still connected.  Any thread may call this."""

@@ -25,7 +25,7 @@ import sys
 from typing import NoReturn
 
 from remotely.actor import exiting
-from remotely.machine import processes
+from remotely.machine import processes, signal_pipe
 from remotely.protocol.control import (
     HEAVY,
     MAX_MESSAGE,
@@ -72,16 +72,15 @@ class Zygote:
         self._end()
 
     def _serve(self) -> None:
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signals = signal_pipe.open_signal_pipe()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         poll = select.poll()
         poll.register(self._worker, select.POLLIN)
-        poll.register(wake_read, select.POLLIN)
+        poll.register(signals, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll()}
-            if wake_read in ready:
-                os.read(wake_read, 4096)
+            if signals in ready:
+                signal_pipe.drain(signals)
                 self._reap()
             if self._worker.fileno() in ready and not self._read():
                 return

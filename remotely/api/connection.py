@@ -180,12 +180,12 @@ def _embed(
     show_output: bool,
 ) -> Engine:
     from remotely.client.client import Client  # noqa: PLC0415 - what Local does not need
-    from remotely.ops.launch import Embedded  # noqa: PLC0415
+    from remotely.ops.embedded import EmbeddedCluster  # noqa: PLC0415
     from remotely.values.shipping import Shipment  # noqa: PLC0415
 
     shipment = Shipment(ship)
     choose(gpus)  # or its worker would be the one to refuse them
-    cluster = Embedded()
+    cluster = EmbeddedCluster()
     try:
         cluster.start(cpus, gpus)
         return Client(

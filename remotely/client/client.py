@@ -31,7 +31,6 @@ from typing import Any
 
 import msgspec
 
-from remotely import errors
 from remotely.client.births import Births, heavy_modules, send_sources
 from remotely.client.channels import Channels
 from remotely.client.closing import Endings
@@ -46,12 +45,14 @@ from remotely.engine import Options, Remote
 from remotely.errors import (
     ActorDied,
     ActorRaised,
+    CallTimeout,
     MasterLost,
     NotAllowed,
     NotConnected,
     RemotelyError,
     VersionMismatch,
     WorkerLost,
+    error_class,
 )
 from remotely.futures import unretrieved, wakeup
 from remotely.futures.future import CallFuture
@@ -221,7 +222,7 @@ class Client:
             while asked:
                 try:
                     asked.pop().result(max(0.0, deadline - time.monotonic()))
-                except (ActorDied, WorkerLost, errors.CallTimeout):
+                except (ActorDied, WorkerLost, CallTimeout):
                     pass
                 except Exception as error:
                     failures.append(error)
@@ -398,8 +399,7 @@ class Client:
             case control.Placed(ticket=ticket, location=location):
                 self._questions.answer(ticket, location)
             case control.NotPlaced(ticket=ticket, error=error, why=why):
-                kind = getattr(errors, error, RemotelyError)
-                self._questions.fail(ticket, kind(why))
+                self._questions.fail(ticket, (error_class(error) or RemotelyError)(why))
             case control.Queued(ticket=ticket, why=why):
                 self._questions.wait(ticket, why)
                 if why:

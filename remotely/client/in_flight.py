@@ -19,6 +19,7 @@ from typing import Any
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.shield import shield
+from remotely.protocol.resources import format_bytes
 
 log = logging.getLogger("remotely")
 
@@ -85,9 +86,9 @@ class Account:
 
 def tell(actor: str, calls: int, nbytes: int) -> None:
     log.warning(
-        "%d calls to %s (%d MiB) wait for their answers: submit waits too, from now on, whenever "
+        "%d calls to %s (%s) wait for their answers: submit waits too, from now on, whenever "
         "so much is on its way. Collect results as you go, or add actors",
         calls,
         actor,
-        nbytes >> 20,
+        format_bytes(nbytes),
     )

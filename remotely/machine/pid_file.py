@@ -14,7 +14,6 @@ sockets and logs that the daemon could not remove.
 """
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from remotely.machine import folders, processes, this_machine
+from remotely.machine import file_lock, folders, processes, this_machine
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,12 +122,6 @@ def ports() -> list[int]:
 @contextlib.contextmanager
 def starting(port: int) -> Iterator[None]:
     """Of several that start a cluster at one port, let one do so, and then the next look."""
-    import fcntl  # noqa: PLC0415 - Windows has none, and no daemons either
-
     make_folder(port)
-    fd = os.open(folder_of(0).parent / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with file_lock.locked(folder_of(0).parent / ".lock"):
         yield
-    finally:
-        os.close(fd)

@@ -23,7 +23,7 @@ import msgspec
 import zmq
 
 from remotely.errors import NotAllowed, RemotelyError
-from remotely.machine import daemons, pid_file, this_machine
+from remotely.machine import daemons, pid_file, signal_pipe, this_machine
 from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
@@ -88,11 +88,10 @@ class Master:
 
     def run(self) -> None:
         """Serve until stopped."""
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signals = signal_pipe.open_signal_pipe()
         signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._stop))
         signal.signal(signal.SIGHUP, lambda *_: self._loop.call(self._read_keys))
-        self._loop.watch(wake_read, lambda: _swallow(wake_read))
+        self._loop.watch(signals, lambda: signal_pipe.drain(signals))
         self._loop.run()
         self._context.destroy(linger=500)
 
@@ -270,11 +269,6 @@ class Master:
                 self._registry.remove_worker(name, "the cluster was stopped")
         if not self._registry.workers or time.monotonic() > self._leave_by:
             self._loop.stop()
-
-
-def _swallow(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(fd, 4096)
 
 
 def _say(line: str) -> None:

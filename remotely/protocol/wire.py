@@ -25,6 +25,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from remotely.errors import TooLarge, WireError
+from remotely.protocol.resources import format_bytes
 
 VERSION = 2
 MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
@@ -122,8 +123,8 @@ def _check_size(frames: Sequence[bytes | memoryview]) -> None:
         total += size
         if size > MAX_FRAME_BYTES or total > MAX_MESSAGE_BYTES:
             raise TooLarge(
-                f"a value of {total / 2**30:.1f} GiB or more: one array may have "
-                f"{MAX_FRAME_BYTES >> 30} GiB, all of a call {MAX_MESSAGE_BYTES >> 30}; "
+                f"a value of {format_bytes(total)} or more: one array may have "
+                f"{format_bytes(MAX_FRAME_BYTES)}, a whole call {format_bytes(MAX_MESSAGE_BYTES)}; "
                 "send it in parts"
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from remotely.protocol import control
+from remotely.protocol.resources import format_bytes
 
 JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
 _MACHINE_COLUMNS = (
@@ -152,7 +153,7 @@ def tables(facts: dict[str, Any], now: float) -> str:
     head = (
         f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
         f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']} of {total['gpus']} "
-        f"GPUs, {_bytes(free['memory'])} of {_bytes(total['memory'])}"
+        f"GPUs, {format_bytes(free['memory'])} of {format_bytes(total['memory'])}"
     )
     if facts["waiting"]:
         head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
@@ -163,7 +164,7 @@ def tables(facts: dict[str, Any], now: float) -> str:
             m["python"],
             f"{m['free_cpus']:g} of {m['cpus']:g}",
             f"{m['free_gpus']} of {m['gpus']}",
-            f"{_bytes(m['free_memory'])} of {_bytes(m['memory'])}",
+            f"{format_bytes(m['free_memory'])} of {format_bytes(m['memory'])}",
             str(sum(1 for actor in actors if actor["worker"] == m["worker"])),
         )
         for m in machines
@@ -177,7 +178,7 @@ def tables(facts: dict[str, Any], now: float) -> str:
                 a["machine"],
                 str(a["pid"]),
                 f"{a['cpu_percent']:.0f}%",
-                _bytes(a["rss"]),
+                format_bytes(a["rss"]),
                 str(a["calls"]),
                 _doing(a),
                 str(a["queue"] or ""),
@@ -225,10 +226,6 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _bytes(number: float) -> str:
-    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
 
 
 def _duration(seconds: float) -> str:

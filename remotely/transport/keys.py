@@ -31,7 +31,7 @@ import zmq
 from zmq.utils import z85
 
 from remotely.errors import NotAllowed
-from remotely.machine import folders
+from remotely.machine import file_lock, folders
 
 Role = Literal["client", "worker"]
 ROLES: tuple[Role, ...] = ("client", "worker")
@@ -131,7 +131,7 @@ def make_keys(folder: Path) -> None:
             ours.mkdir(mode=0o700, parents=True)
             ours.chmod(0o700)  # a umask may have taken our own rights away
     _check_folder(folder)
-    with _locked(folder):
+    with file_lock.locked(folder / ".lock"):
         master_file = folder / "master.key"
         if not master_file.exists():
             for role in ROLES:
@@ -160,7 +160,7 @@ def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
 
     Raises NotAllowed if that file exists, or if there is no master.key here.
     """
-    with _locked(folder):
+    with file_lock.locked(folder / ".lock"):
         master = load_master(folder / "master.key")
         if file.exists():
             raise NotAllowed(f"{file} exists and is not overwritten; name another file")
@@ -180,7 +180,7 @@ def revoke_key(folder: Path, public: bytes) -> Role:
 
     A master that runs hears of it by SIGHUP.  Raises NotAllowed if it is on no list.
     """
-    with _locked(folder):
+    with file_lock.locked(folder / ".lock"):
         master = load_master(folder / "master.key")
         role = master.role_of(public)
         if role is None:
@@ -377,18 +377,6 @@ def _refuse_to_replace(file: Path) -> None:
             f"{file} is the key to another master and is not overwritten; move it away "
             f"(`mv {_quoted(file)} ELSEWHERE`), or set REMOTELY_HOME to a folder for this cluster"
         )
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    import fcntl  # noqa: PLC0415 - Windows has none, and no master either
-
-    fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _quoted(path: Path) -> str:

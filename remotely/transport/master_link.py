@@ -21,8 +21,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from remotely import errors
-from remotely.errors import NotAllowed, RemotelyError, VersionMismatch
+from remotely.errors import NotAllowed, RemotelyError, VersionMismatch, error_class
 from remotely.protocol import control
 from remotely.protocol.lease import BEAT_EVERY_S
 from remotely.transport import fence
@@ -138,7 +137,7 @@ class Link:
                 self.send(self._introduce())
             case control.Refused(error=kind, why=why):
                 self._may_return &= kind != NotAllowed.__name__
-                self._on_refused(getattr(errors, kind, RemotelyError)(why))
+                self._on_refused((error_class(kind) or RemotelyError)(why))
             case _:
                 self._on_message(message)
 

@@ -31,7 +31,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from remotely.machine import this_machine
-from remotely.protocol.resources import parse_memory
+from remotely.protocol.resources import format_bytes, parse_memory
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
 
@@ -305,10 +305,10 @@ class Arena:
         if not self._warned:
             self._warned = True
             log.warning(
-                "the memory for large values is full (%d MiB, lent to readers that keep what they "
+                "the memory for large values is full (%s, lent to readers that keep what they "
                 "got): values travel by socket now, which is slower. Copy what you keep for long "
                 "(array.copy()), or allow more: %s=%dGiB",
-                self._nbytes >> 20,
+                format_bytes(self._nbytes),
                 VARIABLE,
                 max(1, self._nbytes >> 29),
             )

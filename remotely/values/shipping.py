@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from remotely.errors import RemotelyError
+from remotely.protocol.resources import format_bytes
 
 MAX_FILE_BYTES = 2 << 30
 
@@ -156,5 +157,8 @@ def _name_of(path: Path, given: Path, root: Path) -> str:
 
 def _digest(path: Path) -> str:
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise RemotelyError(f"{path} is larger than 2 GiB; put it where the workers can read it")
+        raise RemotelyError(
+            f"{path} is larger than {format_bytes(MAX_FILE_BYTES)}; put it where the workers can "
+            "read it"
+        )
     return hashlib.sha256(path.read_bytes()).hexdigest()

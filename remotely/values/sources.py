@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from remotely.errors import RemotelyError
+from remotely.protocol.resources import format_bytes
 from remotely.values.by_value import Way, is_of_standard_library, way_of
 
 log = logging.getLogger("remotely")
@@ -285,9 +286,9 @@ def _left_out(total: int, sources: Sequence[Source]) -> str:
 
 
 def _total(nbytes: int) -> str:
-    limit = MAX_BYTES / (1 << 20)
     return (
-        f"the modules of this script have {nbytes / (1 << 20):.1f} MiB; {limit:.1f} MiB can be sent"
+        f"the modules of this script have {format_bytes(nbytes)}; {format_bytes(MAX_BYTES)} can be "
+        "sent"
     )
 
 

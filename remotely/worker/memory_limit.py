@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from remotely.protocol.resources import format_bytes
 from remotely.values.arena import file_name
 from remotely.worker.child import Child
 
@@ -39,8 +40,8 @@ class MemoryLimit:
                 used = own(child.pid)
                 if used > limit:
                     child.why = (
-                        f"out of memory: it used {used / 2**20:.0f} MiB, "
-                        f"its limit is {limit / 2**20:.0f} MiB"
+                        f"out of memory: it used {format_bytes(used)}, "
+                        f"its limit is {format_bytes(limit)}"
                     )
                     child.kill()
         if begun >= self._walk_from:

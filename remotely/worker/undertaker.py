@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from remotely.machine import processes, this_machine
+from remotely.machine import processes, signal_pipe, this_machine
 from remotely.protocol import control
 from remotely.protocol.lease import DRAIN_S, TERM_S
 from remotely.testing import faults
@@ -51,14 +51,13 @@ class Undertaker:
         self._living: dict[int, Child] = {}  # by pid; until they are buried
         self._looks = 0  # for strays, that are still to come
         self._oom_kills = this_machine.oom_kills()
-        self._wake = -1
+        self._signals = -1
 
     def listen(self) -> None:
         """Hear of children that end.  On the main thread, whose part signals are."""
-        self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._signals = signal_pipe.open_signal_pipe()
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._loop.watch(self._wake, self._reap)
+        self._loop.watch(self._signals, self._reap)
 
     def watch(self, child: Child) -> None:
         """Wait for the end of its process."""
@@ -182,8 +181,7 @@ class Undertaker:
 
     def _reap(self) -> None:
         """Collect those whose parent we are: started, or inherited as subreaper."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake, 4096)
+        signal_pipe.drain(self._signals)
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)

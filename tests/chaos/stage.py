@@ -20,7 +20,7 @@ from pathlib import Path
 from remotely.machine import pid_file
 from remotely.machine.pid_file import Running
 from remotely.machine.processes import birth, is_alive
-from remotely.ops import launch
+from remotely.ops import cluster
 from remotely.transport.keys import load_member
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.relay import Relay
@@ -101,7 +101,7 @@ class Stage:
                         address = self._relay.through(address)
                     host, _, port = address.removeprefix("tcp://").rpartition(":")
                     key = load_member(home / "worker.key", "worker")
-                    launch.join(host, int(port), key, "127.0.0.1", CPUS, 0)
+                    cluster.join(host, int(port), key, "127.0.0.1", CPUS, 0)
         while len(self._clients) < CLIENTS:
             self._start_client()
 
@@ -149,7 +149,7 @@ class Stage:
         for home in (*self._homes, self._folder / "master"):
             with self._as_machine(home):
                 for port in pid_file.ports():
-                    launch.stop(port)
+                    cluster.stop(port)
         gone = lambda: not processes(str(self._folder)) and not self._left()
         _within(END_S, gone)
         left = self._left()
@@ -220,7 +220,7 @@ class Stage:
 
     def _start_master(self) -> None:
         with self._as_machine(self._folder / "master"):
-            launch.start("127.0.0.1", self._port, 0, 0)
+            cluster.start("127.0.0.1", self._port, 0, 0)
 
     def _start_client(self) -> None:
         self._names += 1

@@ -216,7 +216,10 @@ def test_a_cluster_is_started_used_watched_and_stopped(machine: Machine, port: i
 
         table = machine.does("status", f"127.0.0.1:{port}")
         assert "2 of 3 CPUs" in table
-        row = rf"Counter-1 +Counter +\S+ +{actor['pid']} +\d+% +\d+ MiB +2 +\d+ s +pid {script.pid}"
+        row = (
+            rf"Counter-1 +Counter +\S+ +{actor['pid']} +\d+% +[\d.]+ MiB +2 +\d+ s "
+            rf"+pid {script.pid}"
+        )
         assert re.search(row, table)
 
         assert machine.does("logs", REMOTELY_ADDRESS=f"127.0.0.1:{port}").splitlines() == [

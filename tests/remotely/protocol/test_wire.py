@@ -270,7 +270,7 @@ def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_lim
     with pytest.raises(TooLarge) as raised:
         wire.encode(Kind.RESULT, 1, buffers=[gibibyte, gibibyte, rest, b"1"])
     assert str(raised.value) == (
-        "a value of 3.0 GiB or more: one array may have 2 GiB, all of a call 3; send it in parts"
+        "a value of 3 GiB or more: one array may have 2 GiB, a whole call 3 GiB; send it in parts"
     )
 
 

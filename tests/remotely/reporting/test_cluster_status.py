@@ -27,4 +27,4 @@ def test_two_workers_of_one_machine_have_its_memory_once() -> None:
     workers = [worker("a", "h1", 7 * GIB), worker("b", "h1", 6 * GIB), worker("c", "h2", 8 * GIB)]
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
     head, *_ = tables(status_facts(found, "here"), now=0).splitlines()
-    assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13.0 GiB of 16.0 GiB")
+    assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13 GiB of 16 GiB")

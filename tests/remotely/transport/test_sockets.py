@@ -429,9 +429,9 @@ def test_contexts_are_private(world: World) -> None:
 
 def test_an_ipc_socket_lies_in_a_folder_of_ours(tmp_path: Path) -> None:
     """libzmq leaves the mode of the file to the umask; the folder's is what counts."""
-    from remotely.ops.launch import Embedded
+    from remotely.ops.embedded import EmbeddedCluster
 
-    cluster = Embedded()
+    cluster = EmbeddedCluster()
     cluster.start(cpus=1, gpus=0)
     try:
         assert os.stat(cluster.folder).st_mode & 0o777 == 0o700

@@ -3,17 +3,15 @@
 import contextlib
 import io
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from remotely.ops import launch
-from remotely.ops.launch import Embedded
+from remotely.ops import daemon_process
+from remotely.ops.embedded import EmbeddedCluster
 from tests.clusters import processes, wait_until
 
-STEPS = ("_launch", "_tell", "_first_word")
+STEPS = ("launch", "configure", "first_line")
 
 
 def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., object]:
@@ -34,8 +32,9 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
 def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch, step: str, call: int
 ) -> None:
-    cluster = Embedded()
-    monkeypatch.setattr(launch, step, interrupted_at(call, getattr(launch, step)))
+    cluster = EmbeddedCluster()
+    function = getattr(daemon_process, step)
+    monkeypatch.setattr(daemon_process, step, interrupted_at(call, function))
     with pytest.raises(KeyboardInterrupt):
         cluster.start(cpus=1, gpus=0)
     cluster.close()
@@ -46,7 +45,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
 def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_themselves(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Embedded()
+    cluster = EmbeddedCluster()
     cluster.start(cpus=1, gpus=0)
     with monkeypatch.context() as patched:
         patched.setattr(subprocess.Popen, "wait", interrupted_at(1, subprocess.Popen.wait))
@@ -58,16 +57,7 @@ def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_them
 
 
 def test_a_cluster_starts_where_stderr_is_no_file(nothing_left: None) -> None:
-    cluster = Embedded()
+    cluster = EmbeddedCluster()
     with contextlib.redirect_stderr(io.StringIO()):
         cluster.start(cpus=1, gpus=0)
     cluster.close()
-
-
-@pytest.mark.parametrize("role", ["master", "worker"])
-def test_a_daemon_that_is_told_nothing_ends_without_a_word(role: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", f"remotely.{role}"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

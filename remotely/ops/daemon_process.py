@@ -1,0 +1,95 @@
+"""Starts a daemon, tells it what it is, and waits until it is ready.
+
+A daemon is told what it is by one line on its standard input.  So no key is ever in an argument
+list, where every user of the machine could read it.  A daemon that is ready says so by one line on
+its standard output.
+"""
+
+import contextlib
+import os
+import secrets
+import select
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from remotely.machine import daemons, this_machine
+from remotely.machine.gpus import Gpus, choose
+from remotely.protocol.configs import WorkerConfig
+from remotely.protocol.ids import bound_id
+from remotely.transport.keys import MemberKey
+
+START_S = 10.0  # until a daemon is ready: on a slow disk the first import takes seconds
+END_S = 3.0
+
+Daemon = subprocess.Popen[bytes]
+
+
+def launch(module: str, stdout: int, stderr: int | None) -> Daemon:
+    """Start a daemon in a session of its own, where the terminal's Ctrl-C does not reach it."""
+    return subprocess.Popen(
+        daemons.module_command(module),
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,  # None is ours, whatever sys.stderr is now
+        start_new_session=True,
+    )
+
+
+def configure(daemon: Daemon, config: msgspec.Struct) -> None:
+    assert daemon.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it ended: its first word, which is none, shows it
+        daemon.stdin.write(msgspec.json.encode(config) + b"\n")
+        daemon.stdin.flush()
+
+
+def close_input(daemon: Daemon) -> None:
+    if daemon.stdin:
+        with contextlib.suppress(OSError):
+            daemon.stdin.close()
+
+
+def first_line(daemon: Daemon) -> str:
+    """Return the line by which a daemon says that it is ready; nothing if it says none in time."""
+    assert daemon.stdout is not None
+    fd, line = daemon.stdout.fileno(), b""
+    deadline = time.monotonic() + START_S
+    while not line.endswith(b"\n"):
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            break
+        if not (data := os.read(fd, 4096)):
+            break
+        line += data
+    return line.decode(errors="replace").strip()
+
+
+def worker_config(
+    address: str,
+    key: MemberKey,
+    tcp_host: str,
+    folder: Path,
+    cpus: float | None,
+    gpus: Gpus | None,
+    file: str = "",
+) -> WorkerConfig:
+    nonce = secrets.token_hex(16)
+    return WorkerConfig(
+        worker=bound_id("worker", key.pair.public, nonce),
+        nonce=nonce,
+        master=address,
+        key=key.to_dict(),
+        tcp_host=tcp_host,
+        folder=str(folder),
+        cpus=this_machine.cores() if cpus is None else cpus,
+        gpus=choose(gpus),
+        lifeline=not file,
+        pid_file=file,
+    )
+
+
+def new_folder() -> Path:
+    """Return a folder of mode 0700 with a short path: an ipc socket's is at most 107 bytes."""
+    return Path(tempfile.mkdtemp(prefix="remotely-"))

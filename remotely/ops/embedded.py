@@ -1,0 +1,73 @@
+"""A cluster that lives as long as one script.
+
+Its daemons keep their standard input open: its end is the end of the script, however the script
+ended.
+"""
+
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from remotely.errors import RemotelyError
+from remotely.machine.gpus import Gpus
+from remotely.ops import daemon_process
+from remotely.ops.daemon_process import END_S, Daemon
+from remotely.protocol.configs import MasterConfig
+from remotely.transport import keys
+
+
+class EmbeddedCluster:
+    """A master and a worker of this process alone, on ipc sockets in a private folder.
+
+    Made, it is nothing yet: `start` may be interrupted at any moment, and `close` still knows what
+    there may be.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.gettempdir(), f"remotely-{secrets.token_hex(4)}")
+        self.address = f"ipc://{self.folder}/master"
+        self._master_key, self.key, self._worker_key = keys.fresh_keys()
+        self._daemons: list[Daemon] = []
+
+    def start(self, cpus: float | None = None, gpus: Gpus | None = None) -> None:
+        """Return when the master takes calls; then `close` is the caller's duty, before too."""
+        self.folder.mkdir(mode=0o700)
+        config = MasterConfig(address=self.address, key=self._master_key.to_dict(), lifeline=True)
+        master = daemon_process.launch("remotely.master", subprocess.PIPE, None)
+        self._daemons.append(master)
+        # Beside the master, not after it: its socket retries until the master is there.
+        worker = daemon_process.launch("remotely.worker", subprocess.DEVNULL, None)
+        self._daemons.append(worker)
+        daemon_process.configure(master, config)
+        key = self._worker_key
+        daemon_process.configure(
+            worker, daemon_process.worker_config(self.address, key, "", self.folder, cpus, gpus)
+        )
+        if (word := daemon_process.first_line(master)) != "READY":
+            raise RemotelyError(word or "the master of an embedded cluster did not start")
+
+    def close(self) -> None:
+        """End both daemons, and with them everything that they started."""
+        try:
+            for daemon in self._daemons:
+                daemon_process.close_input(daemon)
+            deadline = time.monotonic() + END_S
+            for daemon in self._daemons:
+                try:
+                    daemon.wait(max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                    daemon.wait()
+                if daemon.stdout:
+                    daemon.stdout.close()
+        finally:  # interrupted again, it leaves the daemons to end by themselves
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def forget(self) -> None:
+        """In a forked child: do not keep the daemons alive when the parent is gone."""
+        for daemon in self._daemons:
+            daemon_process.close_input(daemon)
+            daemon.returncode = 0  # not a child of this process

@@ -1,0 +1,126 @@
+"""A daemon that outlives the command that starts it.
+
+It answers its configuration with one line on its standard output: the master that it takes calls,
+the worker that the master has accepted it, or the error.  So `remotely start` returns when there is
+a cluster, and `remotely join` when there is a larger one.  If either fails, nothing is left of it.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from remotely.errors import RemotelyError, error_class
+from remotely.machine import folders, pid_file, processes
+from remotely.machine.gpus import Gpus
+from remotely.machine.pid_file import Running
+from remotely.ops import daemon_process
+from remotely.ops.daemon_process import END_S
+from remotely.protocol.configs import MasterConfig
+from remotely.transport.keys import MasterKey, MemberKey
+
+
+class PersistentDaemon:
+    """A daemon that goes on if the block of this context ends well, and is ended if not.
+
+    It is started before it is told what it is: what it needs is imported meanwhile.
+    """
+
+    def __init__(self, stem: str, port: int) -> None:
+        folder = pid_file.make_folder(port)
+        self._file = folder / f"{stem}.json"
+        self._log = folder / ("master.log" if stem == "master" else "worker.log")
+        self._folder: Path | None = None
+
+    def __enter__(self) -> "PersistentDaemon":
+        module = "remotely.master" if self._log.stem == "master" else "remotely.worker"
+        with self._log.open("ab") as log:
+            self._daemon = daemon_process.launch(module, subprocess.PIPE, log.fileno())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        daemon = self._daemon
+        if kind is not None:
+            daemon.terminate()
+            try:
+                daemon.wait(END_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            pid_file.leave(self._file)
+        daemon.returncode = 0  # no child of ours any more
+        daemon_process.close_input(daemon)
+        assert daemon.stdout is not None
+        daemon.stdout.close()
+
+    def begin_master(self, bind: str, address: str, key: MasterKey, learns: bool) -> None:
+        """Make it the master.  Raises RemotelyError if it does not take calls."""
+        self._write("master", address, key.pair.public)
+        self._hear_of(
+            MasterConfig(
+                address=bind,
+                key=key.to_dict(),
+                lifeline=False,
+                key_file=str(folders.key_folder() / "master.key"),
+                pid_file=str(self._file),
+                learns=learns,
+            ),
+            "READY",
+        )
+
+    def begin_worker(
+        self,
+        role: str,
+        address: str,
+        key: MemberKey,
+        tcp_host: str,
+        cpus: int | None,
+        gpus: Gpus | None,
+    ) -> Running:
+        """Make it a worker of the master there.  Raises what the master has against it."""
+        self._folder = daemon_process.new_folder()
+        config = daemon_process.worker_config(
+            f"tcp://{address}", key, tcp_host, self._folder, cpus, gpus, str(self._file)
+        )
+        written = self._write(role, address, key.master_public, config.worker)
+        self._hear_of(config, "REGISTERED")
+        return written
+
+    def _write(self, role: str, address: str, cluster: bytes, worker: str = "") -> Running:
+        daemon = msgspec.convert(
+            {
+                "role": role,
+                "address": address,
+                "cluster": cluster.decode(),
+                "pid": self._daemon.pid,
+                "started": processes.birth(self._daemon.pid) or 0.0,
+                "log": str(self._log),
+                "worker": worker,
+                "folder": str(self._folder or ""),
+            },
+            Running,
+        )
+        pid_file.write(self._file, daemon)
+        return daemon
+
+    def _hear_of(self, config: msgspec.Struct, expected: str) -> None:
+        daemon_process.configure(self._daemon, config)
+        daemon_process.close_input(self._daemon)
+        word = daemon_process.first_line(self._daemon)
+        if word == expected:
+            return
+        if not word:
+            what = "ended at once" if self._daemon.poll() is not None else "does not answer"
+            raise RemotelyError(f"the {self._log.stem} {what}; its log is {self._log}")
+        kind, _, why = word.partition(" ")
+        error = error_class(kind)
+        raise error(why) if error else RemotelyError(word)

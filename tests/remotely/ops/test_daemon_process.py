@@ -1,0 +1,16 @@
+"""What a daemon does with what it is told on its standard input."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("role", ["master", "worker"])
+def test_a_daemon_that_is_told_nothing_ends_without_a_word(role: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", f"remotely.{role}"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
