@@ -67,8 +67,8 @@ class Played:
 
     def close(self) -> None:
         worker = self.worker
-        for child in list(worker._children.values()):
-            worker._undertaker.clear(child)
+        for child in list(worker._actors.children):
+            worker._actors.miscarried(child)
         worker._link.close()
         worker._context.destroy(linger=0)
         worker._loop.close()
@@ -101,7 +101,7 @@ def test_keys_that_actors_asked_about_are_asked_about_again_when_the_list_has_ch
 ) -> None:
     """One that was admitted as a listed one is no delegate: its end would be told to nobody."""
     played.hears(control.Registered(client_keys=[OLD, NEW]))
-    played.worker._access_relay.hear_actor("a", control.MayCall(key=NEW))
+    played.worker._actors._access.hear_actor("a", control.MayCall(key=NEW))
     played.hears(control.Caller(key=NEW, admitted=True))
     played.said.clear()
     played.hears(control.Registered(client_keys=[OLD, NEW]))
@@ -115,16 +115,16 @@ def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_ma
     played: Played, life: int
 ) -> None:
     played.hears(spawn_of("a"))
-    (before,) = played.worker._children.values()
+    (before,) = played.worker._actors.children
     played.hears(control.End(actor="a", grace_s=0.0, kill=True))
     played.hears(spawn_of("a", life))
-    assert list(played.worker._children.values()) == [before]
+    assert list(played.worker._actors.children) == [before]
     assert [birth.request.life for birth in played.worker._register().births] == [0, life]
 
-    played.worker.not_born(before.request, "it was killed")
+    played.worker._actors.not_born(before.request, "it was killed")
     played.worker._loop.turn(0)
 
-    (after,) = played.worker._children.values()
+    (after,) = played.worker._actors.children
     assert after is not before
     # Of one that is asked for again the master knows that it has ended.
     assert len(played.told(control.Died)) == life
@@ -141,5 +141,5 @@ def test_a_dead_actor_is_buried_though_what_it_started_talks_on(played: Played) 
 
     log = SimpleNamespace(end=lambda: None)
     child = SimpleNamespace(socket=SimpleNamespace(recv=recv), log=log)
-    played.worker._last_words(cast(Child, child))
+    played.worker._actors._last_words(cast(Child, child))
     assert heard >= 278  # as many as a socket holds

@@ -1,0 +1,331 @@
+"""The actors of one worker: a row for each that lives, and everything that may change it.
+
+    the master asks        spawn, end, end_all, tell, admit
+    the nursery reports    conceived, born, miscarried, not_born, exited   (nursery.Parent)
+    a process reports      bound, its calls, what it logs, that it ends    (_hear)
+    the undertaker reports the last words, the burial
+
+An actor may be asked for again while its last process is being killed: the next life waits until
+the one before has ended.
+
+The class is a little over 250 lines: each event reads or changes the same row, and a second class
+would share all of its state with the first.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from remotely.protocol import control
+from remotely.protocol.control import MAX_MESSAGE
+from remotely.reporting.throttled_log import ThrottledLog
+from remotely.testing import faults
+from remotely.transport.access_list import AccessRelay
+from remotely.transport.loop import Loop
+from remotely.values import restart_file
+from remotely.worker.child import Child, Stage
+from remotely.worker.log_files import LogFiles
+from remotely.worker.nursery import Home, Nursery
+from remotely.worker.output import read_piece
+from remotely.worker.undertaker import Undertaker
+
+log = logging.getLogger("remotely.worker")
+
+MOST_LAST_WORDS = 300  # of an actor; more than its socket holds
+
+
+class Actors:
+    """What lives on a worker.
+
+    `send` takes what the master is to hear; `emptied` is called when the last actor has ended.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        home: Home,
+        send: Callable[[msgspec.Struct], object],
+        emptied: Callable[[], object],
+    ) -> None:
+        self._loop = loop
+        self._folder = home.folder
+        self._send = send
+        self._emptied = emptied
+        self._children: dict[str, Child] = {}
+        self._next_lives: dict[str, control.Spawn] = {}  # for when the one before has ended
+        self._decoder = control.Decoder(control.FromActor)
+        self._logs = LogFiles(home.folder / "logs")
+        self._undertaker = Undertaker(
+            loop, home.worker, self._children, self._last_words, self._buried
+        )
+        self._nursery = Nursery(loop, home, self._logs, self, ThrottledLog(log.warning))
+        self._access = AccessRelay(send, self.tell)
+
+    def listen(self) -> None:
+        """Hear of processes that end from now on."""
+        self._undertaker.listen()
+
+    def close(self) -> None:
+        """Kill what still lives.  Nothing is left but the folder."""
+        self._nursery.close()
+        self._undertaker.kill_all()
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._children)
+
+    @property
+    def children(self) -> Iterable[Child]:
+        """The processes of actors, those that are being born or end included."""
+        return self._children.values()
+
+    def statuses(self) -> list[control.ActorStatus]:
+        """Return the actors that the master may take for living."""
+        return [child.as_status() for child in self._children.values() if child.announced]
+
+    def births(self) -> list[control.Spawn]:
+        """Return those that were asked for, and of which `Spawned` has not been said."""
+        return [
+            *(child.as_spawn() for child in self._children.values() if not child.announced),
+            *self._nursery.waiting,
+            *self._next_lives.values(),
+        ]
+
+    def begin_figures(self) -> bool:
+        """Begin to measure what the actors use; tell whether that takes CPU_AT_LEAST_S."""
+        now = time.monotonic()
+        return bool([child for child in self._children.values() if child.begin_figures(now)])
+
+    def figures(self) -> list[control.Figures]:
+        return [child.figures() for child in self._children.values() if child.announced]
+
+    def read_log(self, asked: control.ReadLog) -> control.LogPiece:
+        """Return a piece of what an actor has printed, whether it lives or has ended."""
+        actor, file = self._logs.find(asked.actor)
+        text, end = read_piece(file, asked.offset) if file else ("", 0)
+        return control.LogPiece(
+            ticket=asked.ticket,
+            text=text,
+            offset=end,
+            known=file is not None,
+            ended=actor not in self._children,
+        )
+
+    # --- who may call them ------------------------------------------------------------------------
+
+    def list_keys(self, keys: list[bytes]) -> None:
+        """From now on these keys are listed."""
+        if keys != self._nursery.client_keys:
+            self._nursery.client_keys = keys
+            self.admit()
+            self._access.ask_again()
+
+    def admit(self) -> None:
+        """Have the actors admit the newest keys, and no others."""
+        keys = self._nursery.client_keys
+        message = control.encode(control.Admit(client_keys=keys))
+        for child in self._children.values():
+            if child.client_keys is not keys:
+                with contextlib.suppress(OSError):  # one that is stopped is told when it reads
+                    child.socket.send(message)
+                    child.client_keys = keys
+
+    def hear_of(self, caller: control.Caller) -> None:
+        """The master says whether a key may call."""
+        self._access.hear_master(caller)
+
+    def ask_again(self) -> None:
+        """Ask the master again about each key: the connection to it is new."""
+        self._access.ask_again()
+
+    def tell(self, actor: str, message: msgspec.Struct) -> None:
+        """Send a message to an actor's process, now or when it has room."""
+        if child := self._children.get(actor):
+            child.unsaid.append(control.encode(message))
+            self._say(child)
+
+    def say_the_rest(self) -> None:
+        """Send what had no room before."""
+        for child in self._children.values():
+            self._say(child)
+
+    def _say(self, child: Child) -> None:
+        with contextlib.suppress(OSError):
+            while child.unsaid:
+                child.socket.send(child.unsaid[0])
+                child.unsaid.popleft()
+
+    # --- asked for, and asked to end --------------------------------------------------------------
+
+    def preload(self, modules: list[str]) -> None:
+        """Have the zygote import these modules, for the actors to come."""
+        self._nursery.preload(modules)
+
+    def spawn(self, spawn: control.Spawn) -> None:
+        """Start an actor, unless this life of it is here already."""
+        request = spawn.request
+        if (before := self._children.get(request.actor)) is not None:
+            # The end of an earlier life was not told to the master, or that has given this one up.
+            if before.request.life < request.life or before.asked or before.is_killed:
+                self._next_lives[request.actor] = spawn
+                before.kill()
+            elif before.request.life == request.life and before.announced:
+                self._send(control.Spawned(location=before.location, since=before.since))
+            return
+        if faults.ON:
+            faults.at("worker.spawn")
+        self._nursery.ask(spawn)
+
+    def end(self, end: control.End) -> None:
+        """End an actor, whether it lives, is being born, or waits for either."""
+        if spawn := self._next_lives.pop(end.actor, None):
+            self._died(_unborn(spawn.request, "closed", asked=True))
+        elif child := self._children.get(end.actor):
+            self._undertaker.end(child, end.grace_s, end.kill, end.by)
+        elif request := self._nursery.withdraw(end.actor):
+            self._died(_unborn(request, "closed", asked=True))
+        else:
+            restart_file.discard(self._folder, end.actor)
+
+    def end_all(self, grace_s: float) -> None:
+        """End every actor, and start none any more."""
+        self._nursery.stop()
+        self._withdraw_all("closed", asked=True)
+        for child in list(self._children.values()):
+            self._undertaker.end(child, grace_s)
+
+    def give_up(self, why: str) -> None:
+        """Kill every actor at once: the master may place them elsewhere, and each exists once."""
+        self._withdraw_all(why)
+        for child in self._children.values():
+            if not child.why:
+                child.why = why
+                restart_file.discard(self._folder, child.request.actor)
+                child.kill()
+                log.warning("ended %s: no word from the master", child.request.name)
+
+    def _withdraw_all(self, why: str, asked: bool = False) -> None:
+        for spawn in self._nursery.waiting:
+            self._nursery.withdraw(spawn.request.actor)
+            self._died(_unborn(spawn.request, why, asked))
+
+    # --- what the nursery reports -----------------------------------------------------------------
+
+    def conceived(self, child: Child) -> None:
+        self._children[child.request.actor] = child
+        self._loop.watch(child.socket.fileno(), lambda: self._hear(child))
+        for fd, is_error in child.pipes.items():
+            self._loop.watch(fd, self._reader_of(child, fd, is_error))
+
+    def born(self, child: Child) -> None:
+        self._undertaker.watch(child)
+
+    def miscarried(self, child: Child) -> None:
+        self._undertaker.clear(child)
+
+    def not_born(self, request: control.Request, why: str) -> None:
+        why = f"its machine could not start a process: {why}"
+        log.warning("%s: %s", request.name, why)
+        if child := self._children.get(request.actor):
+            child.why = why
+            self._undertaker.bury(child)
+        else:
+            self._died(_unborn(request, why))
+
+    def exited(self, pid: int, status: int) -> None:
+        self._undertaker.exited(pid, status)
+
+    # --- what an actor says -----------------------------------------------------------------------
+
+    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+        self._send(
+            control.Printed(
+                actor=request.actor,
+                name=request.name,
+                job=request.job,
+                error=is_error,
+                text=text,
+            )
+        )
+
+    def logged(self, request: control.Request, logged: control.Logged) -> None:
+        self._send(
+            msgspec.structs.replace(logged, actor=request.actor, name=request.name, job=request.job)
+        )
+
+    def _reader_of(self, child: Child, fd: int, is_error: bool) -> Callable[[], None]:
+        def read() -> None:
+            if not child.output.read(fd, is_error):
+                self._loop.unwatch(fd)
+
+        return read
+
+    def _hear(self, child: Child) -> None:
+        try:
+            data = child.socket.recv(MAX_MESSAGE)
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.unwatch(child.socket.fileno())
+            return
+        match message := self._decoder.decode(data):
+            case control.Bound(tcp=tcp):
+                child.location = msgspec.structs.replace(child.location, tcp=tcp)
+                child.announced = True
+                if faults.ON:
+                    faults.at("worker.spawned")
+                self._send(control.Spawned(location=child.location, since=child.since))
+            case control.Count(calls=calls):
+                child.calls = calls
+            case control.Logged():
+                child.log.take(message)
+            case control.Delegate(key=key):
+                child.delegate = child.delegate or key
+                self._send(control.Delegate(actor=child.request.actor, key=child.delegate))
+            case control.MayCall() as question:
+                self._access.hear_actor(child.request.actor, question)
+            case control.Ending(why=why):
+                child.asked = True
+                child.why = child.why or why
+                self._undertaker.leave_time(child, Stage.ENDS)
+            case control.Exiting(calls=calls):
+                child.calls = calls
+                self._undertaker.leave_time(child, Stage.EXITS)
+
+    # --- what the undertaker reports --------------------------------------------------------------
+
+    def _last_words(self, child: Child) -> None:
+        """Take what a dead process logged in the end; what else it said does not matter now."""
+        with contextlib.suppress(OSError):
+            for _ in range(MOST_LAST_WORDS):  # what it started may hold the other end, and talk on
+                if not (data := child.socket.recv(MAX_MESSAGE)):
+                    break
+                with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
+                    if isinstance(logged := self._decoder.decode(data), control.Logged):
+                        child.log.take(logged)
+        child.log.end()
+
+    def _buried(self, child: Child, obituary: control.Obituary) -> None:
+        may_restart = child.announced and child.request.max_restarts and not obituary.asked
+        self._died(obituary, child.as_status() if may_restart else None)
+
+    def _died(self, obituary: control.Obituary, lived: control.ActorStatus | None = None) -> None:
+        if obituary.asked:
+            restart_file.discard(self._folder, obituary.actor)
+        self._logs.end(obituary.actor)
+        self._access.forget(obituary.actor)
+        spawn = self._next_lives.pop(obituary.actor, None)
+        if spawn is None or spawn.request.life > obituary.life:  # else it would be taken for that
+            self._send(control.Died(obituary=obituary, lived=lived))
+        if spawn is not None:
+            self.spawn(spawn)
+        if not self._children:
+            self._emptied()
+
+
+def _unborn(request: control.Request, why: str, asked: bool = False) -> control.Obituary:
+    return control.Obituary(actor=request.actor, life=request.life, why=why, asked=asked)
