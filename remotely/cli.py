@@ -181,10 +181,10 @@ def join(
     """
     from remotely.machine import folders
     from remotely.ops import cluster
-    from remotely.transport import keys
+    from remotely.transport import key_files
 
     master, port = parse_address(address)
-    member = keys.load_member(key or folders.key_folder() / "worker.key", "worker")
+    member = key_files.load_member(key or folders.key_folder() / "worker.key", "worker")
     worker = cluster.join(master, port, member, host, cpus, gpus)
     click.echo(
         f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
@@ -210,9 +210,9 @@ def key_commands() -> None:
 def list_keys() -> None:
     """Show which keys the master admits: their public halves."""
     from remotely.machine import folders
-    from remotely.transport import keys
+    from remotely.transport import key_files
 
-    master = keys.load_master(folders.key_folder() / "master.key")
+    master = key_files.load_master(folders.key_folder() / "master.key")
     for role, admitted in (("client", master.client_keys), ("worker", master.worker_keys)):
         for key in admitted:
             click.echo(f"{role}  {key.decode()}")
@@ -225,9 +225,9 @@ def add_key(role: Literal["client", "worker"], file: Path) -> None:
     """Make one more key, which the master admits from now on, and write it to FILE."""
     from remotely.machine import folders
     from remotely.ops import cluster
-    from remotely.transport import keys
+    from remotely.transport import key_files
 
-    member = keys.add_key(folders.key_folder(), role, file)
+    member = key_files.add_key(folders.key_folder(), role, file)
     cluster.read_keys_again()
     click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
 
@@ -241,10 +241,10 @@ def revoke_key(key: str) -> None:
     """
     from remotely.machine import folders
     from remotely.ops import cluster
-    from remotely.transport import keys
+    from remotely.transport import key_files
 
-    public = keys.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
-    role = keys.revoke_key(folders.key_folder(), public)
+    public = key_files.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
+    role = key_files.revoke_key(folders.key_folder(), public)
     running = cluster.read_keys_again()
     told = "" if running else " No master runs on this machine now."
     click.echo(f"The {role} with the key {public.decode()} is admitted no more.{told}")

@@ -7,7 +7,9 @@ actor has come along, and are imported there.
 from typing import Any
 
 from remotely.values import codec
-from remotely.values.sources import batch_of, finder, library
+from remotely.values.source_finder import finder
+from remotely.values.source_library import library
+from remotely.values.sources import batch_of
 
 
 class Introduction:

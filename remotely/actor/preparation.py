@@ -24,7 +24,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.reporting import log_records
 from remotely.transport.keys import KeyPair
-from remotely.values import codec, restart_file, shipping, sources
+from remotely.values import codec, restart_file, shipping, source_finder, source_library, sources
 
 
 class Preparation:
@@ -47,8 +47,8 @@ class Preparation:
         connection.adopt(prepare, self._birth, self._delegate)
         log_records.set_levels(prepare.log_levels)
         sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
-        sources.finder.is_elsewhere = prepare.host != self._birth.host
-        sources.finder.install(first=True)
+        source_finder.finder.is_elsewhere = prepare.host != self._birth.host
+        source_finder.finder.install(first=True)
         if prepare.sources:
             _learn(sources.batch_of(prepare.sources))
         if prepare.host == self._birth.host:
@@ -70,7 +70,7 @@ class Preparation:
             root = shipping.lay_out(self._folder, self._prepared.files)
             sys.path.insert(0, str(root))
             connection.set_shipped_root(root)
-            sources.finder.shipped_root = root
+            source_finder.finder.shipped_root = root
 
     def construct(self, route: bytes, message: Message) -> tuple[Any, int]:
         """Return the object, and how many calls it serves at a time."""
@@ -102,7 +102,7 @@ class Preparation:
 
 
 def _learn(batch: sources.Batch) -> None:
-    for name in sources.finder.offer(sources.library.add(batch)):
+    for name in source_finder.finder.offer(source_library.library.add(batch)):
         print(
             f"remotely: {name} has changed since this actor imported it, and stays here as it "
             "was; make a new actor for the new one",

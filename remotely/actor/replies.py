@@ -7,7 +7,7 @@ from remotely.api.current_actor import heading
 from remotely.errors import RemotelyError
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
-from remotely.values import codec, sources
+from remotely.values import codec, source_finder
 from remotely.values.arena import Loan
 
 
@@ -22,7 +22,7 @@ class RoutedReply(NamedTuple):
 
 def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
     """Return the reply that reports an error, with its traceback as text."""
-    note = sources.missing_here(error)
+    note = source_finder.missing_here(error)
     if note:
         error.add_note(note)
     trace = traceback.format_exception(type(error), error, _users_part(error))

@@ -21,7 +21,8 @@ from remotely.machine.gpus import Gpus, choose
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
-from remotely.values.sources import importing, library
+from remotely.values.source_finder import importing
+from remotely.values.source_library import library
 
 if TYPE_CHECKING:  # an engine in process needs no keys
     from remotely.transport.keys import KeyPair

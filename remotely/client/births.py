@@ -24,7 +24,7 @@ from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.protocol.wire import Kind
 from remotely.reporting import log_records
-from remotely.values import codec, sources
+from remotely.values import codec, source_library
 from remotely.values.memory_peer import OutgoingValue
 from remotely.values.shipping import Shipment
 
@@ -152,7 +152,7 @@ class Births:
             place.cancel()  # no more than a word, unless this thread was interrupted
             del place  # see future.py
         channel = self._channels.open(actor)
-        whole, stands_for = sources.library.whole()
+        whole, stands_for = source_library.library.whole()
         channel.sources_sent = len(stands_for)
         actor.sent = actor.location.life, frozenset((whole.digest, *stands_for))
         prepare = control.Prepare(
@@ -187,7 +187,7 @@ def send_sources(actor: ClusterActor, channel: Channel) -> None:
     """Send the modules that an actor may not have; twice, if two threads call, is once."""
     life = channel.location.life
     there = actor.sent[1] if actor.sent[0] == life else frozenset()
-    batches = list(sources.library.batches)
+    batches = list(source_library.library.batches)
     for digest, content in batches[channel.sources_sent :]:
         if digest not in there:
             outgoing = OutgoingValue(codec.Encoded((), (memoryview(content),)))

@@ -65,11 +65,11 @@ from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import CONNECT_S, DRAIN_S, LEASE_S, PLACE_S, TERM_S, TICK_EVERY_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_facts
-from remotely.transport import keys, sockets
+from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import Link
-from remotely.values import arena, codec, sources
+from remotely.values import arena, codec, source_finder, source_library
 from remotely.values.codec import NOTHING
 from remotely.values.memory_peer import OutgoingValue
 from remotely.values.shipping import Shipment
@@ -179,8 +179,8 @@ class Client:
         count: int,
     ) -> list[Remote]:
         self._check()
-        sources.refuse_while_importing("makes an actor")
-        sources.library.gather()
+        source_finder.refuse_while_importing("makes an actor")
+        source_library.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         actors = [self._births.new_actor(cls, options, count) for _ in range(count)]
@@ -327,7 +327,7 @@ class Client:
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
         self._check()
-        sources.library.look()
+        source_library.library.look()
         outgoing = OutgoingValue(encoded, several=len(remotes) > 1)
         futures = []
         try:
@@ -376,7 +376,7 @@ class Client:
                 future.lose(error.with_traceback(None))  # its frames hold the future; see future.py
                 future.tell()
                 return
-        if channel.sources_sent < len(sources.library.batches):
+        if channel.sources_sent < len(source_library.library.batches):
             send_sources(remote, channel)
         channel.send(kind, name, outgoing, future, background)
 
@@ -525,7 +525,7 @@ def client_of(
         raise MasterLost(unknown_host(host, error)) from None
     except OSError as error:
         raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
-    member = keys.load_member(Path(file), "client")
+    member = key_files.load_member(Path(file), "client")
     return Client(f"tcp://{host}:{port}", member, shipment, patience_s, show_output)
 
 

@@ -32,7 +32,8 @@ from remotely.protocol.lease import LEASE_S, TICK_EVERY_S
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import sockets
-from remotely.transport.keys import MasterKey, load_master
+from remotely.transport.key_files import load_master
+from remotely.transport.keys import MasterKey
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Unknown
 

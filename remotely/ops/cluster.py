@@ -22,7 +22,7 @@ from remotely.ops.daemon_process import END_S, START_S
 from remotely.ops.persistent_daemon import PersistentDaemon
 from remotely.protocol.address import unknown_host
 from remotely.protocol.lease import CONNECT_S
-from remotely.transport import keys
+from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, MemberKey
 
 
@@ -43,8 +43,8 @@ def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> lis
                 )
         check_port(bind_host, ip, port)
         folder = folders.key_folder()
-        keys.make_keys(folder)
-        key = keys.load_master(folder / "master.key")
+        key_files.make_keys(folder)
+        key = key_files.load_master(folder / "master.key")
         orphans = [daemon for daemon in left if daemon.role == "worker"]
         near = f"{'127.0.0.1' if ip == EVERYWHERE else ip}:{port}"
         with contextlib.ExitStack() as stack:
@@ -57,7 +57,7 @@ def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> lis
                 worker = stack.enter_context(PersistentDaemon("worker", port))
                 learns = pid_file.was_killed(port)
                 master.begin_master(f"tcp://{ip}:{port}", near, key, learns)
-                member = keys.load_member(folder / "worker.key", "worker")
+                member = key_files.load_member(folder / "worker.key", "worker")
                 tcp_host = own_address() if ip == EVERYWHERE else ip
                 worker.begin_worker("worker", near, member, tcp_host, cpus, gpus)
     return pid_file.running(port)
@@ -116,7 +116,7 @@ def stop(port: int) -> list[Running]:
 
 def read_keys_again() -> bool:
     """Have the masters of this machine that use its keys read them again; true if there is one."""
-    cluster = keys.load_master(folders.key_folder() / "master.key").pair.public.decode()
+    cluster = key_files.load_master(folders.key_folder() / "master.key").pair.public.decode()
     told = False
     for port in pid_file.ports():
         for daemon in pid_file.running(port):

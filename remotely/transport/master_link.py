@@ -25,7 +25,8 @@ from remotely.errors import NotAllowed, RemotelyError, VersionMismatch, error_cl
 from remotely.protocol import control
 from remotely.protocol.lease import BEAT_EVERY_S
 from remotely.transport import fence
-from remotely.transport.keys import WHERE_KEYS_ARE, MemberKey
+from remotely.transport.key_files import WHERE_KEYS_ARE
+from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect, client, connect, event_of
 

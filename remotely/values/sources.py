@@ -1,37 +1,28 @@
 """The user's own modules, sent as source and imported over there.
 
-A client gathers the modules of the script (`Way.SOURCE` in by_value.py) into batches, and every
-actor that it calls is sent each of them, ahead of the first call that may need it: with PREPARE
-what is loaded when the actor is made, in SOURCES what is loaded later.  In the actor a finder,
-the first of all, serves them to Python's own import system.  So they are imported as they are
-here, under the same names, with the same `__file__`, once: whatever a call, an import in a method
-or another module asks for is the same module, on the same machine and on another.
+A client gathers the modules of the script (`Way.SOURCE` in by_value.py) into batches
+(source_library.py).  Every actor that it calls is sent each batch, ahead of the first call that may
+need it: with PREPARE what is loaded when the actor is made, in SOURCES what is loaded later.  In
+the actor a finder, the first of all, serves them to Python's own import system (source_finder.py).
+So they are imported as they are here, under the same names, with the same `__file__`, once.
+Whatever a call, an import in a method or another module asks for is the same module, on the same
+machine and on another.
 
 Of a package all files travel, not the loaded modules alone, so that a method may import others.
 
 The source is that which the module had when it was first sent; `importlib.reload` makes it be read
 again.  An actor that has imported a module keeps it, whatever is sent later.
 
-All of it has a limit, MAX_BYTES.  What Python has compiled is left out first.  If that is not
-enough, making an actor is refused, but a call never is: it may be one that ends a long run.  The
-largest modules are then left out, and a warning names them, once.
-
 What was shipped by name (`connect(ship=...)`) is imported from there, beside its data.
 """
 
 import contextlib
 import hashlib
-import importlib.machinery
 import importlib.util
-import logging
 import marshal
 import struct
-import sys
-import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -39,13 +30,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from remotely.errors import RemotelyError
-from remotely.protocol.resources import format_bytes
-from remotely.values.by_value import Way, is_of_standard_library, way_of
-
-log = logging.getLogger("remotely")
+from remotely.values.by_value import Way, is_of_standard_library
 
 MAX_BYTES = 16 << 20  # of all modules of one client
 MAX_FILES = 5000  # of one package, and its folders
+MTIME = 0  # by which Python tells whether what is compiled is of this source
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
@@ -79,139 +68,14 @@ def batch_of(content: bytes) -> Batch:
     return Batch(hashlib.sha256(content).hexdigest(), content)
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- reading them ---------------------------------------------------------------------------------
 
 
-class Library:
-    """The sources of this process, in the batches in which they are sent; `batches` only grows."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self._lock = threading.RLock()  # a signal handler may call an actor meanwhile
-        self._held: dict[str, Source] = {}  # the newest of each name
-        self._read: dict[str, object] = {}  # the spec with which a module was last read
-        self._left_out: dict[str, object] = {}  # the same of those for which there was no room
-        self._installed: set[str] = set()  # most of what is loaded
-        self._loaded = 0  # so many modules had been loaded at the last look
-        self._whole = Batch("", b"")  # what a new actor is sent
-        self._whole_of = 0  # so many batches
-
-    def after_fork(self) -> None:
-        """In a child: whoever held the lock is not here."""
-        self._lock = threading.RLock()
-
-    def gather(self) -> None:
-        """Make a batch of the modules that are new or were reloaded, if there are any.
-
-        Raises RemotelyError if all of it is too large.
-        """
-        with self._lock:
-            loaded = len(sys.modules)
-            found, read = self._new(but={})
-            room = self._make_room(found)
-            if room < 0 and found:
-                raise RemotelyError(_too_large(MAX_BYTES - room, found.values()))
-            self._left_out.clear()
-            self._add(found, read, room)
-            self._loaded = loaded
-
-    def look(self) -> None:
-        """Gather if modules may have been loaded since the last time; called before each call.
-
-        For want of room it leaves out the largest, and says so once.
-        """
-        if len(sys.modules) == self._loaded:
-            return
-        with self._lock:
-            loaded = len(sys.modules)
-            found, read = self._new(but=self._left_out)
-            room = self._make_room(found)
-            total = MAX_BYTES - room
-            left_out = []
-            while room < 0 and found:
-                largest = found.pop(_largest(found.values()).name)
-                self._left_out[largest.name] = read.pop(largest.name)
-                left_out.append(largest)
-                room += len(largest.text or b"")
-            if left_out:
-                log.warning("%s", _left_out(total, left_out))
-            self._add(found, read, room)
-            self._loaded = loaded
-
-    def whole(self) -> tuple[Batch, list[str]]:
-        """Return all as they are now, as one batch, and the hashes of those it stands for."""
-        with self._lock:
-            if self._whole_of != len(self.batches):
-                self._whole_of = len(self.batches)
-                is_one = self._whole_of == 1
-                self._whole = self.batches[0] if is_one else _pack(list(self._held.values()))
-            return self._whole, [batch.digest for batch in self.batches]
-
-    def add(self, batch: Batch) -> list[Source]:
-        """Keep what this process was sent, to send it on.  Return the sources that are new."""
-        with self._lock:
-            if any(batch.digest == known.digest for known in self.batches):
-                return []
-            sources = _unpack(batch.content)
-            self.batches.append(batch)
-            self._held.update((source.name, source) for source in sources)
-            return sources
-
-    def _new(self, but: dict[str, object]) -> tuple[dict[str, Source], dict[str, object]]:
-        """Return the modules that are new or were reloaded, and the specs of all that were read."""
-        found: dict[str, Source] = {}
-        read: dict[str, object] = {}
-        loaded: dict[str, Any] = dict(sys.modules)  # there may be other things than modules
-        for name, module in loaded.items():
-            if name in self._installed:
-                continue
-            spec = getattr(module, "__spec__", None)
-            if spec is None or not isinstance(module, ModuleType):
-                continue
-            if self._read.get(name) is spec or but.get(name) is spec:
-                continue
-            way = way_of(name)
-            if way is Way.INSTALLED:
-                self._installed.add(name)
-                continue
-            with contextlib.suppress(Exception):  # its file is gone, say: nothing to be sent
-                source = _source_of(name, module, spec, way)
-                if source is not None and not source.is_as(self._held.get(name)):
-                    found[name] = source
-            read[name] = spec
-        return found, read
-
-    def _make_room(self, found: dict[str, Source]) -> int:
-        """Return how many bytes are left, which may be less than none."""
-        room = MAX_BYTES - _nbytes_of({**self._held, **found}.values())
-        if room >= 0:
-            return room
-        for sources in (self._held, found):
-            for name, source in sources.items():
-                if source.compiled:
-                    sources[name] = msgspec.structs.replace(source, compiled=b"")
-        return MAX_BYTES - _nbytes_of({**self._held, **found}.values())
-
-    def _add(self, found: dict[str, Source], read: dict[str, object], room: int) -> None:
-        """Make a batch of these, and of what lies beside them in packages, as far as it fits."""
-        self._read.update(read)
-        for package in [s for s in found.values() if s.name not in self._held]:
-            files = list(_files_of(package))
-            known = self._held.keys() | found.keys() | self._left_out.keys()
-            others = {file.name: file for file in files if file.name not in known}
-            if len(files) <= MAX_FILES and _nbytes_of(others.values()) <= room:
-                room -= _nbytes_of(others.values())
-                found.update(others)
-        if found:
-            self.batches.append(_pack(list(found.values())))
-            self._held.update(found)
-
-
-def _nbytes_of(sources: Iterable[Source]) -> int:
+def nbytes_of(sources: Iterable[Source]) -> int:
     return sum(len(source.text or b"") + len(source.compiled) for source in sources)
 
 
-def _source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | None:
+def source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | None:
     """Return how a module is sent; None if that is not by this file."""
     path = getattr(module, "__path__", None)
     path = None if path is None else [str(folder) for folder in path]
@@ -229,14 +93,11 @@ def _compiled(name: str, spec: Any, text: bytes) -> bytes:
     """Return what Python has compiled of a loaded module, so that no actor need do it again."""
     with contextlib.suppress(Exception):  # it was edited, and is no Python at the moment
         code = marshal.dumps(spec.loader.get_code(name))
-        return importlib.util.MAGIC_NUMBER + struct.pack("<LLL", 0, _MTIME, len(text)) + code
+        return importlib.util.MAGIC_NUMBER + struct.pack("<LLL", 0, MTIME, len(text)) + code
     return b""
 
 
-_MTIME = 0  # by which Python tells whether what is compiled is of this source
-
-
-def _files_of(package: Source) -> Iterator[Source]:
+def files_of(package: Source) -> Iterator[Source]:
     """Yield the modules below a package that lies in a folder; MAX_FILES and one more at most."""
     if package.text is None or not package.path or "." in package.name:
         return
@@ -272,40 +133,14 @@ def _module_at(package: str, file: Path) -> Source:
     return Source(f"{package}.{file.stem}", str(file), file.read_bytes())
 
 
-def _largest(found: Iterable[Source]) -> Source:
-    return max(found, key=lambda source: len(source.text or b""))
+# --- as bytes -------------------------------------------------------------------------------------
 
 
-def _too_large(total: int, found: Iterable[Source]) -> str:
-    return f"{_total(total)}; the largest is {_shown(_largest(found))}: {_WAY_OUT}"
-
-
-def _left_out(total: int, sources: Sequence[Source]) -> str:
-    names = ", ".join(map(_shown, sources))
-    return f"{_total(total)}; actors are not sent {names}. {_WAY_OUT.capitalize()}"
-
-
-def _total(nbytes: int) -> str:
-    return (
-        f"the modules of this script have {format_bytes(nbytes)}; {format_bytes(MAX_BYTES)} can be "
-        "sent"
-    )
-
-
-def _shown(source: Source) -> str:
-    return f"{source.name} ({source.file})"
-
-
-_WAY_OUT = (
-    "install what is large on the workers, or keep data in files and ship those (connect(ship=...))"
-)
-
-
-def _pack(sources: Sequence[Source]) -> Batch:
+def pack(sources: Sequence[Source]) -> Batch:
     return batch_of(zlib.compress(_encode(sources), 1))
 
 
-def _unpack(content: bytes) -> list[Source]:
+def unpack(content: bytes) -> list[Source]:
     reader = zlib.decompressobj()
     try:
         # Beside the modules there are their names and paths, which are short, but may be many.
@@ -319,138 +154,3 @@ def _unpack(content: bytes) -> list[Source]:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Source]).decode
-
-
-# --- where it arrives -----------------------------------------------------------------------------
-
-
-class Finder(MetaPathFinder):
-    """Finds the modules that this process was sent."""
-
-    def __init__(self) -> None:
-        self.shipped_root: Path | None = None  # of what was shipped by name, which goes before
-        self.is_elsewhere = False  # the client's files are not here
-        self._sources: dict[str, Source] = {}
-
-    def offer(self, sources: Sequence[Source]) -> list[str]:
-        """Serve these from now on.  Return the names of those that are imported already, as older
-        text, and stay so."""
-        kept = []
-        for source in sources:
-            held = self._sources.get(source.name)
-            if held is not None and source.name in sys.modules:
-                if held.text != source.text:
-                    kept.append(source.name)
-            else:
-                self._sources[source.name] = source
-        return kept
-
-    def install(self, first: bool) -> None:
-        """Be asked for each import: first of all in an actor, last of all in a client."""
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0 if first else len(sys.meta_path), self)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        source = self._sources.get(name)
-        if source is None or self._is_shipped(name):
-            return None
-        if source.by_value:
-            raise ImportError(
-                f"{name} goes to actors by value, since its loader changes it as it reads it (as "
-                "pytest does to tests), and cannot be imported there as well: each of its classes "
-                "would be two. Import what is needed of it at the top of the script, or move it "
-                "to a module of its own",
-                name=name,
-            )
-        if source.text is None:
-            return self._folder(source, path)
-        return importlib.util.spec_from_file_location(
-            name, source.file, loader=_Loader(source), submodule_search_locations=source.path
-        )
-
-    def _folder(self, source: Source, path: Sequence[str] | None) -> ModuleSpec:
-        """Return a package without an `__init__`, which may have parts that are installed here."""
-        spec = ModuleSpec(source.name, None, is_package=True)
-        here = PathFinder.find_spec(source.name, path)
-        installed = (here and here.submodule_search_locations) or ()
-        spec.submodule_search_locations = [*(source.path or ()), *installed]
-        return spec
-
-    def _is_shipped(self, name: str) -> bool:
-        root = self.shipped_root
-        if root is None:
-            return False
-        top, *below = name.split(".")
-        if (root / top / "__init__.py").exists() or (root / f"{top}.py").exists():
-            return True
-        return bool(below) and root.joinpath(top, *below).with_suffix(".py").exists()
-
-
-class _Loader(SourceFileLoader):
-    """Loads a module from what was sent, as Python would from its file and its .pyc file."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source.name, source.file)
-        self._source = source
-
-    def is_package(self, fullname: str) -> bool:
-        return self._source.path is not None
-
-    def get_data(self, path: str) -> bytes:
-        if path == self.path:
-            assert self._source.text is not None
-            return self._source.text
-        if path == importlib.util.cache_from_source(self.path):
-            return self._source.compiled
-        return super().get_data(path)
-
-    def path_stats(self, path: str) -> Any:
-        return {"mtime": _MTIME, "size": len(self._source.text or b"")}
-
-    def set_data(self, path: str, data: Any, *, _mode: int = 0) -> None:
-        """Leave the .pyc files of the client alone."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        outer = importing()
-        _here.importing = outer or self.name
-        try:
-            super().exec_module(module)
-        finally:
-            _here.importing = outer
-
-
-_here = threading.local()
-
-
-def importing() -> str:
-    """Return the module of the script that this thread is importing in an actor; empty if none."""
-    name: str = getattr(_here, "importing", "")
-    return name
-
-
-def refuse_while_importing(what: str) -> None:
-    """Raise RemotelyError where the top level of a module would do in each actor what it did in
-    the script."""
-    if name := importing():
-        raise RemotelyError(
-            f"the module {name} {what} when it is imported, and actors import it too: each of them "
-            'would do the same. Put it into a function, or under `if __name__ == "__main__":`'
-        )
-
-
-def missing_here(error: BaseException) -> str:
-    """Return what to do about a module that an actor does not find; empty for other errors."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name or not finder.is_elsewhere:
-        return ""
-    top = error.name.partition(".")[0]
-    return (
-        f"{error.name} is neither installed on this machine nor was it sent here. A module beside "
-        f'the script is sent if the script imports it at its top, or ships it: connect(ship=["'
-        f'{top}.py"]), or ["{top}/"] for a package'
-    )
-
-
-library = Library()
-finder = Finder()

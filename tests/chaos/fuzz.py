@@ -28,7 +28,7 @@ from remotely.client.client import client_of
 from remotely.errors import VersionMismatch, WireError
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
-from remotely.transport import keys, sockets
+from remotely.transport import key_files, keys, sockets
 from remotely.transport.sockets import Reconnect
 from remotely.values import codec
 from tests.chaos.finding import Finding, Trial
@@ -182,10 +182,10 @@ class Ground:
         remotely.connect(self.started.address, key=self.started.key)
         self.victim = Victim()
         self.location: control.Location = self.victim._remotely_remote.location
-        self.master_key = keys.load_master(self.started.home / "keys" / "master.key")
+        self.master_key = key_files.load_master(self.started.home / "keys" / "master.key")
         self.key_of = {
-            "client": keys.load_member(self.started.key),
-            "worker": keys.load_member(self.started.home / "keys" / "worker.key"),
+            "client": key_files.load_member(self.started.key),
+            "worker": key_files.load_member(self.started.home / "keys" / "worker.key"),
         }
         self.ports = {
             "master": (f"tcp://{self.started.address}", self.master_key.pair.public),
@@ -220,7 +220,7 @@ class Ground:
         file = self.started.home / "revoked.key"
         self.started.run(self.started.home, "keys", "add", "client", str(file))
         self.started.run(self.started.home, "keys", "revoke", str(file))
-        return keys.load_member(file).pair
+        return key_files.load_member(file).pair
 
     def another_key(self, role: str) -> Path:
         """Return the file of a new key of this role."""

@@ -30,7 +30,7 @@ from remotely.client import display
 from remotely.errors import RemotelyError
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
-from remotely.transport import keys, sockets
+from remotely.transport import key_files, keys, sockets
 from remotely.transport.sockets import Reconnect
 from tests.chaos.finding import Finding, Trial
 from tests.chaos.fuzz import Ground, growth, leak
@@ -361,7 +361,7 @@ def _lie(role: str, n: int, seed: int, folder: Path) -> Finding:
     draw = random.Random(seed)
     begun = time.monotonic()
     with Ground(folder) as ground, zmq.Context() as context:
-        key = keys.load_member(ground.another_key(role))
+        key = key_files.load_member(ground.another_key(role))
         witnesses, liar = Witnesses(), Liar(context, ground, key)
         with witnesses.listening():
             truth = Truth(ground, draw)

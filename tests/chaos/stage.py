@@ -21,7 +21,7 @@ from remotely.machine import pid_file
 from remotely.machine.pid_file import Running
 from remotely.machine.processes import birth, is_alive
 from remotely.ops import cluster
-from remotely.transport.keys import load_member
+from remotely.transport.key_files import load_member
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.relay import Relay
 from tests.clusters import Traces, free_port, processes

@@ -27,6 +27,9 @@ PURE = (
         if file.startswith("master.") and file not in ("master.master", "master.__main__")
     ),
     "values.codec",
+    "values.picklers",
+    "values.arrays",
+    "values.locks",
     "values.unpicklable",
     "values.error_copy",
     "values.blocks",
@@ -187,7 +190,9 @@ def test_only_the_codec_knows_of_pickle() -> None:
     knowing = {(stem, name) for stem in FILES for name in roots(tree_of(stem)) & PICKLES}
     assert knowing == {
         ("values.codec", "pickle"),
-        ("values.codec", "cloudpickle"),
+        ("values.picklers", "pickle"),
+        ("values.picklers", "cloudpickle"),
+        ("values.arrays", "pickle"),
         ("values.sources", "marshal"),  # to write what Python itself reads, as it does .pyc files
     }
 

@@ -506,9 +506,9 @@ def test_a_missing_or_wrong_key_is_refused_in_words(
     with pytest.raises(remotely.NotAllowed, match="worker"):
         remotely.connect(started.address, key=started.homes[0] / "worker.key")
 
-    from remotely.transport import keys
+    from remotely.transport import key_files
 
-    keys.make_keys(tmp_path / "keys")
+    key_files.make_keys(tmp_path / "keys")
     with pytest.raises(remotely.NotAllowed, match="refused this key"):
         remotely.connect(started.address, key=tmp_path / "keys" / "client.key")
 

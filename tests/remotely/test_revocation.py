@@ -9,7 +9,7 @@ import pytest
 
 import remotely
 from remotely.errors import NotAllowed
-from remotely.transport import keys
+from remotely.transport import key_files, keys
 from tests.clusters import Started, wait_until
 from tests.remotely.counter import Counter
 
@@ -51,7 +51,7 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
     assert script.stdout is not None
     assert script.stdout.readline() == "ready\n"
     wait_until(lambda: shared.count > 1, "ada's calls")
-    public = keys.load_member(ada).pair.public.decode()
+    public = key_files.load_member(ada).pair.public.decode()
     assert public in started.run(started.home, "keys", "list")
 
     said = started.run(started.home, "keys", "revoke", str(ada))
@@ -72,6 +72,6 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
 def test_a_key_that_is_on_no_list_cannot_be_revoked(started: Started, tmp_path: Path) -> None:
     folder = started.home / "keys"
     with pytest.raises(NotAllowed, match="`remotely keys list` shows"):
-        keys.revoke_key(folder, keys.fresh_pair().public)
+        key_files.revoke_key(folder, keys.fresh_pair().public)
     with pytest.raises(NotAllowed, match="exists and is not overwritten"):
-        keys.add_key(folder, "client", started.key)
+        key_files.add_key(folder, "client", started.key)

@@ -19,7 +19,7 @@ import remotely
 from remotely.api import connection
 from remotely.client.client import Client
 from remotely.errors import NotAllowed, RemotelyError
-from remotely.transport import keys
+from remotely.transport import key_files
 from remotely.transport.keys import KeyPair, MemberKey
 from remotely.values.shipping import Shipment
 from tests.clusters import Started, processes, wait_until
@@ -63,7 +63,7 @@ def joined(started: Started, nothing_left: None) -> Started:
 def thief(joined: Started) -> Iterator[tuple[Node, Client]]:
     """Return an actor, and a client elsewhere that has taken its key."""
     robbed = Node()
-    master = keys.load_member(joined.key).master_public
+    master = key_files.load_member(joined.key).master_public
     key = MemberKey("client", KeyPair(*robbed.pair()), master)
     client = Client(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(robbed))
     yield robbed, client
@@ -72,7 +72,7 @@ def thief(joined: Started) -> Iterator[tuple[Node, Client]]:
 
 def test_each_life_of_an_actor_has_a_key_of_its_own(joined: Started) -> None:
     one, other = Node(), remotely.options(Node, max_restarts=1)()
-    listed = keys.load_member(joined.key).pair.public
+    listed = key_files.load_member(joined.key).pair.public
     before = other.pair()[0]
     assert len({listed, one.pair()[0], before}) == 3
     os.kill(other.pid(), signal.SIGKILL)
@@ -134,7 +134,7 @@ def test_actors_that_all_call_each_other_at_once_are_all_let_in(joined: Started)
 def test_the_secret_of_a_clients_key_is_in_no_process_but_the_clients(joined: Started) -> None:
     node, other = Node(), Node()
     assert node.ask(other, "as a client itself") == "as a client itself"
-    secret = keys.load_member(joined.key).pair.secret
+    secret = key_files.load_member(joined.key).pair.secret
     for pid in (node.pid(), other.pid(), *worker_pids(joined)):
         assert not in_memory(pid, secret)
     assert in_memory(os.getpid(), secret)

@@ -21,7 +21,8 @@ import pytest
 import torch
 
 from remotely.values import codec
-from remotely.values.codec import SMALL_BUFFER_BYTES, Encoded, decode, encode
+from remotely.values.arrays import SMALL_BUFFER_BYTES
+from remotely.values.codec import Encoded, decode, encode
 
 Array = np.ndarray[Any, Any]
 
@@ -435,6 +436,9 @@ def test_there_is_one_place_that_unpickles() -> None:
 
 PURE = [
     "values/codec.py",
+    "values/picklers.py",
+    "values/arrays.py",
+    "values/locks.py",
     "values/unpicklable.py",
     "values/by_value.py",
     "master/placement.py",

@@ -1,0 +1,256 @@
+"""The files of keys: made once, written whole, and read only if nobody else may read them.
+
+`remotely start` makes all three, once.  `remotely keys` makes more of them, for more people or
+machines, and revokes one.
+
+A secret is written to a file that nobody else may read from its first byte on, whatever the umask.
+A file that others may read is refused, as ssh does, since its secret is no secret any more.
+pyzmq's own `create_certificates` does neither.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import os
+import secrets
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remotely.errors import NotAllowed
+from remotely.machine import file_lock, folders
+from remotely.transport.keys import ROLES, MasterKey, MemberKey, Role, fresh_pair
+
+_MAX_FILE_BYTES = 1 << 20
+# Windows has no such flags; a client there relies on the folder of its user.
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for its writer
+
+
+def make_keys(folder: Path) -> None:
+    """Make what is missing of master.key, client.key and worker.key, and overwrite nothing.
+
+    Of several processes that start at once, one makes the keys and the others find them.  The
+    master's list is written before the member's file: a crash in between leaves an admitted key
+    whose secret nobody has, and the next start makes another.
+    """
+    for ours in (folder.parent, folder):
+        with contextlib.suppress(FileExistsError):
+            ours.mkdir(mode=0o700, parents=True)
+            ours.chmod(0o700)  # a umask may have taken our own rights away
+    _check_folder(folder)
+    with file_lock.locked(folder / ".lock"):
+        master_file = folder / "master.key"
+        if not master_file.exists():
+            for role in ROLES:
+                _refuse_to_replace(folder / f"{role}.key")
+            _write(master_file, MasterKey(fresh_pair()).to_dict())
+        master = load_master(master_file)
+        for role in ROLES:
+            file = folder / f"{role}.key"
+            if file.exists():
+                if load_member(file, role).master_public != master.pair.public:
+                    _refuse_to_replace(file)
+                continue
+            pair = fresh_pair()
+            lists = {role: (pair.public,)}
+            master = MasterKey(
+                master.pair,
+                master.client_keys + lists.get("client", ()),
+                master.worker_keys + lists.get("worker", ()),
+            )
+            _write(master_file, master.to_dict())
+            _write(file, MemberKey(role, pair, master.pair.public).to_dict())
+
+
+def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
+    """Make one more key, that the master of this folder admits, and write it to `file`.
+
+    Raises NotAllowed if that file exists, or if there is no master.key here.
+    """
+    with file_lock.locked(folder / ".lock"):
+        master = load_master(folder / "master.key")
+        if file.exists():
+            raise NotAllowed(f"{file} exists and is not overwritten; name another file")
+        member = MemberKey(role, fresh_pair(), master.pair.public)
+        clients, workers = master.client_keys, master.worker_keys
+        if role == "client":
+            clients += (member.pair.public,)
+        else:
+            workers += (member.pair.public,)
+        _write(folder / "master.key", MasterKey(master.pair, clients, workers).to_dict())
+        _write(file, member.to_dict())
+    return member
+
+
+def revoke_key(folder: Path, public: bytes) -> Role:
+    """Take a key off the master's list; return which role it had.
+
+    A master that runs hears of it by SIGHUP.  Raises NotAllowed if it is on no list.
+    """
+    with file_lock.locked(folder / ".lock"):
+        master = load_master(folder / "master.key")
+        role = master.role_of(public)
+        if role is None:
+            raise NotAllowed(
+                f"{public.decode()} is neither a key that the master of {folder} admits nor a key "
+                "file; `remotely keys list` shows those that are"
+            )
+        left = {
+            of: tuple(key for key in keys if key != public)
+            for of, keys in (("client", master.client_keys), ("worker", master.worker_keys))
+        }
+        changed = MasterKey(master.pair, left["client"], left["worker"])
+        _write(folder / "master.key", changed.to_dict())
+    return role
+
+
+def load_master(path: Path) -> MasterKey:
+    """Read master.key.  Raises NotAllowed, with what to do, if it is missing or not safe to use."""
+    values = _read(path, "master")
+    if values.get("role") != "master":
+        raise NotAllowed(f"{path} is a {values.get('role')}'s key; the master needs master.key")
+    with _parsing(path):
+        return MasterKey.from_dict(values)
+
+
+def load_member(path: Path, role: Role | None = None) -> MemberKey:
+    """Read client.key or worker.key.  Raises NotAllowed, also if it is not the key of `role`."""
+    values = _read(path, role or "client")
+    if values.get("role") == "master":
+        needed = f"{role or 'client'}.key, which lies beside it"
+        raise NotAllowed(f"{path} is the master's own key and stays on its machine; use {needed}")
+    with _parsing(path):
+        member = dataclasses.replace(MemberKey.from_dict(values), file=str(path))
+    if role is not None and member.role != role:
+        raise NotAllowed(
+            f"{path} is a {member.role}'s key; a {role} needs {role}.key from the master's machine"
+        )
+    return member
+
+
+# --- how they are written and read ----------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _parsing(path: Path) -> Iterator[None]:
+    """Turn what a damaged file raises into words, and drop its cause: that could show a secret."""
+    try:
+        yield
+    except Exception:  # msgspec's, Z85's, libzmq's own: none of them is for the reader
+        pass
+    else:
+        return
+    raise NotAllowed(f"{path} is damaged; copy it from the master's machine again")
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    """Put a file in place whole or not at all, mode 0600 before it holds a byte."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o600)
+        with open(fd, "wb") as file:
+            if hasattr(os, "fchmod"):
+                os.fchmod(fd, 0o600)  # a umask of 0777 took even our own rights away
+            file.write(msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
+            file.flush()
+            os.fsync(fd)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _missing(path: Path, role: str) -> str:
+    """Return which file is missing, who named it, and where to get it."""
+    which = f"there is no key file {path}"
+    if os.environ.get("REMOTELY_KEY") == str(path):
+        which = f"REMOTELY_KEY names {path}, and there is no such file"
+    elif path.parent == folders.key_folder() and (home := os.environ.get("REMOTELY_HOME")):
+        which += f" (REMOTELY_HOME is {home})"
+    if role == "master":
+        return f"{which}; `remotely start` makes it, on the master's machine"
+    return f"{which}; copy {role}.key from the master's machine, where {WHERE_KEYS_ARE}"
+
+
+WHERE_KEYS_ARE = (
+    "`remotely start` makes the keys of a cluster, in ~/.remotely/keys, or in REMOTELY_HOME/keys "
+    "if that is set there"
+)
+
+
+def _read(path: Path, role: str) -> dict[str, Any]:
+    try:
+        fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT)
+    except FileNotFoundError:
+        raise NotAllowed(_missing(path, role)) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotAllowed(
+                f"the key file {path} is a symbolic link; put the file itself there: "
+                f"`cp --remove-destination {_quoted(Path(os.path.realpath(path)))} {_quoted(path)}`"
+            ) from None
+        raise NotAllowed(f"cannot read the key file {path}: {error.strerror}") from None
+    try:
+        _check_file(path, os.fstat(fd))
+        content = os.read(fd, _MAX_FILE_BYTES)
+    finally:
+        os.close(fd)
+    with _parsing(path):
+        return msgspec.json.decode(content, type=dict[str, Any])
+
+
+def _check_file(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise NotAllowed(f"{path} is not a file; name a key file such as client.key")
+    if os.name != "posix":
+        return
+    if status.st_uid != os.geteuid():
+        raise NotAllowed(
+            f"the key file {path} belongs to another user, who could replace it; make a copy of "
+            f"your own, or: `sudo chown {os.geteuid()} {_quoted(path)}`"
+        )
+    if status.st_mode & 0o077:
+        raise NotAllowed(
+            f"the key file {path} may be read or written by other users; close it with "
+            f"`chmod 600 {_quoted(path)}`, and if others use this machine make new keys"
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise NotAllowed(
+            f"the key folder {folder} belongs to another user; set REMOTELY_HOME to one of yours, "
+            f"or: `sudo chown {os.geteuid()} {_quoted(folder)}`"
+        )
+    if status.st_mode & 0o022:
+        raise NotAllowed(
+            f"other users may write to the key folder {folder}; close it with "
+            f"`chmod 700 {_quoted(folder)}`"
+        )
+
+
+def _refuse_to_replace(file: Path) -> None:
+    if file.exists():
+        raise NotAllowed(
+            f"{file} is the key to another master and is not overwritten; move it away "
+            f"(`mv {_quoted(file)} ELSEWHERE`), or set REMOTELY_HOME to a folder for this cluster"
+        )
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,165 @@
+"""The two picklers: plain, and by value.
+
+    plain       pickle itself, in C; most calls need no more.  It gives up at the first class or
+                function that goes by value (see by_value.py)
+    by value    cloudpickle: lambdas, local classes, `__main__`
+
+What is local to a module that can be imported over there (a lambda, a class within a function)
+goes by value too, but its globals are those of the module over there.  What is local to a module
+that cannot be imported there takes along the globals that it uses.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import FunctionType, ModuleType
+from typing import Any, NewType, ParamSpec, TypeVar
+
+import cloudpickle.cloudpickle
+
+from remotely.values.arrays import REDUCERS
+from remotely.values.by_value import Way, way_of
+from remotely.values.error_copy import reduce_error
+from remotely.values.locks import recreated_types, with_new_locks
+
+
+class GoesByValue(Exception):
+    """Plain pickle has met a class or function that must travel by value."""
+
+
+_LOOKED_AT = (type, FunctionType, BaseException)
+_VALUE = Way.VALUE  # to look a member up takes ten times as long, and is done for each class
+
+
+class PlainPickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        """Called by pickle for all but the plainest objects."""
+        reducer = REDUCERS.get(type(obj))
+        if reducer is not None:
+            return reducer(obj)
+        if isinstance(obj, _LOOKED_AT):
+            if isinstance(obj, BaseException):
+                return reduce_error(obj)
+            module: object = obj.__module__
+            if not isinstance(module, str) or way_of(module) is _VALUE:
+                raise GoesByValue
+        return NotImplemented
+
+
+class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
+    """Decides itself what goes by value: what others register with cloudpickle is theirs.
+
+    cloudpickle takes whatever can be imported here for importable over there.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        reducer = REDUCERS.get(type(obj))
+        if reducer is not None:
+            return reducer(obj)
+        if isinstance(obj, ModuleType):
+            if way_of(obj.__name__) is Way.VALUE:
+                return _reduce_module(obj)
+            return import_module, (obj.__name__,)
+        if isinstance(obj, type):
+            return self._reduce_class(obj)
+        if isinstance(obj, FunctionType):
+            return self._reduce_function(obj)
+        if isinstance(obj, BaseException):
+            return reduce_error(obj)
+        if type(obj) in _TYPING and way_of(obj.__module__) is Way.VALUE:
+            return _TYPING[type(obj)](obj)
+        return super().reducer_override(obj)
+
+    def _reduce_class(self, cls: type) -> Any:
+        if _goes_by_name(cls):
+            return NotImplemented
+        if _way_of(cls) is not Way.VALUE:
+            reduced = super().reducer_override(cls)  # it knows those of the interpreter
+        else:
+            reduced = _c._dynamic_class_reduce(cls)
+        if reduced is NotImplemented or len(reduced) < 3:
+            return reduced
+        make, args, (members, slots), *rest = reduced
+        return make, args, (with_new_locks(members), slots), *rest
+
+    def _reduce_function(self, function: FunctionType) -> Any:
+        if _goes_by_name(function):
+            return NotImplemented
+        make, args, (attributes, slots), *rest = self._dynamic_function_reduce(function)
+        if home := _home_of(function):
+            code, _, _, _, closure = args
+            make, args = _function_in, (home, code, closure)
+            slots["__globals__"] = {}
+        else:
+            slots["__globals__"] = with_new_locks(slots["__globals__"])
+        return make, args, (attributes, slots), *rest
+
+
+def globals_of(function: FunctionType) -> dict[str, Any]:
+    """Return the globals that a function takes along."""
+    if _home_of(function):
+        return {}
+    held = function.__globals__
+    used = {name: held[name] for name in function.__code__.co_names if name in held}
+    return {name: value for name, value in used.items() if type(value) not in recreated_types()}
+
+
+# --- classes and functions ------------------------------------------------------------------------
+
+_c = cloudpickle.cloudpickle
+
+
+def _way_of(obj: type | FunctionType) -> Way:
+    module: object = obj.__module__
+    return way_of(module) if isinstance(module, str) else Way.VALUE
+
+
+def _goes_by_name(obj: type | FunctionType) -> bool:
+    """Return whether its module can be imported over there, and has it under its name."""
+    if _way_of(obj) is Way.VALUE:
+        return False
+    found: Any = sys.modules.get(obj.__module__)
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+def _home_of(function: FunctionType) -> str | None:
+    """Return the module whose globals a function uses, if it can be imported over there."""
+    name = function.__globals__.get("__name__")
+    if not isinstance(name, str) or way_of(name) is Way.VALUE:
+        return None
+    return (
+        name if getattr(sys.modules.get(name), "__dict__", None) is function.__globals__ else None
+    )
+
+
+def _function_in(home: str, code: Any, closure: Any) -> FunctionType:
+    return FunctionType(code, vars(import_module(home)), None, None, closure)
+
+
+# What typing makes of a module that goes by value; pickle would send its name.
+_TYPING: dict[type, Callable[[Any], Any]] = {
+    TypeVar: lambda made: (_c._make_typevar, _c._decompose_typevar(made)),
+    ParamSpec: lambda made: (_made_in, (made.__module__, ParamSpec, made.__name__)),
+    NewType: lambda m: (_made_in, (m.__module__, NewType, m.__name__, m.__supertype__)),
+}
+
+
+def _made_in(module: str, kind: Callable[..., Any], *args: Any) -> Any:
+    made = kind(*args)
+    made.__module__ = module
+    return made
+
+
+# --- modules by value -----------------------------------------------------------------------------
+
+# How a module was found here means nothing over there.
+_MODULE_FINDING = ("__builtins__", "__cached__", "__loader__", "__spec__")
+
+
+def _reduce_module(module: ModuleType) -> tuple[Any, ...]:
+    """As cloudpickle does, but in two steps, so that a module may refer to itself."""
+    state = {k: v for k, v in vars(module).items() if k not in _MODULE_FINDING}
+    return ModuleType, (module.__name__,), with_new_locks(state)

@@ -1,0 +1,270 @@
+"""Keys make themselves, once, and nobody but their owner ever reads one."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from remotely.errors import NotAllowed
+from remotely.machine import folders
+from remotely.transport import key_files, keys
+from remotely.transport.keys import MasterKey, MemberKey
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="keys are made where the master runs")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "home" / "keys"
+    key_files.make_keys(made)
+    return made
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- making ---------------------------------------------------------------------------------------
+
+
+def test_the_first_start_makes_three_keys_that_fit_each_other(folder: Path) -> None:
+    master = key_files.load_master(folder / "master.key")
+    client = key_files.load_member(folder / "client.key", "client")
+    worker = key_files.load_member(folder / "worker.key", "worker")
+    assert client.master_public == worker.master_public == master.pair.public
+    assert master.role_of(client.pair.public) == "client"
+    assert master.role_of(worker.pair.public) == "worker"
+    assert len({master.pair.secret, client.pair.secret, worker.pair.secret}) == 3
+    for pair in (master.pair, client.pair, worker.pair):
+        assert zmq.curve_public(pair.secret) == pair.public
+
+
+def test_a_stranger_has_no_role(folder: Path) -> None:
+    assert key_files.load_master(folder / "master.key").role_of(keys.fresh_pair().public) is None
+    assert key_files.load_master(folder / "master.key").role_of(b"") is None
+
+
+def test_the_second_start_changes_nothing(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    key_files.make_keys(folder)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+def test_whatever_the_umask_the_files_are_0600_in_a_folder_of_0700(
+    tmp_path: Path, umask: int
+) -> None:
+    folder = tmp_path / "home" / "keys"
+    old = os.umask(umask)
+    try:
+        key_files.make_keys(folder)
+    finally:
+        os.umask(old)
+    assert mode_of(folder) == mode_of(folder.parent) == 0o700
+    assert {mode_of(folder / f"{name}.key") for name in ("master", "client", "worker")} == {0o600}
+
+
+def test_of_several_starters_one_makes_the_keys(tmp_path: Path) -> None:
+    def start(_: int) -> tuple[MasterKey, MemberKey, MemberKey]:
+        key_files.make_keys(tmp_path / "keys")
+        return (
+            key_files.load_master(tmp_path / "keys/master.key"),
+            key_files.load_member(tmp_path / "keys/client.key"),
+            key_files.load_member(tmp_path / "keys/worker.key"),
+        )
+
+    with ThreadPoolExecutor(8) as threads:
+        seen = list(threads.map(start, range(16)))
+    assert len(set(seen)) == 1
+    names = {path.name for path in (tmp_path / "keys").iterdir()}
+    assert names == {".lock", "master.key", "client.key", "worker.key"}
+
+
+def test_a_start_that_was_cut_off_is_finished_by_the_next(folder: Path) -> None:
+    master = key_files.load_master(folder / "master.key")
+    (folder / "worker.key").unlink()
+    key_files.make_keys(folder)
+    again = key_files.load_master(folder / "master.key")
+    worker = key_files.load_member(folder / "worker.key", "worker")
+    assert again.pair == master.pair
+    assert again.client_keys == master.client_keys
+    assert again.role_of(worker.pair.public) == "worker"
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    def fail(fd: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    (folder / "worker.key").unlink()
+    del before[folder / "worker.key"]
+    with pytest.raises(OSError, match="no space"):
+        key_files.make_keys(folder)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_key_of_another_cluster_is_not_overwritten(tmp_path: Path) -> None:
+    key_files.make_keys(tmp_path / "theirs")
+    ours = tmp_path / "ours"
+    ours.mkdir(mode=0o700)
+    copied = ours / "client.key"
+    copied.write_bytes((tmp_path / "theirs/client.key").read_bytes())
+    copied.chmod(0o600)
+    before = copied.read_bytes()
+    with pytest.raises(NotAllowed, match="another master") as refused:
+        key_files.make_keys(ours)
+    assert "mv " in str(refused.value)
+    assert copied.read_bytes() == before
+    assert not (ours / "master.key").exists()
+
+
+def test_a_key_that_was_taken_off_the_list_stays_off(folder: Path) -> None:
+    file = folder / "master.key"
+    values = json.loads(file.read_text())
+    values["clients"] = []
+    file.write_text(json.dumps(values))
+    key_files.make_keys(folder)
+    client = key_files.load_member(folder / "client.key")
+    assert key_files.load_master(file).role_of(client.pair.public) is None
+
+
+def test_the_folder_is_that_of_remotely_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("REMOTELY_HOME", str(tmp_path))
+    assert folders.key_folder() == tmp_path / "keys"
+    monkeypatch.delenv("REMOTELY_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert folders.key_folder() == tmp_path / "me" / ".remotely" / "keys"
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o610])
+@pytest.mark.parametrize("name", ["master", "client"])
+def test_a_key_that_others_may_touch_is_refused_with_the_command_that_mends_it(
+    folder: Path, name: str, mode: int
+) -> None:
+    file = folder / f"{name}.key"
+    file.chmod(mode)
+    load = key_files.load_master if name == "master" else key_files.load_member
+    with pytest.raises(NotAllowed) as refused:
+        load(file)
+    assert f"`chmod 600 {file}`" in str(refused.value)
+    file.chmod(0o600)
+    load(file)
+
+
+def test_the_command_can_be_pasted_even_if_the_path_has_a_space(tmp_path: Path) -> None:
+    folder = tmp_path / "my keys"
+    key_files.make_keys(folder)
+    (folder / "client.key").chmod(0o644)
+    with pytest.raises(NotAllowed) as refused:
+        key_files.load_member(folder / "client.key")
+    command = str(refused.value).split("`")[1]
+    subprocess.run(command, shell=True, check=True)
+    key_files.load_member(folder / "client.key")
+
+
+def test_a_symbolic_link_is_refused(folder: Path, tmp_path: Path) -> None:
+    link = tmp_path / "client.key"
+    link.symlink_to(folder / "client.key")
+    with pytest.raises(NotAllowed, match="symbolic link"):
+        key_files.load_member(link)
+
+
+def test_a_key_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(NotAllowed, match="another user"):
+        key_files.load_member(folder / "client.key")
+    with pytest.raises(NotAllowed, match="another user"):
+        key_files.make_keys(folder)
+
+
+def test_a_folder_that_others_may_write_to_is_refused(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(NotAllowed, match="chmod 700"):
+        key_files.make_keys(folder)
+
+
+def test_a_missing_key_says_where_keys_come_from(tmp_path: Path) -> None:
+    with pytest.raises(NotAllowed) as refused:
+        key_files.load_member(tmp_path / "client.key", "client")
+    assert "`remotely start` makes" in str(refused.value)
+    assert "copy client.key" in str(refused.value)
+
+
+def test_a_key_of_the_wrong_role_is_refused_by_name(folder: Path) -> None:
+    with pytest.raises(NotAllowed, match=r"worker's key; a client needs client\.key"):
+        key_files.load_member(folder / "worker.key", "client")
+    with pytest.raises(NotAllowed, match=r"client's key; a worker needs worker\.key"):
+        key_files.load_member(folder / "client.key", "worker")
+    with pytest.raises(NotAllowed, match="master's own key"):
+        key_files.load_member(folder / "master.key", "worker")
+    with pytest.raises(NotAllowed, match=r"master needs master\.key"):
+        key_files.load_master(folder / "client.key")
+
+
+def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name in ("folder", "pipe"):
+        with pytest.raises(NotAllowed):
+            key_files.load_member(tmp_path / name)
+
+
+def other(text: str) -> str:
+    """Return another key of the same form."""
+    return text[1:] + text[:1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda values: b"",
+        lambda values: b"not json",
+        lambda values: b"[]",
+        lambda values: b"\xff" * 100,
+        lambda values: b"[" * 100_000,
+        lambda values: json.dumps(values).encode()[:-30],
+        lambda values: json.dumps({**values, "secret": values["secret"][:-1]}).encode(),
+        lambda values: json.dumps({**values, "secret": "\u00e9" * 40}).encode(),
+        lambda values: json.dumps({**values, "secret": '"' * 40}).encode(),
+        lambda values: json.dumps({**values, "secret": "#" * 40}).encode(),
+        lambda values: json.dumps({**values, "public": other(values["public"])}).encode(),
+        lambda values: json.dumps({**values, "extra": 1}).encode(),
+        lambda values: json.dumps({**values, "master": None}).encode(),
+        lambda values: json.dumps({**values, "role": "king"}).encode(),
+    ],
+)
+def test_a_damaged_key_is_refused_in_words_that_hold_no_secret(
+    folder: Path, damage: Callable[[dict[str, Any]], bytes]
+) -> None:
+    file = folder / "client.key"
+    values = json.loads(file.read_text())
+    file.write_bytes(damage(values))
+    with pytest.raises(NotAllowed, match="is damaged") as refused:
+        key_files.load_member(file)
+    told = "".join(traceback.format_exception(refused.value))
+    assert values["secret"][:-1] not in told
+
+
+def test_importing_keys_makes_none(tmp_path: Path) -> None:
+    script = "import remotely.transport.key_files"
+    environ = {**os.environ, "REMOTELY_HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environ)
+    assert not (tmp_path / "home").exists()
