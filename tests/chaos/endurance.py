@@ -76,7 +76,7 @@ def _role(process: psutil.Process) -> str:
     except psutil.Error:  # a zombie, of an earlier cluster
         return ""
     modules = [word for word in words if word.startswith("remotely.")]
-    return modules[0].removeprefix("remotely.") if modules else "client"
+    return modules[0].rpartition(".")[2] if modules else "client"
 
 
 def births(n: int, seed: int, folder: Path) -> Finding:

@@ -241,7 +241,7 @@ def test_nothing_is_left_however_a_script_ends(
     wait_until(lambda: not processes(str(tmp_path)), f"the end of all after {how}")
 
 
-@pytest.mark.parametrize("role", ["master", "worker", "zygote"])
+@pytest.mark.parametrize("role", ["master", "worker", "actor.zygote"])
 def test_nothing_is_left_when_a_daemon_is_killed(
     nothing_left: None, tmp_path: Path, role: str
 ) -> None:

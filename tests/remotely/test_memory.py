@@ -322,7 +322,7 @@ for i in range(6):
     keepers.append(keeper.echo(value))
     keeper.keep(value)
 assert all((value == i).all() for i, value in enumerate(keepers))
-from remotely import arena, codec
+from remotely.values import arena, codec
 print("arena" if arena.ours() else "none")
 """
 
