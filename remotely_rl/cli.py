@@ -27,7 +27,7 @@ from remotely_rl.errors import TrainingError
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
     from remotely_rl import networks
-    from remotely_rl.environments.environments import Source
+    from remotely_rl.environments import Source
     from remotely_rl.sync.simulation.simulator import Row as SimulatedRow
 
 Command = Callable[..., None]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import settings, sync
+from remotely_rl.environments import Atari, Source, is_atari
 from remotely_rl.environments.action_spaces import Actions
-from remotely_rl.environments.environments import Atari, Source, is_atari
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 import remotely
-from remotely_rl import networks
+from remotely_rl import environments, networks
 from remotely_rl.acting import failures
 from remotely_rl.config import Common
-from remotely_rl.environments import environments
-from remotely_rl.environments.environments import Episode
+from remotely_rl.environments import Episode
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.networks import precision
 
@@ -63,7 +62,7 @@ class Player:
         self.envs = environments.make(config.env, config.envs_per_actor, config.atari)
         self.obs = self.envs.reset(seed)
         if config.random_start:
-            self.obs = self.envs.set_apart(config.random_start, np.random.default_rng(seed))
+            self.obs = self.envs.decorrelate(config.random_start, np.random.default_rng(seed))
         self.begins = np.ones(self.envs.num_envs, np.bool_)
         self.left_off = time.perf_counter()
 

@@ -29,7 +29,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import remotely
 from remotely_rl.acting.actor import Parameters, Rollout
 from remotely_rl.acting.failures import LOST, Failures, is_failure
-from remotely_rl.environments.environments import Episode
+from remotely_rl.environments import Episode
 
 EMBEDDED_ROOM = 64  # actors of a cluster that training makes for itself
 LOOK_EVERY_S = 0.5  # at the clock, and whether Ctrl-C was pressed, while actors are waited for

@@ -16,7 +16,7 @@ import numpy as np
 from remotely_rl import networks
 from remotely_rl.agents import load
 from remotely_rl.agents.load import Trained
-from remotely_rl.environments.environments import Episode, Source
+from remotely_rl.environments import Episode, Source
 from remotely_rl.runs import process
 
 # The 97.5 % point of Student's t by its degrees of freedom; between two of them the lower

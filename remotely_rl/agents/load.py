@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from remotely_rl import algorithms, networks
+from remotely_rl import algorithms, environments, networks
 from remotely_rl.config import Common
-from remotely_rl.environments import environments
+from remotely_rl.environments import Atari, Environments, Source, Step
 from remotely_rl.environments.action_spaces import Actions
-from remotely_rl.environments.environments import Atari, Environments, Source, Step
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
 from remotely_rl.runs.run_folder import RunFolder

@@ -14,7 +14,7 @@ from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from remotely_rl.agents.load import Trained
-from remotely_rl.environments.environments import Environments, Step, name_of
+from remotely_rl.environments import Environments, Step, name_of
 from remotely_rl.errors import TrainingError
 
 ATARI_FPS = 15.0  # 60 frames a second, four of them a step

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from remotely_rl import networks
 from remotely_rl.agents import load, screens
 from remotely_rl.agents.screens import Picture, Screen
-from remotely_rl.environments.environments import Episode, Source, Step
+from remotely_rl.environments import Episode, Source, Step
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import process
 

@@ -61,8 +61,8 @@ from remotely_rl.acting.actor import Look, Player
 from remotely_rl.acting.failures import LOST
 from remotely_rl.acting.sampler import Samplers, Stream
 from remotely_rl.config import SeveralEpochs
+from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions
-from remotely_rl.environments.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.functions import losses

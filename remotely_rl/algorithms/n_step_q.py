@@ -33,8 +33,8 @@ import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Look, Rollout
 from remotely_rl.config import Shared
+from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
-from remotely_rl.environments.environments import Episode
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
 from remotely_rl.learning import sharing

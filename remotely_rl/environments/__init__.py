@@ -1,1 +1,24 @@
-"""Environments and their spaces, under one contract."""
+"""Environments of any origin under one contract (`contract.py`).
+
+from remotely_rl import environments
+
+envs = environments.make("ALE/Pong-v5", 16)     # or a callable of your own: see `sources.py`
+obs = envs.reset(seed=1)
+obs, reward, terminated, truncated, valid, begins = envs.step(action)
+"""
+
+from remotely_rl.environments.atari import Atari
+from remotely_rl.environments.contract import Environments, Episode, Step
+from remotely_rl.environments.sources import Source, check_is_known, is_atari, make, name_of
+
+__all__ = [
+    "Atari",
+    "Environments",
+    "Episode",
+    "Source",
+    "Step",
+    "check_is_known",
+    "is_atari",
+    "make",
+    "name_of",
+]

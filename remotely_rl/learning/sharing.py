@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from remotely_rl import networks, sync
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Shared
-from remotely_rl.environments.environments import Episode
+from remotely_rl.environments import Episode
 from remotely_rl.learning.learner import ComputeLosses, Learner, Lesson
 from remotely_rl.learning.parameter_server import Pushed
 from remotely_rl.learning.value_scale import Scale

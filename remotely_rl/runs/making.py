@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 import remotely
-from remotely_rl import networks
+from remotely_rl import environments, networks
 from remotely_rl.acting import failures, sampler
 from remotely_rl.config import Common, device_of
-from remotely_rl.environments import environments
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
@@ -57,8 +56,8 @@ class Scout:
         try:
             if config.random_start:  # which takes more of an environment than random play does
                 envs.reset(seed)
-                envs.set_apart(0, np.random.default_rng(seed))
-            obs = envs.play_at_random(steps, seed)
+                envs.decorrelate(0, np.random.default_rng(seed))
+            obs = envs.play_randomly(steps, seed)
             return Sight(envs.space, envs.observation_shape, envs.actions, obs)
         finally:
             envs.close()

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remotely_rl.environments.environments import name_of
+from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import earlier_names
 from remotely_rl.runs.earlier_names import renamed

@@ -39,7 +39,7 @@ from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.sampler import LOOK_EVERY_S, Rounds, Samplers, Stream
 from remotely_rl.config import Common
-from remotely_rl.environments.environments import Episode, name_of
+from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning import threads

@@ -23,7 +23,7 @@ import remotely
 from remotely_rl.acting import sampler
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.sampler import Rounds, Samplers, Stream
-from remotely_rl.environments.environments import Episode
+from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
 
 # --- actors that finish when they are told to -----------------------------------------------------

@@ -14,13 +14,13 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from remotely_rl import a2c, networks
+from remotely_rl import a2c, environments, networks
 from remotely_rl.agents import evaluation, load
 from remotely_rl.agents.evaluation import Evaluation, evaluate, half_interval, measure, quotas
 from remotely_rl.agents.load import Policy, Trained
 from remotely_rl.cli import main
 from remotely_rl.config import Common
-from remotely_rl.environments import action_spaces, environments
+from remotely_rl.environments import action_spaces
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import checkpoint, making, process
 from tests.remotely_rl import toys

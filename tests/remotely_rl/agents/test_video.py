@@ -19,7 +19,7 @@ from remotely_rl.agents import load, screens
 from remotely_rl.agents.screens import SecondCopy
 from remotely_rl.agents.video import enlarged, play
 from remotely_rl.cli import main
-from remotely_rl.environments.environments import Episode
+from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import process
 from tests.remotely_rl import toys

@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Independent, Normal
 from remotely_rl.environments import action_spaces
 from remotely_rl.environments.action_spaces import Actions, Continuous, Discrete, MultiDiscrete
 from remotely_rl.errors import TrainingError
+from remotely_rl.functions import distributions
 
 DISCRETE = Discrete(4)
 MULTI = MultiDiscrete((2, 3), (0, 0))
@@ -115,12 +116,12 @@ def test_a_deviation_has_bounds_beyond_which_no_gradient_pulls() -> None:
     one = Continuous((-1.0,), (1.0,), (1,))
     wide = torch.tensor([0.0, 9.0], requires_grad=True)
     entropy = one.entropy(wide)
-    assert entropy.item() == pytest.approx(action_spaces.MAX_LOG_DEVIATION + 1.4189385)
+    assert entropy.item() == pytest.approx(distributions.MAX_LOG_STD + 1.4189385)
     entropy.backward()  # type: ignore[no-untyped-call]
     assert wide.grad is not None
     assert wide.grad.tolist() == [0.0, 0.0]
     narrow = one.entropy(torch.tensor([0.0, -99.0]))
-    assert narrow.item() == pytest.approx(action_spaces.MIN_LOG_DEVIATION + 1.4189385)
+    assert narrow.item() == pytest.approx(distributions.MIN_LOG_STD + 1.4189385)
 
 
 def test_a_gaussian_is_computed_in_float32_whatever_the_network_computes_in() -> None:
@@ -260,6 +261,8 @@ def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
 def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
     space: gymnasium.Space[object],
 ) -> None:
-    said = r"this environment's actions are .*; what fits is Discrete, MultiDiscrete and MultiB"
+    said = (
+        r"this environment's action space is .*; supported are Discrete, MultiDiscrete and M"
+    )
     with pytest.raises(TrainingError, match=f"(?s){said}"):
         action_spaces.of(space)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remotely_rl.environments.environments import Episode
+from remotely_rl.environments import Episode
 from remotely_rl.runs import curve, earlier_names, metrics
 from remotely_rl.runs.metrics import COLUMNS, Tally, Writer
 

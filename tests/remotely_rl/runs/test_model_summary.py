@@ -9,8 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from remotely_rl import a2c, networks
-from remotely_rl.environments import environments
+from remotely_rl import a2c, environments, networks
 from remotely_rl.runs import model_summary
 from tests.remotely_rl import toys
 

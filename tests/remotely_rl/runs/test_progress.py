@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remotely_rl.config import Common
-from remotely_rl.environments.environments import Episode
+from remotely_rl.environments import Episode
 from remotely_rl.runs import progress
 from remotely_rl.runs.metrics import Row, Tally
 from remotely_rl.runs.progress import Progress

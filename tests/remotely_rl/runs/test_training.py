@@ -19,7 +19,7 @@ from remotely_rl import a2c, networks
 from remotely_rl.acting.actor import Rollout
 from remotely_rl.agents import load
 from remotely_rl.config import Common
-from remotely_rl.environments.environments import Environments, Episode
+from remotely_rl.environments import Environments, Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.runs import checkpoint, earlier_names, making, metrics, training
 from remotely_rl.runs.run_folder import RunFolder, create
@@ -612,9 +612,9 @@ def test_statistics_begin_with_random_play_where_there_is_something_to_normalise
             super().__init__(observation_shape, outputs)
             self.normalizer = torch.nn.Identity()  # type: ignore[assignment]
 
-    def play_at_random(self: object, steps: int, seed: int) -> None:
+    def play_randomly(self: object, steps: int, seed: int) -> None:
         raise AssertionError("nobody asked for it")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Environments, "play_at_random", play_at_random)
+        patch.setattr(Environments, "play_randomly", play_randomly)
         making.make_learner(config, Plain)

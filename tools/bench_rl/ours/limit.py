@@ -19,9 +19,9 @@ from multiprocessing.synchronize import Barrier
 import numpy as np
 import torch
 
+from remotely_rl import environments
 from remotely_rl.algorithms import a2c
-from remotely_rl.environments import environments
-from remotely_rl.environments.environments import Atari
+from remotely_rl.environments import Atari
 from remotely_rl.learning.learner import Lesson, Rows
 from remotely_rl.runs.making import make_learner
 from tools.bench.stopwatch import report

@@ -1,0 +1,53 @@
+"""Atari games, by ale-py's native vector environment.
+
+The defaults of `Atari` are not Gymnasium's: no sticky actions, the minimal set of actions, and an
+observation every four frames.
+"""
+
+from dataclasses import dataclass
+
+import ale_py
+import gymnasium
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.envs.registration import EnvSpec
+
+gymnasium.register_envs(ale_py)
+
+
+@dataclass(frozen=True)
+class Atari:
+    """Preprocessing of Atari games.
+
+    The rest is fixed: grayscale, 4 frames a step and the maximum of the last two, a stack of 4, up
+    to 30 no-ops at reset, then FIRE where the game has it, at most 27,000 steps an episode.
+    """
+
+    image_size: int = 84
+    sticky_actions: float = 0.0
+    life_loss_is_terminal: bool = False
+
+
+def is_atari_id(env_id: str) -> bool:
+    """Whether it is the Gymnasium id of an Atari game."""
+    spec = gymnasium.registry.get(env_id)
+    return spec is not None and spec.entry_point == "ale_py.env:AtariEnv"
+
+
+def observes_ram(spec: EnvSpec) -> bool:
+    """Whether an Atari id is one whose observations are the console's memory, not its screen."""
+    return spec.kwargs.get("obs_type") == "ram"
+
+
+def make_vector(spec: EnvSpec, count: int, atari: Atari) -> AtariVectorEnv:
+    """Make `count` environments of the game of a Gymnasium spec."""
+    return AtariVectorEnv(
+        spec.kwargs["game"],
+        count,
+        num_threads=1,
+        img_height=atari.image_size,
+        img_width=atari.image_size,
+        repeat_action_probability=atari.sticky_actions,
+        life_loss_info=atari.life_loss_is_terminal,
+        reward_clipping=False,
+        use_fire_reset=True,
+    )

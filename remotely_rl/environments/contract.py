@@ -1,0 +1,187 @@
+"""Many environments stepped together, under one contract whatever they come from.
+
+A step takes the actions of B environments and returns one row of each:
+
+    obs         [B, ...]  the observation after the action
+    reward      [B]       raw: the learner clips, so that scores are true
+    terminated  [B]       the episode ended here; nothing comes after
+    truncated   [B]       the episode was cut here; unless it terminated as well, the
+                          observation may be bootstrapped from
+    valid       [B]       false where the row is not experience, and must not be trained on
+    begins      [B]       the observation is the first of an episode: memory is reset
+
+Rows are not experience for two reasons.
+
+1. Vector environments that reset in the step after the end (NEXT_STEP, the usual mode) spend one
+   step on it: the action is ignored, the reward is 0.
+2. Those that reset in the last step itself (SAME_STEP) return the first observation of the next
+   episode in place of the last one of this episode.  A terminated row does not need it, even if
+   it is truncated too.  A row that is only truncated would bootstrap from the wrong episode, so
+   it is not valid.  Environments that do not reset by themselves (DISABLED) are reset here in the
+   last step, and then are the same.
+
+`observations.py` says what observations look like, `action_spaces.py` what actions do.
+"""
+
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from remotely_rl.environments import action_spaces
+from remotely_rl.environments.observations import Observations
+from remotely_rl.errors import TrainingError
+
+
+class Step(NamedTuple):
+    """One row of each environment.  The module's docstring says what the fields mean."""
+
+    obs: NDArray[Any]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    begins: NDArray[np.bool_]
+
+
+class Episode(NamedTuple):
+    """A finished episode: the sum of its raw rewards, and its steps (of 4 frames in Atari)."""
+
+    score: float
+    length: int
+
+
+class Environments:
+    """B environments that reset themselves, made from any Gymnasium vector environment.
+
+    `observation_shape` and `dtype` are those of one observation as models take it, `space` is the
+    environment's own observation space.  `vector` is the vector environment itself, for what this
+    class does not offer, such as rendering.
+    """
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], *, lives: bool = False):
+        """`lives`: `terminated` may also mean a lost life, after which the game goes on.
+
+        Raises TrainingError for an action space that no policy fits.
+        """
+        self.vector = vector
+        self.num_envs = vector.num_envs
+        self.actions = action_spaces.of(vector.single_action_space)
+        self.space: gymnasium.Space[Any] = vector.single_observation_space
+        observations = Observations(self.space, vector.num_envs)
+        self.observation_shape, self.dtype = observations.shape, observations.dtype
+        self._observation = observations.of
+        self._mode = AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._lives = lives
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._frame = np.zeros(self.num_envs, np.int64)
+        self._score = np.zeros(self.num_envs)
+        self._length = np.zeros(self.num_envs, np.int64)
+        self._episodes: list[tuple[int, Episode]] = []
+
+    def reset(self, seed: int | None = None) -> NDArray[Any]:
+        """Reset all environments, the i-th with `seed` + i; return observations [B, ...]."""
+        obs, info = self.vector.reset(seed=seed)
+        self._ended[:] = False
+        self._score[:] = 0
+        self._length[:] = 0
+        self._was_reset(info)
+        return self._observation(obs)
+
+    def step(self, action: NDArray[Any]) -> Step:
+        """Take one step in each environment; `action` is [B, ...] as in `actions`."""
+        return self._step(self.actions.to_environment(action))
+
+    def _step(self, action: NDArray[Any]) -> Step:
+        obs, reward, terminated, truncated, info = self.vector.step(action)
+        # Copies: some vector environments return the same arrays at every step.
+        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        ended = terminated | truncated
+        if self._mode is AutoresetMode.NEXT_STEP:
+            played = ~(self._ended & self._was_reset(info))
+            valid, begins = played, ~played
+        else:
+            played = np.ones_like(ended)
+            valid, begins = terminated | ~truncated, ended
+            if self._mode is AutoresetMode.DISABLED and ended.any():
+                obs, _ = self.vector.reset(options={"reset_mask": ended.copy()})
+        obs, reward = self._observation(obs), np.array(reward, np.float32)
+        row = Step(obs, reward, terminated, truncated, valid, begins)
+        self._score += row.reward * played
+        self._length += played
+        # After a lost life only the next row tells whether the game was over.
+        over = ~played if self._lives else ended
+        for i in np.flatnonzero(over):
+            episode = Episode(float(self._score[i]), int(self._length[i]))
+            self._episodes.append((int(i), episode))
+            self._score[i], self._length[i] = 0, 0
+        self._ended = ended
+        return row
+
+    def decorrelate(self, max_steps: int, random: np.random.Generator) -> NDArray[Any]:
+        """Play up to `max_steps` random steps in each environment; return the observations then.
+
+        After it, episodes are at different points in different environments; synchronized starts
+        make early batches alike (Stooke & Abbeel 2018, https://arxiv.org/abs/1803.02811,
+        section 3).  All environments take `max_steps` steps; each is reset once, as many steps
+        before the end as it draws.  Episodes that end meanwhile are not counted.
+
+        Raises TrainingError if the vector environment cannot reset single environments.
+        """
+        steps_after_reset = random.integers(0, max_steps + 1, self.num_envs)
+        space = self.vector.single_action_space
+        space.seed(int(random.integers(2**31)))
+        obs: NDArray[Any] = np.empty(0)
+        for left in range(max_steps, -1, -1):
+            to_reset = steps_after_reset == left
+            if to_reset.any():
+                try:
+                    raw, info = self.vector.reset(options={"reset_mask": to_reset})
+                except (TypeError, ValueError, KeyError) as error:
+                    raise TrainingError(
+                        f"random_start needs environments that can be reset one by one: {error}"
+                    ) from error
+                self._score[to_reset], self._length[to_reset] = 0, 0
+                self._ended[to_reset] = False
+                self._was_reset(info)
+                obs = self._observation(raw)
+            if left:
+                obs = self._step(np.stack([space.sample() for _ in range(self.num_envs)])).obs
+        self.pop_episodes()
+        return obs
+
+    def play_randomly(self, steps: int, seed: int) -> NDArray[Any]:
+        """Play random steps from a reset; return the observations, [steps * B, ...]."""
+        space = self.vector.single_action_space
+        space.seed(seed)
+        first = self.reset(seed)
+        draws = [[space.sample() for _ in range(self.num_envs)] for _ in range(steps - 1)]
+        return np.concatenate([first, *(self._step(np.stack(draw)).obs for draw in draws)])
+
+    def pop_episodes(self) -> list[Episode]:
+        """Return the episodes finished since the last call."""
+        return [episode for _, episode in self.pop_episodes_by_environment()]
+
+    def pop_episodes_by_environment(self) -> list[tuple[int, Episode]]:
+        """Return the same, each with the index of its environment.
+
+        Short episodes finish first and more often: an unbiased mean has to know which
+        environment each comes from.
+        """
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.vector.close()
+
+    def _was_reset(self, info: dict[str, Any]) -> NDArray[np.bool_]:
+        """Return which environments, if their episode ended a step ago, have started a new game."""
+        if not self._lives:
+            return np.ones(self.num_envs, np.bool_)
+        frame = np.array(info["episode_frame_number"], np.int64)
+        began = frame <= self._frame
+        self._frame = frame
+        return began

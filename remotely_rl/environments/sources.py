@@ -1,0 +1,107 @@
+"""What environments are made from: a Gymnasium id, or the user's own callable."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, observes_ram
+from remotely_rl.environments.contract import Environments
+from remotely_rl.errors import TrainingError, nearest
+
+# A Gymnasium id, or a callable that makes the user's own environments: see `make`.
+Source = str | Callable[..., Any]
+
+
+def make(source: Source, count: int, atari: Atari | None = None) -> Environments:
+    """Make `count` environments from a Gymnasium id or from the user's own callable.
+
+    A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
+    returns a Gymnasium VectorEnv.  Any other callable is called `count` times without arguments
+    and returns a Gymnasium Env each time.  `atari` is used for Atari games only.
+
+    Raises TrainingError for an unknown id, an action space that no policy fits, or a callable that
+    returns something else.
+    """
+    if isinstance(source, str):
+        return _make_from_id(source, count, atari or Atari())
+    if _takes_num_envs(source):
+        vector = source(num_envs=count)
+        if not isinstance(vector, VectorEnv):
+            raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
+        if vector.num_envs != count:
+            raise TrainingError(
+                f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
+            )
+        return Environments(vector)
+    return Environments(_side_by_side(source, count))
+
+
+def name_of(source: Source) -> str:
+    """Return what run folders and messages call the environment: its id, or the callable's name."""
+    if isinstance(source, str):
+        return source
+    return getattr(source, "__qualname__", type(source).__qualname__)
+
+
+def is_atari(source: Source) -> bool:
+    """Whether it is the id of an Atari game."""
+    return isinstance(source, str) and is_atari_id(source)
+
+
+def check_is_known(source: Source) -> None:
+    """Raise TrainingError for an id that Gymnasium does not know.
+
+    An id of the form `module:id` passes: only importing the module tells.
+    """
+    if isinstance(source, str) and ":" not in source and source not in gymnasium.registry:
+        raise TrainingError(f"no environment is called {source!r}{_closest_id(source)}")
+
+
+def _make_from_id(env_id: str, count: int, atari: Atari) -> Environments:
+    check_is_known(env_id)
+    spec = gymnasium.registry.get(env_id)
+    if spec is not None and is_atari_id(env_id) and not observes_ram(spec):
+        vector = make_vector(spec, count, atari)
+        return Environments(vector, lives=atari.life_loss_is_terminal)
+    try:
+        return Environments(_side_by_side(lambda: gymnasium.make(env_id), count))
+    except (gymnasium.error.Error, ImportError) as error:
+        raise TrainingError(f"Gymnasium cannot make {env_id!r}: {error}") from error
+
+
+def _side_by_side(make_one: Callable[[], Any], count: int) -> VectorEnv[Any, Any, Any]:
+    def make_checked() -> gymnasium.Env[Any, Any]:
+        env = make_one()
+        if not isinstance(env, gymnasium.Env):
+            raise TrainingError(_wrong_type(make_one, env, "gymnasium.Env"))
+        return env
+
+    return SyncVectorEnv([make_checked] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def _takes_num_envs(source: Callable[..., Any]) -> bool:
+    try:
+        return "num_envs" in inspect.signature(source).parameters
+    except ValueError:  # some built-ins have no signature
+        return False
+
+
+def _wrong_type(source: Callable[..., Any], made: object, expected: str) -> str:
+    return f"{name_of(source)} returned a {type(made).__name__}; expected a {expected}"
+
+
+def _closest_id(env_id: str) -> str:
+    """Suggest an id.  Bare names are compared first, so that "pong" finds "ALE/Pong-v5"."""
+
+    def bare(name: str) -> str:
+        return re.sub(r"-v\d+$", "", name.split("/")[-1]).lower()
+
+    same = [known for known in gymnasium.registry if bare(known) == bare(env_id)]
+    if same:
+        best = max(same, key=lambda known: (known.startswith("ALE/"), "/" not in known, known))
+        return f", did you mean {best!r}?"
+    return nearest(env_id, gymnasium.registry)

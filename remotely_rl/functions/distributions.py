@@ -1,0 +1,76 @@
+"""Distributions over actions, as pure functions of what a policy network returns.
+
+Arguments are [..., n] and results [...], or [..., k] for actions that are vectors.
+
+Categorical: n logits.  Diagonal Gaussian: k means, then k logarithms of standard deviations,
+relative to INITIAL_LOG_STD and clamped.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+# The log standard deviation of a network that returns zero.  With a deviation of 1, a third of all
+# actions on [-1, 1] are clipped, and HalfCheetah's return after a million steps was 1,200 to 1,600;
+# with this it was 2,900 to 5,000.  With -2, two seeds of three had not learnt Pendulum after six
+# minutes.
+INITIAL_LOG_STD = -1.0
+# Beyond these, gradients vanish or overflow.
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+
+
+def categorical_sample(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Draw an action from each policy."""
+    # The first of exponential clocks with these rates is a draw from the softmax (the Gumbel-max
+    # trick).
+    clocks = torch.empty_like(logits).exponential_(generator=generator)
+    return (logits - clocks.log()).argmax(-1)
+
+
+def categorical_mode(logits: Tensor) -> Tensor:
+    """Return the most probable action of each policy."""
+    return logits.argmax(-1)
+
+
+def categorical_log_prob(logits: Tensor, action: Tensor) -> Tensor:
+    """Return the log-probability of each action."""
+    return torch.log_softmax(logits, -1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def categorical_entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of each policy, in nats."""
+    log_prob = torch.log_softmax(logits, -1)
+    return -(log_prob.exp() * log_prob).sum(-1)
+
+
+def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and log standard deviations [..., k] of policies [..., 2k], in float32."""
+    mean, log_std = policy.float().chunk(2, -1)  # on a GPU they may come as bfloat16
+    log_std = log_std + INITIAL_LOG_STD
+    return mean, log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
+
+
+def gaussian_sample(policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Draw an action [..., k] from each policy."""
+    mean, log_std = gaussian_parameters(policy)
+    noise = torch.empty_like(mean).normal_(generator=generator)
+    return mean + log_std.exp() * noise
+
+
+def gaussian_mode(policy: Tensor) -> Tensor:
+    """Return the mean [..., k] of each policy."""
+    return gaussian_parameters(policy)[0]
+
+
+def gaussian_log_prob(policy: Tensor, action: Tensor) -> Tensor:
+    """Return the log-density of each action [..., k]."""
+    mean, log_std = gaussian_parameters(policy)
+    z = (action - mean) * torch.exp(-log_std)
+    return (-0.5 * z.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def gaussian_entropy(policy: Tensor) -> Tensor:
+    """Return the differential entropy of each policy, in nats."""
+    _, log_std = gaussian_parameters(policy)
+    return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)

@@ -1,0 +1,76 @@
+"""Atari games, with the preprocessing that is asked for."""
+
+import numpy as np
+
+from remotely_rl import environments
+from remotely_rl.environments import Atari, Environments, Episode
+
+
+def play(envs: Environments, steps: int) -> list[environments.Step]:
+    """`steps` steps of no-ops.  The observation of row t is that of step t - 1."""
+    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
+
+
+def test_the_same_seed_and_actions_give_the_same_observations() -> None:
+    def run() -> list[np.ndarray]:
+        envs = environments.make("ALE/Pong-v5", 2, Atari(image_size=42))
+        obs = [envs.reset(7)]
+        obs += [envs.step(np.array([t % 6, 5 - t % 6])).obs for t in range(30)]
+        envs.close()
+        return obs
+
+    for one, other in zip(run(), run(), strict=True):
+        assert (one == other).all()
+
+
+def test_atari_games_that_wait_for_fire_are_started_at_reset() -> None:
+    envs = environments.make("ALE/Breakout-v5", 1)
+    before = envs.reset(3)
+    after = envs.step(np.zeros(1, np.int64)).obs  # a no-op: the ball moves by itself
+    envs.close()
+    assert (before[:, -1] != after[:, -1]).any()
+
+
+def test_atari_games_are_set_apart_too_and_those_with_lives() -> None:
+    for lives in (False, True):
+        envs = environments.make("ALE/Breakout-v5", 2, Atari(42, life_loss_is_terminal=lives))
+        envs.reset(3)
+        envs.decorrelate(30, np.random.default_rng(3))
+        rng = np.random.default_rng(4)
+        while not (games := envs.pop_episodes()):
+            row = envs.step(rng.integers(0, 4, 2))
+        assert row.obs.shape == (2, 4, 42, 42)
+        assert games[0].length > 20  # a game, not a life
+        envs.close()
+
+
+def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row() -> None:
+    envs = environments.make("ALE/Breakout-v5", 1, Atari(image_size=42))
+    assert envs.observation_shape == (4, 42, 42)
+    envs.reset(3)
+    rng = np.random.default_rng(3)
+    score, length, ended = 0.0, 0, False
+    while not envs._episodes:
+        row = envs.step(rng.integers(0, 4, 1))
+        score, length, ended = score + row.reward.item(), length + 1, row.terminated.item()
+    assert ended
+    assert envs.pop_episodes() == [Episode(score, length)]
+    assert [row.valid.item() for row in play(envs, 2)] == [False, True]
+    envs.close()
+
+
+def test_a_lost_life_ends_nothing_but_the_learners_episode() -> None:
+    envs = environments.make("ALE/Breakout-v5", 1, Atari(42, life_loss_is_terminal=True))
+    envs.reset(3)
+    rng = np.random.default_rng(3)
+    ends, lost, after_end = 0, [], False
+    while not (games := envs.pop_episodes()):
+        row = envs.step(rng.integers(0, 4, 1))
+        if after_end:
+            lost.append(row.valid.item())
+        after_end = row.terminated.item()
+        ends += after_end
+    assert ends == 5
+    assert lost == [True] * 4 + [False]  # the game goes on after a life, and starts anew after 5
+    assert len(games) == 1
+    envs.close()

@@ -1,0 +1,140 @@
+"""One contract, whatever the environments come from."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from remotely_rl import environments
+from remotely_rl.environments import Environments, Episode
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import toys
+
+
+def play(envs: Environments, steps: int) -> list[environments.Step]:
+    """`steps` steps of no-ops.  The observation of row t is that of step t - 1."""
+    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_the_row_that_resets_is_no_experience_and_belongs_to_no_episode(truncates: bool) -> None:
+    envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP, truncates=truncates))
+    assert envs.reset(1).tolist() == [[0.0]]
+    rows = play(envs, 8)
+    assert [row.obs.item() for row in rows] == [1, 2, 3, 0, 1, 2, 3, 0]
+    assert [row.valid.item() for row in rows] == [True, True, True, False] * 2
+    assert [row.truncated.item() for row in rows] == [False, False, truncates, False] * 2
+    assert [row.terminated.item() for row in rows] == [False, False, not truncates, False] * 2
+    assert [row.begins.item() for row in rows] == [False, False, False, True] * 2
+    assert envs.pop_episodes() == [Episode(60.0, 3)] * 2
+    assert envs.pop_episodes() == []
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize("truncates", [False, True])
+def test_where_the_last_observation_is_lost_only_a_truncated_row_is_given_up(
+    mode: AutoresetMode, truncates: bool
+) -> None:
+    envs = Environments(toys.vector(toys.Counting, 1, mode, truncates=truncates))
+    envs.reset(1)
+    rows = play(envs, 6)
+    assert [row.obs.item() for row in rows] == [1, 2, 0, 1, 2, 0]
+    assert [row.valid.item() for row in rows] == [True, True, not truncates] * 2
+    assert [row.begins.item() for row in rows] == [False, False, True] * 2
+    assert envs.pop_episodes() == [Episode(60.0, 3)] * 2
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_row_that_is_both_terminated_and_truncated_keeps_its_last_reward(
+    mode: AutoresetMode,
+) -> None:
+    envs = Environments(toys.vector(toys.EndsBothWays, 1, mode))
+    envs.reset(1)
+    last = play(envs, 3)[-1]
+    assert (last.terminated.item(), last.truncated.item()) == (True, True)
+    assert last.reward.item() == 30.0
+    assert last.valid.item()
+
+
+def test_rewards_are_raw() -> None:
+    envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP))
+    envs.reset(1)
+    assert [row.reward.item() for row in play(envs, 3)] == [10.0, 20.0, 30.0]
+
+
+def test_actions_count_from_zero_whatever_the_environment_calls_them() -> None:
+    envs = environments.make(toys.FromFive, 2)
+    envs.reset(1)
+    envs.step(np.array([0, 1]))  # the toy asserts that it got 5 and 6
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "arrives"),
+    [
+        (spaces.MultiDiscrete([2, 3], start=[1, 5]), [[0, 2], [1, 0]], [[1, 7], [2, 5]]),
+        (spaces.MultiBinary(2), [[0, 1], [1, 1]], [[0, 1], [1, 1]]),
+        (
+            spaces.Box(np.array([0, -2], np.float32), np.array([10, 2], np.float32)),
+            [[-1.0, 0.5], [9.0, -9.0]],
+            [[0, 1], [10, -2]],
+        ),
+        (spaces.Box(-4, 4, (1, 2), np.float32), [[0.0, 0.5], [-1.0, 1.0]], [[0, 2], [-4, 4]]),
+    ],
+    ids=str,
+)
+def test_actions_of_every_kind_arrive_at_their_own_environment(
+    space: gymnasium.Space[object], action: list[list[float]], arrives: list[list[float]]
+) -> None:
+    envs = environments.make(lambda: toys.Echo(space), 2)
+    envs.reset(1)
+    row = envs.step(np.array(action, envs.actions.dtype))  # the toy asserts that it fits its space
+    assert row.obs.tolist() == arrives
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_environments_that_are_set_apart_are_at_different_moments(mode: AutoresetMode) -> None:
+    envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
+    together = envs.reset(1)
+    assert len(set(together[:, 0])) == 1
+    obs = envs.decorrelate(20, np.random.default_rng(3))
+    assert len(set(obs[:, 0])) >= 5
+    step = envs.step(np.zeros(12, np.int64)).obs  # it goes on from there
+    goes_on = (step == obs + 1) | (step == 0)
+    assert goes_on.all()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_what_is_played_to_set_them_apart_is_nobodys_score(mode: AutoresetMode) -> None:
+    envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
+    envs.reset(1)
+    envs.decorrelate(30, np.random.default_rng(3))  # several games end meanwhile
+    assert envs.pop_episodes() == []
+    play(envs, 10)
+    games = envs.pop_episodes()
+    assert len(games) >= 12
+    assert set(games) == {Episode(450.0, 9)}  # 10 + 20 + ... + 90, though begun before
+
+
+def test_the_same_lots_set_them_apart_in_the_same_way() -> None:
+    def moments(seed: int) -> list[float]:
+        envs = environments.make(lambda: toys.Counting(9), 12)
+        envs.reset(1)
+        return list(envs.decorrelate(20, np.random.default_rng(seed))[:, 0])
+
+    assert moments(3) == moments(3) != moments(4)
+
+
+def test_environments_that_only_begin_all_together_cannot_be_set_apart() -> None:
+    class Together(SyncVectorEnv):
+        def reset(self, *, seed: object = None, options: object = None) -> Any:
+            if options is not None:
+                raise TypeError("no options")
+            return super().reset()
+
+    envs = Environments(Together([toys.Counting] * 2))
+    envs.reset(1)
+    with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
+        envs.decorrelate(5, np.random.default_rng(1))

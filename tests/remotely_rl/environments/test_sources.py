@@ -1,0 +1,48 @@
+"""What environments are made from, and what is said of something else."""
+
+import pytest
+from gymnasium import spaces
+
+from remotely_rl import environments
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import toys
+
+
+def test_the_users_own_vector_environment_is_taken_as_it_is() -> None:
+    envs = environments.make(toys.counting_vector, 3)
+    assert envs.num_envs == 3
+    assert envs.reset(1).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("pong", "ALE/Pong-v5"), ("ALE/Ponk-v5", "ALE/Pong-v5"), ("CartPole-v2", "CartPole-v1"),
+     ("cartpole", "CartPole-v1")],
+)  # fmt: skip
+def test_an_unknown_id_is_answered_with_the_nearest_known(wrong: str, right: str) -> None:
+    with pytest.raises(TrainingError, match=f"no environment is called '{wrong}', did you mean"):
+        environments.make(wrong, 1)
+    with pytest.raises(TrainingError, match=right):
+        environments.make(wrong, 1)
+
+
+def test_actions_that_no_policy_fits_are_refused_by_what_would() -> None:
+    class Both(toys.Counting):
+        action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+
+    with pytest.raises(
+        TrainingError, match=r"action space is Tuple\(.*supported are Discrete"
+    ):
+        environments.make(Both, 1)
+
+
+def test_an_environment_that_lacks_a_package_says_which() -> None:
+    with pytest.raises(TrainingError, match="cannot make 'no_such_module:Env-v0'"):
+        environments.make("no_such_module:Env-v0", 1)
+
+
+def test_a_callable_that_makes_no_environment_is_told_so() -> None:
+    with pytest.raises(TrainingError, match=r"dict returned a dict; expected a gymnasium\.Env"):
+        environments.make(dict, 1)
+    with pytest.raises(TrainingError, match=r"expected a gymnasium\.vector\.VectorEnv"):
+        environments.make(lambda num_envs: toys.Counting(), 2)
