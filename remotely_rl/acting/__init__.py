@@ -1,1 +1,1 @@
-"""Sampling: actors, and the crews that keep them at work."""
+"""Sampling: actors that play, crews that replace them, rounds and streams of their rollouts."""

@@ -57,9 +57,10 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl import networks
 from remotely_rl.acting import failures
-from remotely_rl.acting.actor import Look, Player
 from remotely_rl.acting.failures import LOST
-from remotely_rl.acting.sampler import Samplers, Stream
+from remotely_rl.acting.player import AgentOutput, Player
+from remotely_rl.acting.samplers import Samplers
+from remotely_rl.acting.stream import Stream
 from remotely_rl.config import SeveralEpochs
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions
@@ -320,7 +321,7 @@ class Agent:
 
     def __init__(self, config: Config, brain: _Brain, seed: int, is_replacement: bool = False):
         if is_replacement:
-            failures.leave_no_stack()
+            failures.disable_stack_dumps()
         self.brain = brain
         self.random = torch.Generator().manual_seed(seed)
         self.player = Player(config, seed)
@@ -334,30 +335,30 @@ class Agent:
         """
         self.version = -1
         trajectory, seconds = self.player.play(
-            self.look, np.empty((len(self.player.obs), 0), np.float32), 0, "waiting"
+            self.act, np.empty((len(self.player.obs), 0), np.float32), 0, "waiting"
         )
         trajectory.version[:] = self.version
         start = time.perf_counter()
         self.brain.learn_from(trajectory)
         seconds["waiting"] += time.perf_counter() - start
-        self.player.left_off = time.perf_counter()
+        self.player.idle_since = time.perf_counter()
         steps = int(trajectory.valid.sum())
         return Played(steps, self.player.envs.pop_episodes(), seconds)
 
-    def look(self, last: bool) -> Look:
+    def act(self, last: bool) -> AgentOutput:
         """Asks the Brain, and draws an action from each of its policies."""
         actions = self.player.envs.actions
         # The answer that told what the last step led to says what to do next, too.
         answer = self.answer or self.ask()
         self.answer = answer if last else None
         if last:
-            return Look(np.empty(0), np.empty(0, np.float32), answer.value)
+            return AgentOutput(np.empty(0), np.empty(0, np.float32), answer.value)
         if self.version < 0:
             self.version = answer.version
         policy = torch.from_numpy(answer.policy)
         action = actions.sample(policy, self.random)
         log_prob = actions.log_prob(policy, action).numpy()
-        return Look(action.numpy(), log_prob, answer.value)
+        return AgentOutput(action.numpy(), log_prob, answer.value)
 
     def ask(self) -> Answer:
         """One request; it is answered together with other agents'."""

@@ -31,7 +31,8 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import networks
-from remotely_rl.acting.actor import Actor, Look, Rollout
+from remotely_rl.acting.actor import Actor, Rollout
+from remotely_rl.acting.player import AgentOutput
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
@@ -153,7 +154,7 @@ class QActor(Actor):
         return [game for which, game in of_all if least[which]]
 
     @torch.inference_mode()
-    def look(self, last: bool) -> Look:
+    def act(self, last: bool) -> AgentOutput:
         """Draws an action for each observation."""
         config, obs = self.config, torch.from_numpy(self.player.obs)
         policy, value = self.model(obs)
@@ -166,7 +167,7 @@ class QActor(Actor):
             value = q_target.gather(-1, action.unsqueeze(-1)).squeeze(-1)
         else:
             value = q_target.max(-1).values
-        return Look(action.numpy(), np.zeros(len(q), np.float32), value.numpy())
+        return AgentOutput(action.numpy(), np.zeros(len(q), np.float32), value.numpy())
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:

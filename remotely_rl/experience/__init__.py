@@ -1,1 +1,1 @@
-"""What actors have seen: trajectories and batches."""
+"""Experience: what actors return and learners train on."""

@@ -1,9 +1,8 @@
-"""What an actor has seen: rows of experience, `[T, B]`, as numpy arrays.
+"""Trajectory: rows of experience, `[T, B]`, as numpy arrays.
 
-Row t holds observation t, the action taken on it, and what that action led to.  The
-observation after the last action is kept too, so there is one observation more than
-there are rows: it is what the last row bootstraps from, and the first observation of
-the next trajectory.
+Row t holds observation t, the action taken on it, and what the action led to.  There is one
+observation more than there are rows: the last row bootstraps from the observation after the last
+action, which is also the first of the next trajectory.
 """
 
 from collections.abc import Sequence
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Trajectory:
-    """T steps of B environments.  Stacking is along B; nothing here is ever shuffled in time.
+    """T steps of B environments, in the order of time.
 
-    Arrays are numpy's, so that they travel without a copy of torch at the other end.
+    The arrays are numpy's, so that they can be received where torch is not imported.
     """
 
     obs: NDArray[np.generic]  # [T + 1, B, ...]
@@ -29,7 +28,7 @@ class Trajectory:
     valid: NDArray[np.bool_]  # [T, B], false for autoreset rows
     begins: NDArray[np.bool_]  # [T + 1, B], the observation is the first of an episode
     value: NDArray[np.float32]  # [T + 1, B], V of the observations, by the model that acted
-    state: NDArray[np.float32]  # [B, S], the model's memory before the first; S is 0 without
+    state: NDArray[np.float32]  # [B, S], the model's memory before the first step; S may be 0
     version: NDArray[np.int64]  # [B], of the parameters that chose the actions
 
     def __post_init__(self) -> None:
@@ -48,7 +47,7 @@ class Trajectory:
         }.items():
             got = getattr(self, name).shape[: len(want)]
             if got != want:
-                raise ValueError(f"{name} has shape {got}, {want} is wanted for {t} steps of {b}")
+                raise ValueError(f"{name} has shape {got}; expected {want} for {t} steps of {b}")
 
     @property
     def steps(self) -> int:
@@ -62,10 +61,10 @@ class Trajectory:
 
 
 def stack(trajectories: Sequence[Trajectory]) -> Trajectory:
-    """Puts trajectories of the same length side by side, along B, in the order given."""
+    """Concatenate trajectories of the same length along B, in the order given."""
     lengths = {trajectory.steps for trajectory in trajectories}
     if len(lengths) != 1:
-        raise ValueError(f"trajectories of one length can be stacked, got {sorted(lengths)}")
+        raise ValueError(f"trajectories to stack must have the same length, not {sorted(lengths)}")
     if len(trajectories) == 1:
         return trajectories[0]
     return Trajectory(

@@ -1,1 +1,1 @@
-"""Returns, losses: pure functions of tensors."""
+"""The mathematics of the algorithms: returns, losses and distributions, as pure functions."""

@@ -1,8 +1,8 @@
-"""Losses of actor-critic methods, as pure functions of rows; all are means over them.
+"""Losses of actor-critic methods: pure functions of rows, all of them means.
 
-The mean makes the size of a step independent of how many rows there are.  IMPALA's paper
-sums instead: a learning rate and a gradient clip found there do not carry over.  Rows that
-are no experience are left out before, not masked here.
+The mean makes the size of a step independent of the number of rows.  IMPALA's paper sums instead,
+so its learning rate and its bound of the gradient's norm do not carry over.  The caller leaves out
+rows that are not experience; nothing is masked here.
 """
 
 import torch
@@ -10,31 +10,34 @@ from torch import Tensor
 
 
 def policy_gradient(log_prob: Tensor, advantage: Tensor) -> Tensor:
-    """Raises each action's log-probability by its advantage.
+    """The policy gradient: raises each action's log-probability in proportion to its advantage.
 
-    Williams 1992; with V-trace's advantages it is section 4.2 of Espeholt et al. 2018.
+    Williams 1992 (REINFORCE); with V-trace's advantages it is section 4.2 of Espeholt et al. 2018.
     """
     return -(log_prob * advantage).mean()
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """Raises each action's probability by its advantage, up to `clip` away from the old policy.
+    """PPO's objective, negated: the policy gradient, up to `clip` away from the old policy.
 
-    `log_ratio` is log pi - log pi_old.  Where nothing has moved yet its gradient is the
-    policy gradient's, advantage times that of log pi; rows past the clip and still winning
-    give none.  Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 7, negated.
+    `log_ratio` is log pi - log pi_old.  At ratio 1 the gradient is the policy gradient.  It is
+    zero for rows that are past the clip on the side that their advantage favours.
+    Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 7.
     """
     ratio = log_ratio.exp()
-    free = ratio * advantage
-    held = ratio.clamp(1 - clip, 1 + clip) * advantage
-    return -torch.minimum(free, held).mean()
+    unclipped = ratio * advantage
+    clipped = ratio.clamp(1 - clip, 1 + clip) * advantage
+    return -torch.minimum(unclipped, clipped).mean()
 
 
 def squared_error(value: Tensor, target: Tensor) -> Tensor:
-    """Half the squared distance of V to its target."""
+    """Half the squared error of V."""
     return 0.5 * (value - target).square().mean()
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """How far pi has moved from pi_old, in nats, from pi_old's own actions: r - 1 - log r."""
+    """KL(pi_old || pi) in nats, estimated from actions of pi_old: r - 1 - log r.
+
+    Schulman 2020, http://joschu.net/blog/kl-approx.html, estimator k3.
+    """
     return (log_ratio.exp() - 1 - log_ratio).mean()

@@ -1,22 +1,21 @@
 """Targets and advantages, as pure functions of `[T, B]` tensors.
 
-Every function here takes the same five things about a piece of experience:
+Every function takes the same description of a trajectory:
 
-    reward      [T, B]      what the step gave
+    reward      [T, B]      of the step
     discount    [T, B]      gamma, or 0 where the step ended its episode (terminated)
     value       [T + 1, B]  V of each observation; the last row is the bootstrap
-    valid       [T, B]      false for rows that are no experience (autoreset), or None
+    valid       [T, B]      false for rows that are not experience (autoreset), or None
 
-and all walk backwards over the same recursion,
+and computes the same recursion backwards in time,
 
     correction_t = delta_t + discount_t * trace_t * correction_{t+1},   correction_T = 0
 
-An invalid row has delta and trace zero, so that its corrected value is its plain value.
-That one rule is all that episode ends need: a terminated row stops by its discount, and
-a truncated row bootstraps from V of the final observation because the reset row after
-it passes nothing on.
+An invalid row has delta and trace zero, so its corrected value is its plain value.  Episode ends
+need no other rule: at a terminated row the discount stops the recursion, and a truncated row
+bootstraps from V of the final observation because the reset row after it passes nothing on.
 
-No function lets a gradient through; targets are constants to whoever learns from them.
+No gradient flows through any function: targets are constants.
 """
 
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from torch import Tensor
 
 
 class Targets(NamedTuple):
-    """What to move towards: `value` for the baseline, `advantage` for the policy.  [T, B] each."""
+    """Targets [T, B]: `value` for the baseline, `advantage` for the policy gradient."""
 
     value: Tensor
     advantage: Tensor
@@ -45,14 +44,14 @@ def v_trace(
     rho_bar_pg: float | None = 1.0,
     gae_lambda: float = 1.0,
 ) -> Targets:
-    """V-trace: values of the learner's policy from steps that an older policy took.
+    """V-trace: values of the learner's policy pi from steps of an older policy mu.
 
-    `log_rho` [T, B] is log pi(a_t) - log mu(a_t).  `value` of the result is v_s of
-    equation 1, `advantage` is rho_s (r_s + gamma v_{s+1} - V_s) of section 4.2, with its
-    own clip `rho_bar_pg`; None leaves that rho away, for losses that have a ratio of their
-    own.  `gae_lambda` is the lambda of remark 2; on the policy's own
-    steps the result is GAE(lambda).  `rho_bar` decides which policy's values are learnt,
-    `c_bar` only how fast: rho_bar >= c_bar is required.
+    `log_rho` [T, B] is log pi(a_t) - log mu(a_t).  In the result, `value` is v_s of equation 1,
+    and `advantage` is rho_s (r_s + gamma v_{s+1} - V_s) of section 4.2, with a clip of its own,
+    `rho_bar_pg`.  With `rho_bar_pg` None that rho is left out, for losses that have their own
+    ratio.  `gae_lambda` is the lambda of remark 2; where pi = mu the result is GAE(lambda).
+    `rho_bar` decides which policy's values are learnt, `c_bar` only how fast; rho_bar >= c_bar is
+    required.
 
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561.
     """
@@ -82,10 +81,10 @@ def gae(
     valid: Tensor | None = None,
     gae_lambda: float = 0.95,
 ) -> Targets:
-    """Generalised advantage estimation, for steps that the learner's own policy took.
+    """Generalized advantage estimation, for steps of the learner's own policy.
 
-    `gae_lambda` is lambda: 0 gives one-step temporal differences, 1 gives n-step returns
-    up to the end of the piece.  The value target is the advantage plus V.
+    `gae_lambda` 0 gives one-step temporal differences, 1 gives n-step returns up to the end of
+    the trajectory.  The value target is the advantage plus V.
 
     Schulman et al. 2016, https://arxiv.org/abs/1506.02438, equation 16.
     """

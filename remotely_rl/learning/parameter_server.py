@@ -30,7 +30,7 @@ from torch import Tensor
 
 import remotely
 from remotely_rl.acting import failures
-from remotely_rl.acting.sampler import Crew
+from remotely_rl.acting.crew import Crew
 from remotely_rl.errors import SyncError, TrainingError
 from remotely_rl.sync.client import Client
 from remotely_rl.sync.rule import Release, Reply, Rule
@@ -89,7 +89,7 @@ class Worker:
         """`number` tells workers apart, replacements too."""
         torch.set_num_threads(1)
         if is_replacement:
-            failures.leave_no_stack()
+            failures.disable_stack_dumps()
         self.work = make_work(number)
         self.client: Client | None = None
 
@@ -166,7 +166,7 @@ class ParameterServer:
         if error := call.exception():
             self._lost(worker, client, error)
             return None
-        self._crew.answered()
+        self._crew.call_succeeded()
         return self._push(client, call.result())
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class ParameterServer:
 
     def _welcome(self) -> None:
         nobody = not self._crew.actors
-        if not self._crew.welcome(timeout_s=1.0 if nobody else 0.0):
+        if not self._crew.admit(timeout_s=1.0 if nobody else 0.0):
             return
         for worker in self._crew.actors:
             if worker not in self._client_of:

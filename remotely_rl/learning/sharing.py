@@ -165,7 +165,7 @@ class SegmentWork:
         }  # fmt: skip
         numbers |= self.learner.pop_clipped()
         self._report = self._report._replace(numbers=numbers)
-        self.actor.player.left_off = ended = time.perf_counter()
+        self.actor.player.idle_since = ended = time.perf_counter()
         self._spent({"learning": ended - began})
         return gradient
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import remotely
 from remotely_rl import environments, networks
-from remotely_rl.acting import failures, sampler
+from remotely_rl.acting import cluster, failures
 from remotely_rl.config import Common, device_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
@@ -43,7 +43,7 @@ class Scout:
 
     def __init__(self, config: Common, is_replacement: bool):
         if is_replacement:
-            failures.leave_no_stack()
+            failures.disable_stack_dumps()
         self.config = config
 
     def look(self, steps: int, seed: int) -> Sight:
@@ -90,7 +90,7 @@ def look_at(config: Common) -> Sight:
     """
     environments.check_is_known(config.env)  # what is told at once needs no cluster
     device_of(config.device)
-    sampler.connect(config.processes)
+    cluster.connect(config.processes)
     until = time.monotonic() + config.minutes * 60 if config.minutes else None
     for attempt in range(PROBES):
         try:
@@ -119,6 +119,6 @@ def _scouted(config: Common, attempt: int, until: float | None) -> Sight:
             " minutes: does it hang?"
         ) from None
     finally:
-        sampler.drop(call)
+        cluster.discard(call)
         with contextlib.suppress(remotely.RemotelyError):
             remotely.kill(scout)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from remotely_rl import networks
-from remotely_rl.acting.sampler import LOOK_EVERY_S
+from remotely_rl.acting.crew import POLL_S
 from remotely_rl.config import Shared
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.learning.sharing import Report, SegmentWork, SharedLearner
@@ -32,7 +32,7 @@ def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWo
     while not session.over():
         told = learner.follow(session.env_steps)
         with session.spending("waiting"):
-            pushed = workers.take(timeout_s=LOOK_EVERY_S, told=told)
+            pushed = workers.take(timeout_s=POLL_S, told=told)
         if pushed is None:
             session.tick()
             continue

@@ -37,7 +37,10 @@ from torch import nn
 
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
-from remotely_rl.acting.sampler import LOOK_EVERY_S, Rounds, Samplers, Stream
+from remotely_rl.acting.crew import POLL_S
+from remotely_rl.acting.rounds import Rounds
+from remotely_rl.acting.samplers import Samplers
+from remotely_rl.acting.stream import Stream
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
@@ -190,7 +193,7 @@ class Session:
         rounds = self.keep(Rounds(_crew_of(self)))
         if self._saved:
             paused = [one.numpy().tobytes() for one in self._saved["actors"]]
-            if why := rounds.go_on(paused):
+            if why := rounds.resume(paused):
                 self.say(f"{why}: new games begin")
         return rounds
 
@@ -228,7 +231,7 @@ class Session:
         """Waits for a round, a moment at most; returns its trajectories side by side, or None if
         it is not over, or holds no experience."""
         with self.spending("waiting"):
-            rollouts = actors.take(timeout_s=LOOK_EVERY_S)
+            rollouts = actors.take(timeout_s=POLL_S)
         if rollouts:
             trajectory = self.count(rollouts)
             if trajectory.valid.any():
@@ -242,7 +245,7 @@ class Session:
         Those that came are kept for the next call.
         """
         with self.spending("waiting"):
-            rollout = actors.take(timeout_s=LOOK_EVERY_S)
+            rollout = actors.take(timeout_s=POLL_S)
         if rollout is None:
             self.tick()
             return None

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import a3c, networks
-from remotely_rl.acting import sampler
+from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Actor
 from remotely_rl.learning import sharing
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
@@ -157,7 +157,7 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
         learning_rate=at_one.learning_rate * by,
         learning_rate_end=at_one.learning_rate_ends_at * by,
     )
-    sampler.connect(max(one.workers for one in COURSES))
+    cluster.connect(max(one.workers for one in COURSES))
     shared = sharing.SharedLearner(config, make_learner(config).model)
     model = networks.copy_to_cpu(shared.model)
     work = functools.partial(make_work, config, model, course.slow, course.by)

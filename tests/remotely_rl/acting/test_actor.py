@@ -13,7 +13,8 @@ from gymnasium import spaces
 from torch import nn
 
 from remotely_rl import networks
-from remotely_rl.acting.actor import Actor, Parameters, Player
+from remotely_rl.acting.actor import Actor, Parameters
+from remotely_rl.acting.player import Player
 from remotely_rl.config import Common
 from remotely_rl.experience.trajectory import Trajectory
 from tests.remotely_rl import toys
@@ -194,7 +195,7 @@ def test_an_actor_that_was_paused_goes_on_to_the_same_bit(model: nn.Module) -> N
     kept = paused.pause()
     afterwards = toys.actor(CONFIG, model, seed=77)
     afterwards.sample()
-    assert afterwards.go_on(kept)
+    assert afterwards.resume(kept)
     for _ in range(3):
         assert_same(straight.sample().trajectory, afterwards.sample().trajectory)
 
@@ -204,15 +205,15 @@ def test_what_was_paused_goes_on_in_pieces_as_long_as_are_asked_for_by_then() ->
     first = toys.actor(COUNTING, model, rollout_steps=2)
     first.sample()
     longer = toys.actor(COUNTING, model, rollout_steps=5)
-    assert longer.go_on(first.pause())
+    assert longer.resume(first.pause())
     assert longer.sample().trajectory.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3]
 
 
 def test_what_does_not_fit_or_cannot_be_read_is_begun_anew() -> None:
     model = toys.network()
     sampler, fresh = (toys.actor(CONFIG, model, seed=3) for _ in range(2))
-    assert not sampler.go_on(toys.actor(CONFIG, model, envs_per_actor=3).pause())
-    assert not sampler.go_on(sampler.pause()[:100])
+    assert not sampler.resume(toys.actor(CONFIG, model, envs_per_actor=3).pause())
+    assert not sampler.resume(sampler.pause()[:100])
     assert_same(sampler.sample().trajectory, fresh.sample().trajectory)
 
 
@@ -234,7 +235,7 @@ def test_games_that_were_under_way_at_a_pause_are_counted_whole(
     kept = sampler.pause()
     later = time.perf_counter() + 5000
     monkeypatch.setattr(time, "perf_counter", lambda: later)  # a machine that was off meanwhile
-    sampler.go_on(kept)
+    sampler.resume(kept)
     rollout = sampler.sample()
     assert [tuple(game) for game in rollout.episodes] == [(450.0, 9)] * 4
     assert rollout.seconds["idle"] < 100  # the pause is nobody's idleness

@@ -67,7 +67,7 @@ def test_an_environment_that_always_fails_is_found_out_after_twelve_calls() -> N
 def test_one_that_fails_in_more_than_nine_calls_of_ten_ends_a_run_that_went_well_before() -> None:
     crew = judged()
     for _ in range(1000):
-        crew.answered()
+        crew.succeeded()
     for _ in range(45):
         crew.failed(CRASH)
     with pytest.raises(TrainingError, match="46 of the last 50 calls of actors failed"):
@@ -83,7 +83,7 @@ def test_chance_does_not_end_a_run_whose_calls_fail_often(share: float) -> None:
             if chance.random() < share:
                 crew.failed(CRASH)
             else:
-                crew.answered()
+                crew.succeeded()
 
 
 def test_a_machine_that_takes_a_hundred_actors_with_it_does_not_end_a_run() -> None:
@@ -99,12 +99,12 @@ def test_the_first_of_a_kind_is_told_at_once_and_the_rest_once_a_minute_with_how
     for second in range(150):
         clock.now += 1
         for _ in range(3):
-            crew.answered()
+            crew.succeeded()
         if second % 2:
             crew.failed(CRASH)
         if second == 100:
             crew.failed(remotely.WorkerLost("box is gone"))
-    crew.tell()
+    crew.report()
     last = "; the last: Actor-2 was ended by SIGSEGV"
     assert said == [
         "an actor died and is replaced: Actor-2 was ended by SIGSEGV",

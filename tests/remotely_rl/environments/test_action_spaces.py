@@ -261,8 +261,6 @@ def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
 def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
     space: gymnasium.Space[object],
 ) -> None:
-    said = (
-        r"this environment's action space is .*; supported are Discrete, MultiDiscrete and M"
-    )
+    said = r"this environment's action space is .*; supported are Discrete, MultiDiscrete and M"
     with pytest.raises(TrainingError, match=f"(?s){said}"):
         action_spaces.of(space)

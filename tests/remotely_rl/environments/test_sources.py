@@ -30,9 +30,7 @@ def test_actions_that_no_policy_fits_are_refused_by_what_would() -> None:
     class Both(toys.Counting):
         action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
 
-    with pytest.raises(
-        TrainingError, match=r"action space is Tuple\(.*supported are Discrete"
-    ):
+    with pytest.raises(TrainingError, match=r"action space is Tuple\(.*supported are Discrete"):
         environments.make(Both, 1)
 
 

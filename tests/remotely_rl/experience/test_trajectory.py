@@ -41,14 +41,14 @@ def test_one_trajectory_is_its_own_stack() -> None:
 
 
 def test_trajectories_of_different_lengths_do_not_stack() -> None:
-    with pytest.raises(ValueError, match=r"one length can be stacked, got \[4, 5\]"):
+    with pytest.raises(ValueError, match=r"must have the same length, not \[4, 5\]"):
         stack([trajectory(4, 2), trajectory(5, 2)])
 
 
 @pytest.mark.parametrize("name", ["obs", "value", "begins"])
 def test_there_is_one_observation_more_than_there_are_steps(name: str) -> None:
     good = trajectory(4, 2)
-    with pytest.raises(ValueError, match=rf"{name} has shape \(4, 2\), \(5, 2\) is wanted for 4"):
+    with pytest.raises(ValueError, match=rf"{name} has shape \(4, 2\); expected \(5, 2\) for 4"):
         Trajectory(**{**vars(good), name: getattr(good, name)[:-1]})
 
 

@@ -1,0 +1,35 @@
+"""The cluster as sampling uses it: one to run on, and ends of calls and actors."""
+
+import contextlib
+import os
+from concurrent.futures import Future
+from typing import Any
+
+import remotely
+
+EMBEDDED_CPUS = 64  # of a cluster that training starts for itself, at least
+
+
+def connect(actors: int) -> None:
+    """Start an embedded cluster with room for `actors`, unless this process has a cluster.
+
+    It has room for many more, because the next run of this process may want them.  For 0 actors,
+    which means as many as there is room for, it has one CPU for each core.
+    """
+    if not remotely.is_connected() and not os.environ.get("REMOTELY_ADDRESS"):
+        cores = os.cpu_count() or 1
+        remotely.connect(cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
+
+
+def discard(call: "Future[Any]") -> None:
+    """Stop waiting for a call.
+
+    Its error is retrieved when it comes, or remotely would report that nobody did.
+    """
+    call.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def close(actor: Any) -> None:
+    """Close an actor, which may be gone already."""
+    with contextlib.suppress(remotely.RemotelyError):
+        remotely.close(actor)

@@ -1,0 +1,170 @@
+"""Crew: a number of actors, each replaced when it fails.
+
+An actor that dies, or whose environment raises, is replaced as soon as there is room for another.
+Until then the others go on.  What it was sampling is lost, and nothing is learnt twice.
+`failures.py` says when there are too many failures.
+
+Nothing here blocks for long, because an environment may hang and the trainer has to watch its
+clock and Ctrl-C.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+import remotely
+from remotely_rl.acting import cluster
+from remotely_rl.acting.failures import Failures, is_failure
+
+POLL_S = 0.5  # the longest that a trainer waits for actors before it checks clock and Ctrl-C
+
+A = TypeVar("A")
+
+
+class Crew(Generic[A]):
+    """Actors that are made, and replaced when they fail.  `actors` are those at work."""
+
+    def __init__(
+        self,
+        make: Callable[[int], A],
+        count: int,
+        say: Callable[[str], None] = print,
+        grows: bool = False,
+        over: Callable[[], bool] = lambda: False,
+    ):
+        """`make(n)` makes the n-th actor ever; it may wait for room.
+
+        With `grows`, another actor is requested whenever one is placed, so that machines that
+        join the cluster are used.
+
+        Waits for the first `count` actors, unless training is `over` before: an environment may
+        hang as it is made.  Raises an error of `make` that a retry would not fix, and
+        TrainingError if `make` fails again and again.
+        """
+        self._make = make
+        self._say = say
+        self._grows = grows
+        self._closed = False
+        self._made: queue.SimpleQueue[tuple[int, A | BaseException]] = queue.SimpleQueue()
+        self._requested = 0
+        self.failures = Failures(say)
+        self.starting = 0  # actors that are being made
+        self.actors: list[A] = []
+        try:
+            self._make_first(count, over)
+        except BaseException:
+            self.close()
+            raise
+        if grows:
+            self._request()
+
+    def call_succeeded(self) -> None:
+        """Count a call that succeeded: the rate of failures is judged against these."""
+        self.failures.succeeded()
+
+    def replace(self, actor: A, error: BaseException) -> None:
+        """Replace an actor that failed.
+
+        Raises `error` if a replacement would not help, and TrainingError if too many actors fail.
+        """
+        if not is_failure(error):
+            raise error
+        self.failures.failed(error)
+        self._remove(actor)
+        if self._grows:  # another is requested already
+            threading.Thread(target=cluster.close, args=(actor,), daemon=True).start()
+        else:
+            self._request(instead_of=actor)
+
+    def admit(self, timeout_s: float = 0.0) -> bool:
+        """Add the actors made since the last call; return whether there were any.
+
+        Raises an error of `make` that a retry would not fix, and TrainingError if too many fail.
+        """
+        newcomers = [actor for _, actor in self._newcomers(timeout_s)]
+        for actor in newcomers:
+            self.actors.append(actor)
+            if self._grows:
+                self._say(f"an actor joined; there are {len(self.actors)}")
+                self._request()
+        return bool(newcomers)
+
+    def add(self, count: int = 1) -> None:
+        """Request more actors; `admit` adds them once they are made."""
+        for _ in range(count):
+            self._request()
+
+    def remove(self, actor: A) -> None:
+        """Close an actor for good."""
+        self._remove(actor)
+        cluster.close(actor)
+
+    def close(self) -> None:
+        """Close the actors; the calls that they run are lost."""
+        self._closed = True
+        self.failures.report()
+        if self.actors:  # together: one that hangs takes some seconds
+            with ThreadPoolExecutor(len(self.actors)) as pool:
+                list(pool.map(cluster.close, self.actors))
+        self.actors.clear()
+
+    def _make_first(self, count: int, over: Callable[[], bool]) -> None:
+        """Make them in parallel: an actor takes seconds to make sixteen Atari games."""
+        for _ in range(count):
+            self._request(waits_for_room=False)
+        made: list[tuple[int, A]] = []
+        while len(made) < count and not over():
+            made += self._newcomers(timeout_s=POLL_S)
+            self.actors = [actor for _, actor in sorted(made, key=lambda one: one[0])]
+
+    def _newcomers(self, timeout_s: float) -> list[tuple[int, A]]:
+        """Return the actors made since the last call, with their numbers; retry those that
+        failed."""
+        newcomers: list[tuple[int, A]] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number, made = self._made.get(timeout=0.0 if newcomers else timeout_s)
+                self.starting -= 1
+                if not isinstance(made, BaseException):
+                    newcomers.append((number, made))
+                    continue
+                if not is_failure(made):
+                    raise made
+                self.failures.failed(made)
+                self._request()
+        return newcomers
+
+    def _remove(self, actor: A) -> None:
+        self.actors = [other for other in self.actors if other != actor]
+
+    def _request(self, instead_of: A | None = None, waits_for_room: bool = True) -> None:
+        number, self._requested = self._requested, self._requested + 1
+        self.starting += 1
+        # A daemon: it may wait for room, or for an environment that hangs, when the run ends.
+        args = (number, instead_of, waits_for_room)
+        threading.Thread(target=self._make_one, args=args, daemon=True).start()
+
+    def _make_one(self, number: int, instead_of: A | None, waits_for_room: bool) -> None:
+        if instead_of is not None:
+            cluster.close(instead_of)
+        while not self._closed:
+            try:
+                actor = self._make(number)
+            except remotely.NoResources as error:
+                if not waits_for_room:
+                    self._made.put((number, error))
+                    return
+                time.sleep(1.0)  # a machine may join
+                continue
+            except BaseException as error:
+                self._made.put((number, error))
+                return
+            if self._closed:  # too late
+                cluster.close(actor)
+            else:
+                self._made.put((number, actor))
+            return

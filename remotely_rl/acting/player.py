@@ -1,0 +1,84 @@
+"""Player: environments played for T steps at a time, by whatever chooses the actions."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl import environments
+from remotely_rl.config import Common
+from remotely_rl.experience.trajectory import Trajectory
+
+
+class AgentOutput(NamedTuple):
+    """What an agent returns for [B] observations; actions as in `action_spaces.py`."""
+
+    action: NDArray[Any]
+    log_prob: NDArray[np.float32]
+    value: NDArray[np.float32]
+
+
+class Player:
+    """Environments, and the observations at which they stand."""
+
+    def __init__(self, config: Common, seed: int):
+        self.steps = config.rollout_steps
+        self.envs = environments.make(config.env, config.envs_per_actor, config.atari)
+        self.obs = self.envs.reset(seed)
+        if config.random_start:
+            self.obs = self.envs.decorrelate(config.random_start, np.random.default_rng(seed))
+        self.begins = np.ones(self.envs.num_envs, np.bool_)
+        self.idle_since = time.perf_counter()
+
+    def play(
+        self,
+        act: Callable[[bool], AgentOutput],
+        state: NDArray[np.float32],
+        version: int,
+        phase: str,
+    ) -> tuple[Trajectory, dict[str, float]]:
+        """Take T steps in each environment, from where the last call stopped.
+
+        `act(last)` reads `obs` and `begins`.  It is called for the last observation too, with
+        `last` true, and then only its value is used.  Returns the trajectory, and the seconds
+        spent by phase: `phase` is what to call those in `act`.
+        """
+        began = time.perf_counter()
+        acting = 0.0
+        envs, steps, width = self.envs, self.steps, self.envs.num_envs
+        rows = (steps, width)
+        seen = Trajectory(
+            obs=np.empty((steps + 1, *self.obs.shape), self.obs.dtype),
+            action=np.empty((*rows, *envs.actions.shape), envs.actions.dtype),
+            log_prob=np.empty(rows, np.float32),
+            reward=np.empty(rows, np.float32),
+            terminated=np.empty(rows, np.bool_),
+            truncated=np.empty(rows, np.bool_),
+            valid=np.empty(rows, np.bool_),
+            begins=np.empty((steps + 1, width), np.bool_),
+            value=np.empty((steps + 1, width), np.float32),
+            state=state,
+            version=np.full(width, version, np.int64),
+        )
+        for now in range(steps + 1):
+            seen.obs[now], seen.begins[now] = self.obs, self.begins
+            start = time.perf_counter()
+            action, log_prob, seen.value[now] = act(now == steps)
+            acting += time.perf_counter() - start
+            if now == steps:
+                break
+            seen.action[now], seen.log_prob[now] = action, log_prob
+            step = envs.step(action)
+            self.obs, self.begins = step.obs, step.begins
+            seen.reward[now], seen.valid[now] = step.reward, step.valid
+            seen.terminated[now], seen.truncated[now] = step.terminated, step.truncated
+        ended = time.perf_counter()
+        seconds = {
+            phase: acting,
+            "environment": ended - began - acting,
+            "idle": began - self.idle_since,
+        }
+        self.idle_since = ended
+        return seen, seconds

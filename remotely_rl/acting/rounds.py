@@ -1,0 +1,94 @@
+"""Rounds: all actors sample with the same parameters, and none goes on before all are done."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+import remotely
+from remotely_rl.acting import cluster
+from remotely_rl.acting.actor import Parameters, Rollout
+from remotely_rl.acting.failures import LOST
+from remotely_rl.acting.samplers import Samplers, SamplingActor
+
+
+class Rounds:
+    """Synchronous sampling, as A2C and PPO do it."""
+
+    def __init__(self, crew: Samplers[Rollout]):
+        self.crew = crew
+        self._calls: list[tuple[SamplingActor[Rollout], Future[Rollout]]] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether no round is under way."""
+        return not self._calls
+
+    def begin(self, params: Parameters) -> None:
+        """Make all actors sample with these parameters; `take` returns the rollouts."""
+        self.crew.admit()
+        self.crew.publish(params)
+        self._calls = [(actor, self.crew.request(actor)) for actor in self.crew.actors]
+
+    def take(self, timeout_s: float) -> list[Rollout]:
+        """Return the rollouts of the round, in the order of the actors, once all have sampled.
+
+        Actors that failed are left out.  Returns an empty list if the round is not over in time,
+        or if there was no actor: then it waits for a replacement instead.  Raises TrainingError
+        if too many actors fail.
+        """
+        if not self._calls:
+            self.crew.admit(timeout_s)
+            return []
+        until = time.monotonic() + timeout_s
+        for _, call in self._calls:
+            try:
+                call.exception(max(0.0, until - time.monotonic()))
+            except FutureTimeout:
+                return []
+        calls, self._calls = self._calls, []
+        rollouts = []
+        for actor, call in calls:
+            if error := call.exception():
+                self.crew.replace(actor, error)
+            else:
+                rollouts.append(call.result())
+                self.crew.call_succeeded()
+        return rollouts
+
+    def pause(self) -> list[bytes]:
+        """Return the state of each actor, from which `resume` goes on bit by bit.
+
+        Returns an empty list while a round is under way.  The state is empty for an actor whose
+        environments cannot be saved.
+        """
+        if not self.idle:
+            return []
+        try:
+            calls = [
+                remotely.submit(actor.pause)  # type: ignore[attr-defined]
+                for actor in self.crew.actors
+            ]
+            return [call.result() for call in calls]
+        except LOST:  # the next round replaces it
+            return []
+
+    def resume(self, paused: Sequence[bytes]) -> str:
+        """Continue from the states that `pause` returned; return why not, or an empty string."""
+        actors: Sequence[Any] = self.crew.actors
+        if not paused:
+            return "the checkpoint was made during a round, without the environments"
+        if not all(paused):
+            return "the environments could not be saved"
+        if len(actors) != len(paused):
+            return f"there were {len(paused)} actors, and there are {len(actors)} now"
+        resumed = [actor.resume(one) for actor, one in zip(actors, paused, strict=True)]
+        return "" if all(resumed) else "the environments are not those that were saved"
+
+    def close(self) -> None:
+        """Close the actors; a round under way is lost."""
+        for _, call in self._calls:
+            cluster.discard(call)
+        self._calls = []
+        self.crew.close()

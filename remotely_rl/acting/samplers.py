@@ -1,0 +1,77 @@
+"""Samplers: a crew of actors that sample with the newest parameters.
+
+New parameters are sent to an actor just before its next call of `sample`, and hold from there on.
+How stale a trajectory is then follows from the version written in it.
+"""
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, Protocol, TypeVar
+
+import remotely
+from remotely_rl.acting import cluster
+from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.crew import Crew
+from remotely_rl.acting.failures import LOST
+from remotely_rl.environments import Episode
+
+
+class SampleResult(Protocol):
+    """What a result of `sample` has, whatever the template."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def episodes(self) -> list[Episode]: ...
+
+
+R = TypeVar("R", bound=SampleResult)
+R_co = TypeVar("R_co", bound=SampleResult, covariant=True)
+
+
+class SamplingActor(Protocol[R_co]):
+    """An actor with `sample`, and with `set_param` if there are parameters to send."""
+
+    def sample(self) -> R_co: ...
+
+
+class Samplers(Crew[SamplingActor[R]], Generic[R]):
+    """A crew whose actors sample, each with the newest parameters if there are any."""
+
+    def __init__(
+        self,
+        make: Callable[[int], SamplingActor[R]],
+        count: int,
+        params: Parameters | None,
+        say: Callable[[str], None] = print,
+        grows: bool = False,
+        over: Callable[[], bool] = lambda: False,
+    ):
+        self._sent: dict[SamplingActor[R], tuple[int, Future[None]]] = {}
+        self.version = -1
+        self._ref: Any = None
+        if params is not None:
+            self.publish(params)
+        super().__init__(make, count, say, grows, over)
+
+    def publish(self, params: Parameters) -> None:
+        """Send these parameters to each actor before its next call."""
+        self.version = params.version
+        self._ref = remotely.put(params)  # pickled once, whatever the number of actors
+
+    def request(self, actor: SamplingActor[R]) -> "Future[R]":
+        """Make an actor sample with the newest parameters."""
+        version, sent = self._sent.get(actor, (-1, None))
+        if sent is not None and sent.done():
+            with contextlib.suppress(*LOST):  # if the actor is gone, `sample` will tell
+                sent.result()
+        if version < self.version:
+            future = remotely.submit(actor.set_param, self._ref)  # type: ignore[attr-defined]
+            self._sent[actor] = (self.version, future)
+        return remotely.submit(actor.sample)
+
+    def _remove(self, actor: SamplingActor[R]) -> None:
+        super()._remove(actor)
+        if actor in self._sent:
+            cluster.discard(self._sent.pop(actor)[1])

@@ -1,0 +1,118 @@
+"""Stream: each actor has calls ahead of it, and none waits for another.
+
+The number of rollouts that were sampled but not learnt from is at most actors x ahead, without a
+queue of its own: the futures are the queue.  With `max_staleness` 0 it samples in rounds; larger
+values lie between the two.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Generic
+
+from remotely_rl.acting import cluster
+from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.samplers import R, Samplers, SamplingActor
+
+
+class Stream(Generic[R]):
+    """Asynchronous sampling, as IMPALA, APPO and GA3C do it: up to `ahead` calls per actor.
+
+    `max_staleness` bounds how many updates old the parameters of a trajectory are when it is
+    learnt from.  Given that an update takes `batch` trajectories, two rules ensure that.
+    Trajectories are taken in the order in which they were requested; and one is requested only
+    when few enough are still to be taken before it.  Without a bound, trajectories are taken as
+    they come.
+    """
+
+    def __init__(
+        self, crew: Samplers[R], ahead: int = 1, batch: int = 1, max_staleness: int | None = None
+    ):
+        self.crew = crew
+        self._ahead = ahead
+        self._batch = batch
+        self._max_staleness = max_staleness
+        self._calls: dict[Future[R], SamplingActor[R]] = {}  # in the order of the requests
+        self._leaving: set[SamplingActor[R]] = set()
+        self._target_size: int | None = None  # once `resize` was called
+        self._taken = 0  # since the last parameters
+        self._fill()
+
+    def publish(self, params: Parameters) -> None:
+        """Send the parameters of a new update to the actors."""
+        self.crew.publish(params)
+        self._taken = 0
+        self._fill()
+
+    def resize(self, count: int) -> None:
+        """Change the number of actors.  Those that leave finish their calls first."""
+        self._target_size = count
+        staying = [actor for actor in self.crew.actors if actor not in self._leaving]
+        for actor in staying[count:]:
+            if actor in self._calls.values():
+                self._leaving.add(actor)
+            else:
+                self.crew.remove(actor)
+        self.crew.add(max(0, count - len(staying) - self.crew.starting))
+
+    def take(self, timeout_s: float) -> R | None:
+        """Return the next rollout that holds experience, or None after `timeout_s`.
+
+        Raises TrainingError if too many actors fail.
+        """
+        if self.crew.admit(timeout_s=0.0 if self.crew.actors else timeout_s):
+            if self._target_size is not None:  # more may have come than are wanted by now
+                self.resize(self._target_size)
+            self._fill()
+        for call in self._ready(timeout_s):
+            if call not in self._calls:  # its actor was replaced a moment ago
+                continue
+            actor = self._calls.pop(call)
+            if error := call.exception():
+                for other in [call for call, of in self._calls.items() if of == actor]:
+                    del self._calls[other]
+                    cluster.discard(other)
+                self._leaving.discard(actor)
+                self.crew.replace(actor, error)
+                continue
+            rollout = call.result()
+            self.crew.call_succeeded()
+            self._taken += rollout.steps > 0
+            if actor in self._leaving and actor not in self._calls.values():
+                self._leaving.discard(actor)
+                self.crew.remove(actor)
+            self._fill()
+            if rollout.steps or rollout.episodes:
+                return rollout
+        return None
+
+    def close(self) -> None:
+        """Close the actors; the calls that they run are lost."""
+        for call in self._calls:
+            cluster.discard(call)
+        self._calls.clear()
+        self.crew.close()
+
+    def _ready(self, timeout_s: float) -> Sequence["Future[R]"]:
+        if self._max_staleness is None:
+            done = wait(self._calls, timeout_s, FIRST_COMPLETED).done
+            return [call for call in self._calls if call in done]
+        first = list(self._calls)[:1]
+        wait(first, timeout_s)
+        return [call for call in first if call.done()]
+
+    def _fill(self) -> None:
+        """Request as many rollouts as allowed, first from the actors with the fewest calls."""
+        load = dict.fromkeys(self.crew.actors, 0)
+        for actor in self._calls.values():
+            load[actor] += 1
+        for depth in range(self._ahead):
+            for actor in self.crew.actors:
+                if load[actor] <= depth and actor not in self._leaving and self._may_request():
+                    load[actor] += 1
+                    self._calls[self.crew.request(actor)] = actor
+
+    def _may_request(self) -> bool:
+        if self._max_staleness is None:
+            return True
+        updates_before = (self._taken + len(self._calls)) // self._batch
+        return updates_before <= self._max_staleness

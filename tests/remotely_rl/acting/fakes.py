@@ -1,0 +1,108 @@
+"""Actors that finish when the test says so."""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+import remotely
+from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.samplers import Samplers
+from remotely_rl.environments import Episode
+
+
+class Sample(NamedTuple):
+    """What a fake sampled."""
+
+    who: int
+    number: int
+    version: int
+    steps: int = 1
+    episodes: list[Episode] = []  # noqa: RUF012 - nobody writes into it
+
+
+class Fake:
+    """Does its calls in their order, each sample when the test says so."""
+
+    def __init__(self, who: int, at_once: bool = False):
+        self.who = who
+        self.at_once = at_once
+        self.version = -1
+        self.count = 0
+        self.closed = False
+        self.calls: deque[tuple[Future[Any], Parameters | None]] = deque()
+
+    def set_param(self, params: Parameters) -> None: ...
+    def sample(self) -> Sample: ...  # type: ignore[empty-body]
+
+    def told(self, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append((future, args[0] if args else None))
+        if self.at_once:
+            self.finish()
+        return future
+
+    @property
+    def pending(self) -> int:
+        return sum(params is None for _, params in self.calls)
+
+    def finish(self, steps: int = 1) -> None:
+        """Does all up to the end of the next sample."""
+        while self.calls:
+            future, params = self.calls.popleft()
+            if params is None:
+                self.count += 1
+                future.set_result(Sample(self.who, self.count, self.version, steps))
+                return
+            self.version = params.version
+            future.set_result(None)
+
+    def die(self) -> None:
+        self.fail(remotely.ActorDied(f"{self.who} was killed", exit="SIGKILL"))
+
+    def fail(self, error: Exception) -> None:
+        for future, _ in self.calls:
+            future.set_exception(error)
+        self.calls.clear()
+
+
+@contextlib.contextmanager
+def faked() -> Iterator[None]:
+    """Calls of fakes go to the fakes; parameters are sent as they are."""
+
+    def submit(method: Any, *args: Any) -> Future[Any]:
+        return method.__self__.told(*args)  # type: ignore[no-any-return]
+
+    def close(actor: Fake) -> None:
+        actor.closed = True
+
+    with mock.patch.multiple(remotely, submit=submit, close=close, put=lambda value: value):
+        yield
+        for thread in threading.enumerate():
+            if "_make_one" in thread.name:  # it may still end a fake that came too late
+                thread.join(10)
+
+
+def params(version: int, width: int = 2) -> Parameters:
+    return Parameters(version, {"weight": np.zeros(width, np.float32)})
+
+
+def crew_of(
+    count: int,
+    make: Callable[[int], Any] = Fake,
+    said: list[str] | None = None,
+    grows: bool = False,
+    first: Parameters | None = None,
+) -> Samplers[Any]:
+    say = said.append if said is not None else lambda text: None
+    return Samplers(make, count, first or params(0), say, grows)
+
+
+def wait_for_newcomer(crew: Samplers[Any]) -> None:
+    while not crew.admit(timeout_s=10):
+        pass

@@ -1,0 +1,106 @@
+"""Rounds: all sample, and are waited for."""
+
+from typing import Any
+
+import pytest
+
+from remotely_rl.acting.rounds import Rounds
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl.acting.fakes import Fake, Sample, crew_of, params, wait_for_newcomer
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
+    rounds = Rounds(crew_of(3))
+    assert rounds.idle
+    rounds.begin(params(4))
+    assert not rounds.idle
+    for actor in reversed(rounds.crew.actors):
+        actor.finish()
+    taken: list[Any] = list(rounds.take(0))
+    assert taken == [Sample(who, 1, 4) for who in range(3)]
+    assert rounds.idle
+
+
+@pytest.mark.usefixtures("fakes")
+def test_all_of_a_round_sample_once_and_with_the_same_parameters() -> None:
+    rounds = Rounds(crew_of(3))
+    for version in (1, 2, 5):
+        rounds.begin(params(version))
+        assert [actor.pending for actor in rounds.crew.actors] == [1, 1, 1]
+        for actor in rounds.crew.actors:
+            actor.finish()
+        assert {sample.version for sample in rounds.take(0)} == {version}
+
+
+@pytest.mark.usefixtures("fakes")
+def test_who_dies_in_a_round_is_missing_from_it_and_replaced_by_the_next() -> None:
+    said: list[str] = []
+    rounds = Rounds(crew_of(3, said=said))
+    rounds.begin(params(1))
+    one, two, three = rounds.crew.actors
+    one.finish()
+    two.die()
+    three.finish()
+    assert [sample.who for sample in rounds.take(0)] == [0, 2]
+    assert said == ["an actor died and is replaced: 1 was killed"]
+    wait_for_newcomer(rounds.crew)
+    rounds.begin(params(2))
+    for actor in rounds.crew.actors:
+        actor.finish()
+    second: list[Any] = list(rounds.take(0))
+    assert second == [Sample(0, 2, 2), Sample(2, 2, 2), Sample(3, 1, 2)]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_round_that_is_not_over_can_be_asked_for_again() -> None:
+    rounds = Rounds(crew_of(2))
+    rounds.begin(params(1))
+    one, two = rounds.crew.actors
+    one.finish()
+    assert rounds.take(0) == []
+    assert not rounds.idle
+    two.finish()
+    taken: list[Any] = list(rounds.take(0))
+    assert taken == [Sample(0, 1, 1), Sample(1, 1, 1)]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_after_a_round_that_all_died_in_their_replacements_are_waited_for() -> None:
+    rounds = Rounds(crew_of(2, lambda who: Fake(who, at_once=who >= 2)))
+    rounds.begin(params(3))
+    for actor in rounds.crew.actors:
+        actor.die()
+    assert rounds.take(0) == []
+    assert rounds.idle
+    rollouts: list[Any] = []
+    while not rollouts:
+        rounds.begin(params(3))
+        rollouts = list(rounds.take(timeout_s=10))
+    assert {sample.who for sample in rollouts} <= {2, 3}
+    assert {sample.version for sample in rollouts} == {3}
+
+
+@pytest.mark.usefixtures("fakes")
+def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
+    said: list[str] = []
+    rounds = Rounds(crew_of(2, said=said))
+    rounds.begin(params(1))
+    one, two = rounds.crew.actors
+    one.fail(ZeroDivisionError("in the environment"))
+    two.finish()
+    taken: list[Any] = list(rounds.take(0))
+    assert taken == [Sample(1, 1, 1)]
+    assert said[0].startswith("an actor raised and is replaced: ZeroDivisionError: in the envir")
+    wait_for_newcomer(rounds.crew)
+    assert one.closed
+    assert [actor.who for actor in rounds.crew.actors] == [1, 2]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_what_no_other_actor_could_do_better_ends_a_round() -> None:
+    rounds = Rounds(crew_of(1))
+    rounds.begin(params(1))
+    rounds.crew.actors[0].fail(TrainingError("n_step_q needs actions that are numbered"))
+    with pytest.raises(TrainingError, match="n_step_q needs"):
+        rounds.take(0)

@@ -1,0 +1,283 @@
+"""A stream: by rules, with actors that do what the test says, and in processes."""
+
+import os
+import signal
+import threading
+from typing import Any, NamedTuple
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+import remotely
+from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.stream import Stream
+from remotely_rl.environments import Episode
+from tests.remotely_rl.acting.fakes import Fake, Sample, crew_of, faked, params
+
+
+@pytest.mark.usefixtures("fakes")
+def test_each_actor_has_so_many_calls_ahead_of_it_and_is_asked_again_for_each_that_is_taken() -> (
+    None
+):
+    stream = Stream(crew_of(3), ahead=2)
+    assert [actor.pending for actor in stream.crew.actors] == [2, 2, 2]
+    stream.crew.actors[1].finish()
+    assert stream.take(0) == Sample(1, 1, 0)
+    assert stream.take(0) is None
+    assert [actor.pending for actor in stream.crew.actors] == [2, 2, 2]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_running_free_whatever_comes_first_is_taken_first() -> None:
+    stream = Stream(crew_of(3), ahead=1)
+    for who in (2, 0, 2, 1):
+        stream.crew.actors[who].finish()
+        taken = stream.take(0)
+        assert taken is not None
+        assert taken.who == who
+
+
+@pytest.mark.usefixtures("fakes")
+def test_within_a_bound_of_staleness_rollouts_are_taken_in_the_order_of_asking() -> None:
+    stream = Stream(crew_of(3), ahead=1, batch=3, max_staleness=1)
+    one, two, three = stream.crew.actors
+    three.finish()
+    two.finish()
+    assert stream.take(0) is None  # the first is still at it
+    one.finish()
+    taken = [stream.take(0) for _ in range(3)]
+    assert [sample.who for sample in taken if sample] == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_without_any_staleness_a_stream_is_rounds() -> None:
+    stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=0)
+    one, two = stream.crew.actors
+    for version in range(3):
+        assert (one.pending, two.pending) == (1, 1)
+        two.finish()
+        one.finish()
+        taken = [stream.take(0), stream.take(0)]
+        assert taken == [Sample(0, version + 1, version), Sample(1, version + 1, version)]
+        assert (one.pending, two.pending) == (0, 0)  # all wait for the update
+        stream.publish(params(version + 1))
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(
+    actors=st.integers(1, 4),
+    ahead=st.integers(1, 3),
+    batch=st.integers(1, 5),
+    bound=st.integers(0, 3),
+    speeds=st.lists(st.integers(1, 9), min_size=4, max_size=4),
+    empty=st.integers(0, 2),
+    random=st.randoms(use_true_random=False),
+)
+def test_no_rollout_is_learnt_from_that_is_further_behind_than_allowed(
+    actors: int, ahead: int, batch: int, bound: int, speeds: list[int], empty: int, random: Any
+) -> None:
+    with faked():
+        stream = Stream(crew_of(actors), ahead, batch, bound)
+        version, gathered, most = 0, [], 0
+        while version < 8:
+            busy = [actor for actor in stream.crew.actors if actor.pending]
+            assert busy, "all wait for each other"
+            weights = [speeds[actor.who] for actor in busy]
+            (actor,) = random.choices(busy, weights)
+            actor.finish(steps=int(random.randrange(5) >= empty))  # some hold no experience
+            while sample := stream.take(0):
+                gathered.append(sample)
+                if len(gathered) == batch:
+                    behind = [version - sample.version for sample in gathered]
+                    assert min(behind) >= 0
+                    most = max(most, *behind)
+                    assert most <= bound
+                    version, gathered = version + 1, []
+                    stream.publish(params(version))
+            assert sum(actor.pending for actor in stream.crew.actors) <= actors * ahead
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_bound_of_staleness_is_used_and_not_only_kept() -> None:
+    stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=1)
+    behind = []
+    for version in range(6):
+        for actor in stream.crew.actors:
+            actor.finish()
+        taken = [stream.take(0), stream.take(0)]
+        behind += [version - sample.version for sample in taken if sample]
+        stream.publish(params(version + 1))
+    assert len(behind) == 12
+    assert behind[-4:] == [1, 1, 1, 1]  # each samples on while the other batch is learnt from
+
+
+@pytest.mark.usefixtures("fakes")
+def test_rollouts_that_hold_neither_steps_nor_games_are_passed_over() -> None:
+    stream = Stream(crew_of(1), ahead=1)
+    stream.crew.actors[0].finish(steps=0)
+    assert stream.take(0) is None
+    stream.crew.actors[0].finish()
+    assert stream.take(0) == Sample(0, 2, 0)
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("bound", [None, 2])
+def test_the_calls_of_one_that_died_are_dropped_and_the_stream_goes_on(bound: int | None) -> None:
+    stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=bound)
+    one, two = stream.crew.actors
+    one.die()
+    two.finish()
+    taken: list[Sample] = []
+    while len(taken) < 4:
+        if sample := stream.take(timeout_s=0.1):
+            taken.append(sample)
+        for actor in stream.crew.actors:
+            if actor.pending:
+                actor.finish()
+        if len(taken) % 2 == 0:
+            stream.publish(params(1))
+    assert one not in stream.crew.actors
+    assert 0 not in {sample.who for sample in taken}
+
+
+@pytest.mark.usefixtures("fakes")
+def test_who_is_let_go_finishes_what_it_is_at() -> None:
+    stream = Stream(crew_of(3), ahead=2)
+    one, two, three = stream.crew.actors
+    stream.resize(1)
+    for actor in (three, two):
+        for _ in range(2):
+            actor.finish()
+            assert stream.take(0) is not None
+        assert actor.closed
+    assert stream.crew.actors == [one]
+    one.finish()
+    assert stream.take(0) is not None
+    assert one.pending == 2
+
+
+@pytest.mark.usefixtures("fakes")
+def test_more_are_hired_and_given_work() -> None:
+    stream = Stream(crew_of(1), ahead=1)
+    stream.resize(3)
+    while len(stream.crew.actors) < 3:
+        stream.take(timeout_s=0.1)
+    assert [actor.pending for actor in stream.crew.actors] == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("counts", [(4, 3), (4, 1), (2, 2), (4, 2, 3), (3, 1, 4)], ids=str)
+def test_in_the_end_there_are_as_many_as_were_asked_for_last(counts: tuple[int, ...]) -> None:
+    may_come = threading.Event()
+
+    def make(who: int) -> Fake:
+        if who >= 2:
+            may_come.wait(10)
+        return Fake(who)
+
+    stream = Stream(crew_of(2, make), ahead=1)
+    for count in counts:  # before the first of them has come
+        stream.resize(count)
+    may_come.set()
+    for _ in range(10):  # turns after the last has come
+        while stream.crew.starting:
+            stream.crew.actors[0].finish()
+            stream.take(timeout_s=0.1)
+        for actor in stream.crew.actors:
+            if actor.pending:
+                actor.finish()
+        stream.take(timeout_s=0.0)
+    assert len(stream.crew.actors) == counts[-1]
+    assert all(actor.pending <= 1 for actor in stream.crew.actors)
+
+
+class Rollout(NamedTuple):
+    """What a Toy returns."""
+
+    version: int
+    pid: int
+    episodes: list[Episode]
+    steps: int = 1
+
+
+@remotely.remote_class
+class Toy:
+    """Samples nothing, but says who it is, what it was sent and how often it was called."""
+
+    def __init__(self, number: int, dies: bool = False):
+        self.number = number
+        self.dies = dies
+        self.version = -1
+        self.calls = 0
+
+    def set_param(self, params: Parameters) -> None:
+        if params.state["weight"].shape != (2,):
+            raise ValueError("parameters of another model")
+        self.version = params.version
+
+    def sample(self) -> Rollout:
+        if self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.calls += 1
+        return Rollout(self.version, os.getpid(), [Episode(self.number, self.calls)])
+
+
+def take(stream: Stream[Any]) -> Rollout:
+    while True:
+        if rollout := stream.take(timeout_s=10):
+            return rollout  # type: ignore[no-any-return]
+
+
+def who(rollout: Rollout) -> int:
+    return int(rollout.episodes[0].score)
+
+
+@pytest.mark.usefixtures("here")
+def test_every_actor_is_heard_and_one_that_is_killed_is_replaced_with_the_newest_parameters() -> (
+    None
+):
+    said: list[str] = []
+    stream = Stream(crew_of(3, Toy, said), ahead=2)
+    heard: list[Rollout] = []
+    while {who(rollout) for rollout in heard} != {0, 1, 2}:
+        heard.append(take(stream))
+    for number in range(3):
+        calls = [r.episodes[0].length for r in heard if who(r) == number]
+        assert calls == list(range(1, len(calls) + 1))
+
+    stream.publish(params(4))
+    victim = take(stream)
+    os.kill(victim.pid, signal.SIGKILL)
+    while who(newcomers := take(stream)) < 3:
+        pass
+    assert newcomers.version == 4
+    assert len(said) == 1
+    assert "SIGKILL" in said[0]
+    assert who(victim) not in {who(take(stream)) for _ in range(9)}
+    stream.close()
+
+
+@pytest.mark.usefixtures("local")
+def test_new_parameters_hold_from_the_next_call_on() -> None:
+    stream = Stream(crew_of(1, Toy), ahead=1)
+    first = take(stream)  # the call after it is on its way already
+    stream.publish(params(1))
+    versions = [first.version, *(take(stream).version for _ in range(3))]
+    stream.close()
+    assert versions == [0, 0, 1, 1]
+
+
+@pytest.mark.usefixtures("local")
+def test_parameters_that_do_not_fit_are_an_error_and_not_old_parameters_for_ever() -> None:
+    stream = Stream(crew_of(1, Toy), ahead=1)
+    stream.publish(params(1, width=3))
+    take(stream)  # sampled before they were sent
+
+    def publish_and_take() -> None:
+        stream.publish(params(2, width=3))
+        take(stream)
+
+    with pytest.raises(ValueError, match="of another model"):
+        publish_and_take()
+    stream.close()
