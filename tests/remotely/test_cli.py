@@ -28,6 +28,7 @@ import pytest
 from click.testing import CliRunner
 
 from remotely import cli
+from remotely.cli import actors as actor_commands
 from remotely.client.client import client_of
 from remotely.protocol import control
 from remotely.reporting.cluster_status import status_facts
@@ -575,10 +576,10 @@ def test_the_logs_of_all_actors_are_asked_for_together(
 ) -> None:
     locations = [SimpleNamespace(actor=f"{n}", name=f"Counter-{n}") for n in range(3)]
     actors = [SimpleNamespace(location=location) for location in locations]
-    monkeypatch.setattr(cli, "_actors", lambda client: actors)
+    monkeypatch.setattr(actor_commands, "living_actors", lambda client: actors)
     client: Any = Logs()
 
-    cli._show_all(client, follow=False)
+    actor_commands._show_all(client, follow=False)
 
     assert capsys.readouterr().out.splitlines() == [
         f"[Counter-{number}] the output of {number}" for number in range(3)

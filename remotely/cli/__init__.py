@@ -1,0 +1,57 @@
+"""The command `remotely`: start, join, watch and stop a cluster.
+
+A user's mistake ends in one sentence on stderr and exit code 1 (2 if the command line itself is
+wrong).  Modules that take time to import are imported by the command that needs them, so that
+--help is there at once.
+"""
+
+from typing import Any
+
+import click
+
+import remotely
+from remotely.cli.actors import kill, logs
+from remotely.cli.daemons import join, start, stop
+from remotely.cli.keys import key_commands
+from remotely.cli.status import status
+from remotely.errors import RemotelyError
+
+
+class _Commands(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which they are used, not of the alphabet
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise  # `remotely logs | head`: click ends quietly
+        except OSError as error:
+            what = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            raise click.ClickException(what) from None
+        except (RemotelyError, ValueError) as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(remotely.__version__, message="remotely %(version)s")
+def main() -> None:
+    """Start, join, watch and stop a cluster of remote objects.
+
+    \b
+    remotely start                                  a cluster of this machine
+    remotely start --host 192.168.0.10              one that others may join
+    remotely join 192.168.0.10:8010 --key worker.key
+    remotely status                                 who is there, what is free
+    remotely logs Counter-1 --follow                what an actor prints
+    remotely kill Counter-1                         end an actor at once
+    remotely keys                                   who may come in
+    remotely stop
+
+    REMOTELY_ADDRESS is the cluster to use, REMOTELY_KEY the key file, REMOTELY_HOME where keys and
+    pid files are (~/.remotely).
+    """
+
+
+for command in (start, join, key_commands, status, logs, kill, stop):
+    main.add_command(command)

@@ -1,0 +1,50 @@
+"""Options that several commands have."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remotely.protocol.address import DEFAULT_PORT
+
+cpus_option = click.option(
+    "--cpus", type=click.IntRange(min=0), help="CPUs to give away; by default all cores."
+)
+
+
+class GpusType(click.ParamType):  # type: ignore[type-arg]
+    name = "N|ID,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | list[str]:
+        from remotely.machine import gpus
+
+        try:
+            return gpus.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+gpus_option = click.option(
+    "--gpus",
+    type=GpusType(),
+    help="GPUs to give away: how many, or which (2,3; one alone: 2,); by default all there are.",
+)
+port_option = click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="The port of the cluster on this machine.",
+)
+key_option = click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    envvar="REMOTELY_KEY",
+    help="The key file; by default client.key in ~/.remotely/keys.  [REMOTELY_KEY]",
+)
+local_port_option = click.option(
+    "--port", type=click.IntRange(1, 65535), help="Of a cluster on this machine.  [8010]"
+)
+address_option = click.option(
+    "--address", metavar="HOST:PORT", help="Of the master.  [REMOTELY_ADDRESS]"
+)

@@ -1,0 +1,66 @@
+"""Which cluster a command is about: the one named, that of a port here, or the shell's."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remotely.client.client import client_of
+from remotely.errors import MasterLost, RemotelyError
+from remotely.protocol.address import DEFAULT_PORT, parse_address
+
+if TYPE_CHECKING:
+    from remotely.client.client import Client
+
+
+def cluster_address(address: str | None, port: int | None) -> str:
+    """Return the address of the cluster that is meant: named, of a port here, or of the shell."""
+    if address is None and port is None:
+        address = os.environ.get("REMOTELY_ADDRESS") or None
+    if address is not None:
+        name, number = parse_address(address)
+        return f"{name}:{number}"
+    from remotely.machine import pid_file
+
+    daemons = pid_file.running(port or DEFAULT_PORT)
+    if not daemons:
+        raise MasterLost(
+            f"no cluster runs at port {port or DEFAULT_PORT} on this machine"
+            f"{other_ports(port or DEFAULT_PORT)}; 'remotely start' starts one, HOST:PORT or "
+            "REMOTELY_ADDRESS names one elsewhere"
+        )
+    return daemons[0].address
+
+
+@contextlib.contextmanager
+def client_at(address: str, key: Path | None) -> Iterator["Client"]:
+    """Connect to a cluster for the length of a block."""
+    client = client_of(address, key)
+    try:
+        yield client
+    finally:
+        client.shutdown()
+
+
+def port_of_shell() -> int:
+    """Return the port of REMOTELY_ADDRESS, if that cluster is of this machine."""
+    from remotely.machine import interfaces, pid_file
+
+    if not (address := os.environ.get("REMOTELY_ADDRESS")):
+        return DEFAULT_PORT
+    name, port = parse_address(address)
+    joined = {daemon.address for daemon in pid_file.running(port)}
+    if not interfaces.is_here(name) and f"{name}:{port}" not in joined:
+        raise RemotelyError(
+            f"REMOTELY_ADDRESS is {address}, and {name} is no address of this machine: run "
+            "'remotely stop' there, or name the port of a cluster here with --port"
+        )
+    return port
+
+
+def other_ports(port: int) -> str:
+    from remotely.machine import pid_file
+
+    ports = [str(other) for other in pid_file.ports() if other != port]
+    return f"; there is one at --port {', '.join(ports)}" if ports else ""
