@@ -49,15 +49,17 @@ class Background:
         self.access = AccessList(birth.client_keys, self._ask_about)
         self.throttled = ThrottledLog(lambda said: print(f"remotely: {said}", file=sys.stderr))
         self.context = sockets.new_context()
-        self._door = sockets.Door(self.context, self.access.admit, self.throttled)
+        self._zap = sockets.ZapHandler(self.context, self.access.admit, self.throttled)
         self.loop = Loop()
-        self._thread = threading.Thread(target=self.loop.run, name="remotely-door", daemon=True)
+        self._thread = threading.Thread(
+            target=self.loop.run, name="remotely-background", daemon=True
+        )
 
     def start(self, on_leave: Callable[[], None], ask_after_consumers: Callable[[], None]) -> None:
         """Begin.  `on_leave` is called when the worker wants the actor to end in good order."""
         self._on_leave = on_leave
         self.loop.call(self._line.never_wait)
-        self.loop.watch_socket(self._door.socket, self._door.answer)
+        self.loop.watch_socket(self._zap.socket, self._zap.answer)
         self.loop.watch(self._worker.fileno(), self._hear_worker)
         self.loop.every(COUNT_EVERY_S, ask_after_consumers)
         self.loop.every(COUNT_EVERY_S, self._count)
@@ -77,7 +79,7 @@ class Background:
 
     def close(self) -> None:
         """Return when all that was sent has left, and every socket of the context is closed."""
-        self._door.socket.close()
+        self._zap.socket.close()
         self.context.term()
 
     # --- on the thread ----------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class Background:
                 self.access.relist(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
                 self.access.hear(caller)
-                self._door.decide(key, "client" if admitted else None)
+                self._zap.decide(key, "client" if admitted else None)
             case control.Delegated():
                 self._delegation.confirm()
             case control.Leave():

@@ -1,9 +1,8 @@
-"""The threads on which an actor with `concurrency=n` runs what it is asked for.
+"""The threads on which an actor with `concurrency=n` runs its calls.
 
-Calls, and reads and writes of attributes, begin in the order in which they came, and end in any.
-What belongs to one stream runs one at a time and in order, and takes one thread however much of it
-waits: what waits is in a line of the stream's own, and after each item the thread goes back to the
-others.
+Calls, and reads and writes of attributes, begin in the order in which they arrived, and end in any
+order.  Requests for one stream run one at a time and in order, and never take more than one thread:
+they wait in a queue of that stream, and after each item the thread returns to the other work.
 """
 
 import os
@@ -23,14 +22,14 @@ class CallThreads:
     def __init__(self, number: int) -> None:
         self._pool = ThreadPoolExecutor(number, "remotely-call")
         self._lock = threading.Lock()
-        self._lines: dict[str, deque[Work]] = {}  # of the streams of which something runs or waits
+        self._lines: dict[str, deque[Work]] = {}  # by stream, if something of it runs or waits
         self._drops = False
 
     def run(self, work: Callable[..., object], *args: Any) -> None:
         self._pool.submit(_run, work, *args)
 
     def run_in_turn(self, stream: str, work: Work) -> None:
-        """Run it after all that was asked of the stream before."""
+        """Run it after the earlier requests for the stream."""
         with self._lock:
             if line := self._lines.get(stream):
                 line.append(work)
@@ -39,7 +38,7 @@ class CallThreads:
         self.run(self._serve, stream)
 
     def end(self, drop: bool) -> None:
-        """Return when all has run; with `drop`, when what has begun has."""
+        """Return when everything has run; with `drop`, when everything that has begun has run."""
         self._drops = drop
         self._pool.shutdown(cancel_futures=drop)
 
@@ -48,19 +47,19 @@ class CallThreads:
         while not self._drops:
             line[0]()
             with self._lock:
-                del line[0]  # not before: who finds a line empty begins another
+                del line[0]  # not earlier: `run_in_turn` starts another thread for an empty queue
                 if not line:
                     del self._lines[stream]
                     return
             try:
                 self.run(self._serve, stream)
                 return
-            except RuntimeError:  # the pool takes nothing any more
+            except RuntimeError:  # the pool is shutting down
                 continue
 
 
 def _run(work: Callable[..., object], *args: Any) -> None:
-    """End the process by what ends a script; the pool would keep it to itself."""
+    """End the process on SystemExit, as in a script; the pool would swallow it."""
     try:
         work(*args)
     except SystemExit as error:

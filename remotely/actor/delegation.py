@@ -1,4 +1,4 @@
-"""The key with which an actor makes calls: its own, made when it first does."""
+"""The key with which an actor makes calls of its own, created at the first of them."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from remotely.transport.keys import KeyPair, fresh_pair
 
 
 class Delegation:
-    """One actor's pair.  Its secret is in the memory of this process, and nowhere else."""
+    """The key pair of one actor.  Its secret is in the memory of this process only."""
 
     def __init__(self, tell: Callable[[control.Delegate], None]) -> None:
         self._tell = tell

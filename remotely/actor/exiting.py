@@ -1,9 +1,9 @@
-"""What is left to do in the process of an actor before it ends.
+"""What an actor's process has to do before it ends.
 
-An actor's process ends by os._exit: it was forked from a process whose stack is below its own, and
-libraries that run threads crash when the interpreter takes them down.  So what the interpreter does
-at the end of a script is done here: the object is let go, `atexit` runs, and open files are
-flushed.  How long it may take is the worker's business (undertaker.py).
+It ends by os._exit: it was forked from a process whose stack is below its own, and libraries that
+run threads crash when the interpreter shuts down.  So what the interpreter does at the end of a
+script is done here: the object is released, `atexit` functions run, and open files are flushed.
+The worker limits how long this may take (undertaker.py).
 """
 
 import atexit
@@ -24,11 +24,11 @@ def run_exit_functions() -> None:
 
 
 def flush_files() -> list[object]:
-    """Write out what open files still hold back, whoever holds the files; return the files.
+    """Flush the files that were opened since the fork, and return them.
 
-    Those that were opened since the fork: the zygote has frozen what was there before.  While the
-    object is let go, the files are to be kept: if the collector finds a file in a cycle, it may
-    close the descriptor before the buffer above it is written (bugs.python.org/issue17852).
+    The zygote has frozen what was there before.  Keep the files while the object is released: if
+    the collector finds a file in a cycle, it may close the descriptor before the buffer above it is
+    written (bugs.python.org/issue17852).
     """
     files = [thing for thing in gc.get_objects() if issubclass(type(thing), _WRITERS)]
     for file in files:
@@ -38,7 +38,7 @@ def flush_files() -> list[object]:
 
 
 def exit_code(error: SystemExit) -> int:
-    """Return the exit code that the interpreter would end with, and say what it would say."""
+    """Return the exit code of the interpreter for this error, and print what it would print."""
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
     print(error.code, file=sys.stderr)
@@ -46,21 +46,21 @@ def exit_code(error: SystemExit) -> int:
 
 
 def say(text: str) -> None:
-    """Print to stderr if that does not wait: who reads it may be stopped, and who writes to it hold
-    its lock."""
+    """Print to stderr if that does not block: its reader may be stopped, or another thread hold its
+    lock."""
     if select.select([], [2], [], 0)[1]:
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
 
 
 def end_group() -> None:
-    """End this actor with all that it started."""
+    """Kill this actor with all that it started."""
     os.killpg(0, signal.SIGKILL)
 
 
 def end_fork() -> None:
-    """End a child that a method forked, and that went on as if it were the actor: it has the
-    actor's sockets, and would answer in its place."""
+    """End a child that a method forked and that returned from the method: it has the actor's
+    sockets, and would reply in the actor's place."""
     print(
         "remotely: a forked child returned from a method, and was ended: leave it by os._exit()",
         file=sys.stderr,

@@ -1,7 +1,7 @@
-"""A class as it is shown to a client that did not make the actor: `get_actor`.
+"""How a client that did not make an actor gets its class, for `get_actor`.
 
-It arrives as that client's own class if it can import the module.  If not, the sources that the
-actor has come along, and are imported there.
+The class arrives as the client's own if the client can import its module.  If not, it is imported
+from the sources that the actor has, which are sent along.
 """
 
 from typing import Any

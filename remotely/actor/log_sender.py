@@ -1,16 +1,15 @@
 """The handler of an actor's root logger: it sends what the actor logs to its worker.
 
-From there a record goes into the actor's file, and to the script at the root, whose handlers take
-it (log_listener.py).  So logging is set up in the script, once, and an actor does nothing for it.
-What an actor sets up as well has its effect there:
+The worker writes a record to the actor's file, and passes it on to the script, whose handlers get
+it (log_listener.py).  So logging is set up once, in the script, and an actor need not do anything.
+What an actor sets up itself takes effect as follows:
 
-    as the script's modules are imported    nothing: the script has these handlers, and gets the
+    when the script's modules are imported  no effect: the script has these handlers, and gets the
                                             records.  They would write to the same file twice
     in the class, or later                  the actor has its own handlers.  A record that one of
-                                            them shows is not sent: it would be seen twice
+                                            them shows is not sent: it would appear twice
 
-`logging.basicConfig` does nothing where the root has a handler.  In an actor it is to do what it
-would without ours.
+`logging.basicConfig` does nothing if the root logger has a handler.  In an actor it ignores ours.
 """
 
 import contextlib
@@ -31,8 +30,8 @@ class Sender(logging.Handler):
         self._send = send
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Without the handler's lock: a thread may wait here for a worker that is stopped, and must
-        not hold up the one that looks at the lease."""
+        """Take no lock: a thread may block here while the worker is stopped, and must not hold up
+        the thread that watches the lease."""
         if kept := bool(self.filter(record)):
             self.emit(record)
         return kept
@@ -49,7 +48,7 @@ class Sender(logging.Handler):
             self._send(logged)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name in `logging`
-        """Tell of a call of `logging` that was wrong; its whole stack would be mostly ours."""
+        """Report a wrong logging call in one line; most of its stack would be ours."""
         if logging.raiseExceptions:
             print(
                 f"logging error: {sys.exc_info()[1]!r}: the message is {record.msg!r} and its "
@@ -68,7 +67,7 @@ class Sender(logging.Handler):
 
 
 def _shows(handler: logging.Handler) -> bool:
-    """Tell whether a handler has another aim than a file."""
+    """Return whether a handler shows records to people, and does not just write a file."""
     return not isinstance(handler, logging.FileHandler | logging.NullHandler)
 
 
@@ -76,7 +75,7 @@ _sender: Sender | None = None
 
 
 def install(name: str, send: Callable[[bytes], object]) -> None:
-    """From now on, what this process logs is sent with the name of its actor."""
+    """Send what this process logs, with the name of its actor, from now on."""
     global _sender
     log_records.name_actors(lambda: name)
     _sender = Sender(send)
@@ -84,7 +83,7 @@ def install(name: str, send: Callable[[bytes], object]) -> None:
 
 
 def drop_the_scripts() -> None:
-    """The script's modules are imported: what they have set up, the script has."""
+    """Remove the handlers that the script's modules have set up: the script has them."""
     if _sender is None:
         return
     for logger in list(_root.manager.loggerDict.values()):

@@ -1,4 +1,4 @@
-"""How a process becomes an actor: what must be set before any of the user's modules is imported.
+"""Turns a process into an actor: sets what must be set before any user module is imported.
 
 It is forked from the zygote, or started as `python -m remotely.actor.startup`.  Either way the
 worker passes it a socket, over which it learns which actor it is to be.
@@ -29,7 +29,7 @@ MAX_CONTROL_BYTES = 1 << 18
 
 
 def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
-    """Be the actor that the worker describes; return the exit code of this process."""
+    """Be the actor that the worker describes; return the exit code of the process."""
     if stdout_fd != 1:
         os.setsid()  # a process group of its own: the worker ends it with all that it started
         for fd, standard in ((stdout_fd, 1), (stderr_fd, 2)):
@@ -46,7 +46,7 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
 
 
 def _prepare_process(birth: control.Birth) -> None:
-    """Set what must be set before any of the user's modules is imported."""
+    """Set what must be set before any user module is imported."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     atexit._clear()
@@ -60,7 +60,7 @@ def _prepare_process(birth: control.Birth) -> None:
     current_actor.become(birth)
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
         _set_threads(max(1, int(request.cpus)))
-    with contextlib.suppress(OSError):  # should memory run out, an actor goes before its worker
+    with contextlib.suppress(OSError):  # if memory runs out, an actor is killed before its worker
         Path("/proc/self/oom_score_adj").write_text("1000")
     random.seed()
     if numpy_random := sys.modules.get("numpy.random"):
@@ -68,7 +68,7 @@ def _prepare_process(birth: control.Birth) -> None:
 
 
 def _set_threads(count: int) -> None:
-    """Let BLAS and OpenMP use so many threads: libraries to come, and those that the zygote has."""
+    """Limit the threads of BLAS and OpenMP: of libraries to come, and of those already loaded."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(count)
     if _pools is not None and count != 1:
@@ -78,9 +78,9 @@ def _set_threads(count: int) -> None:
 
 
 def warm() -> None:
-    """In the zygote, after its imports: do once what every actor would have to do for itself.
+    """In the zygote, after its imports: do once what every actor would otherwise do itself.
 
-    Time and memory both: what is touched here is shared, what a fork touches is its own.
+    This saves time and memory: pages touched here are shared, pages touched by a fork are copied.
     """
     global _pools
     if "numpy" in sys.modules:

@@ -1,9 +1,9 @@
-"""The generators that an actor keeps for its callers: what `stream.py` is over there.
+"""The generators that an actor keeps for its callers, who iterate over them remotely (stream.py).
 
-A generator is closed when its consumer says so, when it ends, and when its consumer is gone.  Of a
-client that was killed nobody tells an actor; but a message to it has nowhere to go.  So a consumer
-that asks for nothing is sent an empty one now and then, ever more rarely: it may not look for hours
-what it was sent, and is not to find thousands.
+A generator is closed when its consumer closes it, when it ends, and when its consumer is gone.
+Nobody tells an actor that a client was killed, but a message to that client cannot be delivered.
+So a silent consumer is sent an empty message now and then, at growing intervals: it may not read
+for hours, and must not find thousands of them.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 from remotely.futures.stream import Token
 
-SILENT_S = 2.0  # after which a consumer is first asked after
+SILENT_S = 2.0  # after which a consumer is first checked
 
 
 @dataclass
@@ -24,7 +24,7 @@ class _Kept:
     items: Any
     route: bytes  # of the consumer
     asked: float  # when it last asked for an item
-    ask_after: float  # when we ask after it
+    ask_after: float  # when to check it next
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of an async one: an item at a time
 
 
@@ -34,7 +34,7 @@ class Streams:
         self._names = itertools.count(1)
 
     def keep(self, route: bytes, items: Any) -> Token:
-        """Return what travels in the place of a generator, plain or async."""
+        """Keep a generator, plain or async; return what travels in its place."""
         name, now = f"{next(self._names)}", time.monotonic()
         self._kept[name] = _Kept(items, route, now, now + SILENT_S)
         return Token(name)
@@ -46,7 +46,7 @@ class Streams:
     def next(self, route: bytes, name: str) -> Any:
         """Return the next item.  Raises StopIteration, or what the generator raises."""
         kept = self._asked(route, name)
-        if kept is None:  # it ended while more was asked for
+        if kept is None:  # it ended while another request was on its way
             raise StopIteration
         try:
             return next(kept.items)
@@ -86,7 +86,7 @@ class Streams:
                     self.close(name)
 
     def silent(self, now: float) -> set[bytes]:
-        """Return the consumers that are to be asked after now.  Any thread may ask."""
+        """Return the consumers to check now.  Any thread may call this."""
         routes = set()
         for kept in list(self._kept.values()):
             if kept.ask_after <= now:

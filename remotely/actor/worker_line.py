@@ -1,7 +1,7 @@
-"""What an actor tells its worker, over the socket that it was born with.
+"""What an actor tells its worker, over the socket that it was started with.
 
-A worker that is stopped reads nothing, and the socket fills.  Whoever writes then waits, but for
-the door thread: it looks whether the lease has ended, and the actor with it (fence.py).
+A worker that is stopped reads nothing, and the socket fills.  A thread that writes then blocks,
+except for the background thread, which has to watch the lease (fence.py).
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from collections import deque
 
 from remotely.protocol import control
 
-MAX_UNTOLD = 1_000  # a worker that is back is told of the first so many
+MAX_UNTOLD = 1_000  # messages kept for a worker that is stopped; later ones are dropped
 
 
 class WorkerLine:
@@ -21,14 +21,14 @@ class WorkerLine:
         self._never_waits = 0  # a thread
 
     def never_wait(self) -> None:
-        """What this thread tells from now on waits in its stead, for `go_on`."""
+        """From now on, messages of this thread that find no room wait for `go_on`."""
         self._never_waits = threading.get_ident()
 
     def tell(self, message: control.FromActor) -> None:
         self.send(control.encode(message))
 
     def send(self, data: bytes) -> None:
-        """Send a message that is written already.  If the worker has gone, so have its words."""
+        """Send an encoded message.  If the worker is gone, drop it."""
         if threading.get_ident() == self._never_waits:
             if len(self._untold) < MAX_UNTOLD:
                 self._untold.append(data)
@@ -38,7 +38,7 @@ class WorkerLine:
                 self._worker.send(data)
 
     def go_on(self) -> bool:
-        """Send what had no room before, on the thread that never waits; true if that is all."""
+        """Send what had no room before, on the thread that never waits; return if all is sent."""
         while self._untold:
             try:
                 self._worker.send(self._untold[0], socket.MSG_DONTWAIT)

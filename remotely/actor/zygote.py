@@ -1,15 +1,15 @@
-"""Makes actor processes in milliseconds: a process that has imported the heavy modules, and forks.
+"""Starts actors in milliseconds: a process that has imported the heavy modules, and forks.
 
-Forking is safe here because this process stays what a fork needs: one thread, no ZeroMQ context,
-no CUDA.  It speaks to its worker alone, over one socket (`ToZygote`, `FromZygote` in control.py);
-descriptors travel along.  Who owns what:
+Forking is safe here because this process has one thread, no ZeroMQ context and no CUDA.  It talks
+to its worker only, over one socket (`ToZygote`, `FromZygote` in control.py), which also passes
+file descriptors.  Who cleans up after whom:
 
-    worker dies    we read its end of file, kill every actor we made, remove the worker's folder
-    zygote dies    the worker, our subreaper, inherits the actors, and starts another zygote
-    actor dies     we reap it and report its status; the worker already saw it on the pidfd
+    worker dies    the zygote reads end of file, kills its actors, and removes the worker's folder
+    zygote dies    the worker, its subreaper, inherits the actors, and starts another zygote
+    actor dies     the zygote reaps it and reports its status; the worker has seen it by the pidfd
 
-An actor that needs environment variables of its own before anything is imported is not forked but
-started as a new interpreter (`python -m remotely.actor.startup`), at the price of its imports.
+An actor that needs environment variables before anything is imported is not forked.  It is started
+as a new interpreter (`python -m remotely.actor.startup`), and pays for its imports.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Zygote:
     def serve(self) -> None:
         """Fork and report until the worker is gone, and then leave nothing behind.
 
-        An error of another kind ends this process alone: its actors live on as the worker's.
+        Any other error ends this process only: the worker inherits its actors.
         """
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
@@ -106,7 +106,7 @@ class Zygote:
                 os.close(fd)
             self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))
             return
-        gc.freeze()  # what is here now stays shared: a collection in the child would copy it
+        gc.freeze()  # keeps these pages shared: a collection in the child would copy them
         try:
             pid, pidfd = self._child(descriptors)
         except OSError as error:
@@ -127,7 +127,7 @@ class Zygote:
                 os.close(fd)
         self._children.add(pid)
         try:
-            return pid, os.pidfd_open(pid)  # before we can reap: nobody else can have this pid yet
+            return pid, os.pidfd_open(pid)  # not reaped yet: no other process has this pid
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -143,7 +143,7 @@ class Zygote:
             code = startup.main(*descriptors)
         except SystemExit as error:
             code = exiting.exit_code(error)
-        except BaseException:  # the last place where it can still be told
+        except BaseException:  # the last place where it can be reported
             sys.excepthook(*sys.exc_info())
         finally:
             for stream in (sys.stdout, sys.stderr):
@@ -171,7 +171,7 @@ class Zygote:
 
 
 def preload(modules: list[str]) -> None:
-    """Import those of the heavy modules that this machine has; say what fails, go on without."""
+    """Import the heavy modules that this machine has; report those that fail, and go on."""
     for name in modules:
         if name in HEAVY and name not in sys.modules:
             try:

@@ -68,7 +68,7 @@ from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_
 from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
-from remotely.transport.master_link import Link
+from remotely.transport.master_link import MasterLink
 from remotely.values import arena, codec, source_finder, source_library
 from remotely.values.codec import NOTHING
 from remotely.values.memory_peer import OutgoingValue
@@ -128,7 +128,7 @@ class Client:
         daemons.raise_descriptor_limit(at_most=DESCRIPTORS)
         self._loop = Loop()
         self._context = sockets.new_context()
-        self._link = Link(
+        self._link = MasterLink(
             self._loop,
             self._context,
             address,

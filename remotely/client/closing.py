@@ -10,14 +10,14 @@ from remotely.protocol import control
 from remotely.protocol.control import Obituary
 from remotely.protocol.lease import TERM_S
 from remotely.transport.loop import Loop
-from remotely.transport.master_link import Link
+from remotely.transport.master_link import MasterLink
 
 KILLED_WAIT_S = 5.0  # for a killed actor's end to be told; a busy machine takes long over a core
 GONE_WAIT_S = 1.0  # after an actor was killed, for us to be told
 
 
 class Endings:
-    def __init__(self, loop: Loop, link: Link, channels: Channels) -> None:
+    def __init__(self, loop: Loop, link: MasterLink, channels: Channels) -> None:
         self._loop = loop
         self._link = link
         self._channels = channels

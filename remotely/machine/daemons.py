@@ -5,20 +5,20 @@ import sys
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return what runs a module of ours, without taking a file of the working directory for one."""
+    """Return the command that runs a module of ours; never a file of the working directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def log_format(role: str, stays: bool) -> str:
-    """Return how a daemon's lines look: in a file with the time, on a script's terminal without."""
+    """Return the format of a daemon's log: with the time in a file, without on a terminal."""
     return f"{'%(asctime)s ' if stays else ''}remotely {role}: %(message)s"
 
 
 def raise_descriptor_limit(at_most: int | None = None) -> None:
-    """Allow this process as many open files as the machine permits; an actor costs it a handful.
+    """Allow this process as many open files as the machine permits; each actor needs a few.
 
-    `at_most` is for a process that is not ours alone.  What it starts inherits the limit, and some
-    programs close every number up to it one by one.
+    `at_most` is for a process that also runs other code.  The processes that it starts inherit the
+    limit, and some programs close every number up to it one by one.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if at_most is None else min(hard, at_most)

@@ -1,16 +1,16 @@
-"""The daemons that stay: what runs on this machine, and of which cluster.
+"""The persistent daemons of this machine, and the cluster of each.
 
     ~/.remotely/run/HOST/PORT/    HOST is this machine: its home may be shared with others
-        master.json               written by the launcher, removed by the daemon as it ends
-        master.killed             that of one that did not end in good order: its workers may be
-                                  elsewhere, waiting for the next
-        worker.json               the worker that `remotely start` made
+        master.json               written by the launcher, removed by the daemon when it ends
+        master.killed             left by a master that was killed: its workers may be elsewhere,
+                                  waiting for the next master
+        worker.json               the worker that `remotely start` started
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
-        master.log, worker.log    what they had to say; nearly nothing
+        master.log, worker.log    their output; nearly nothing
 
-Pids come round, so a daemon is known by its pid and the moment at which it started.  A file whose
-daemon is dead was left by one that was killed; whoever sees it takes it away, with the folder of
-sockets and logs that the daemon could not remove.
+Pids are reused, so a daemon is identified by its pid and its start time.  A file whose daemon is
+dead was left by one that was killed.  Whoever finds it removes it, with the folder of sockets and
+logs that the daemon could not remove.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from remotely.machine import file_lock, folders, processes, this_machine
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written down about one daemon."""
+    """The record of one daemon."""
 
     role: Literal["master", "worker", "joined"]
     address: str  # of the master, "host:port", as this machine reaches it
@@ -46,7 +46,7 @@ def folder_of(port: int) -> Path:
 
 
 def make_folder(port: int) -> Path:
-    """Return the folder of this port, made, and closed to other users."""
+    """Create the folder of this port, closed to other users, and return it."""
     folder = folder_of(port)
     for made in reversed((folder, *folder.parents[:3])):
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,14 +54,14 @@ def make_folder(port: int) -> Path:
 
 
 def write(file: Path, running: Running) -> None:
-    """Put a file in place whole: somebody may read it at this moment."""
+    """Replace the file atomically: another process may be reading it."""
     temporary = file.with_suffix(".new")
     temporary.write_bytes(msgspec.json.encode(running))
     temporary.replace(file)
 
 
 def running(port: int) -> list[Running]:
-    """Return the daemons of this port that live: the master, its own worker, those that joined."""
+    """Return the living daemons of this port: the master, its own worker, and joined workers."""
     return _running_in(folder_of(port))
 
 
@@ -78,7 +78,7 @@ def _running_in(folder: Path) -> list[Running]:
 
 
 def remove(file: Path, daemon: Running) -> None:
-    """Take away what a daemon that was killed has left."""
+    """Remove what a killed daemon has left."""
     if daemon.role == "master":
         with contextlib.suppress(FileNotFoundError):
             file.replace(file.with_suffix(".killed"))
@@ -88,19 +88,19 @@ def remove(file: Path, daemon: Running) -> None:
 
 
 def leave(file: Path) -> None:
-    """For a daemon, as it ends: take away its own file."""
+    """For a daemon that ends: remove its own file."""
     file.unlink(missing_ok=True)
     file.with_suffix(".killed").unlink(missing_ok=True)
     tidy(file.parent)
 
 
 def was_killed(port: int) -> bool:
-    """Tell whether the last master of this port did not end in good order."""
+    """Return whether the last master of this port was killed."""
     return (folder_of(port) / "master.killed").exists()
 
 
 def tidy(folder: Path) -> None:
-    """When the last daemon is gone, take away the folder too, unless a log says something."""
+    """When the last daemon is gone, remove the folder too, unless a log is not empty."""
     if _running_in(folder):
         return
     (folder / "master.killed").unlink(missing_ok=True)  # the user has ended that cluster
@@ -113,7 +113,7 @@ def tidy(folder: Path) -> None:
 
 
 def ports() -> list[int]:
-    """Return the ports of which daemons live on this machine."""
+    """Return the ports with living daemons on this machine."""
     folders = folder_of(0).parent.glob("*")
     found = sorted(int(folder.name) for folder in folders if folder.name.isdecimal())
     return [port for port in found if running(port)]
@@ -121,7 +121,7 @@ def ports() -> list[int]:
 
 @contextlib.contextmanager
 def starting(port: int) -> Iterator[None]:
-    """Of several that start a cluster at one port, let one do so, and then the next look."""
+    """Let one process at a time start a cluster at a port."""
     make_folder(port)
     with file_lock.locked(folder_of(0).parent / ".lock"):
         yield

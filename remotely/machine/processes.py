@@ -1,10 +1,10 @@
-"""The processes of this machine: which still run, what each has started, and their end.
+"""The processes of this machine: which still run, what each has started, and how to end them.
 
-A worker knows what its actors have started by a tag.
-The tag is a variable of the environment (TAG), since that is inherited.  But the kernel shows the
-environment that a process had when it last executed a program (man 5 proc), and an actor is a fork
-of the zygote: so is what the actor forks in its turn.  What the kernel shows is the process's own
-memory, though.  So the zygote is started with room for a mark, and an actor writes its own there.
+A worker finds the processes that its actors have started by a tag: an environment variable (TAG),
+because that is inherited.  But the kernel shows the environment that a process had when it last
+executed a program (man 5 proc), and an actor is a fork of the zygote, as is what the actor itself
+forks.  What the kernel shows is the process's own memory, though.  So the zygote is started with
+room for a tag, and an actor writes its own there.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ ROOM = "-" * 65  # two ids and a colon
 def birth(pid: int) -> float | None:
     """Return when a process started; None if it has ended, reaped or not.
 
-    On Linux in ticks since the boot: the time of day may be set while the process lives.
+    On Linux in ticks since the boot, because the time of day may be changed meanwhile.
     """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -37,14 +37,14 @@ def birth(pid: int) -> float | None:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Tell whether the process of this pid is still the one that started then."""
+    """Return whether this pid is still the process that started then."""
     return birth(pid) == started
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes of which this one is the parent, without a look at any other.
+    """Return the children of a process, without reading any other process.
 
-    One may be left out while others of them end (man 5 proc).
+    The list may lack one while others of them end (man 5 proc).
     """
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -67,7 +67,7 @@ def tag_of(pid: int) -> str:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and all that it started, and that it was the last to hold together."""
+    """Kill a process and all its descendants."""
     for child in children_of(pid):
         kill_tree(child)
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -75,7 +75,7 @@ def kill_tree(pid: int) -> None:
 
 
 def kill_tagged(prefix: str) -> None:
-    """Kill what actors left behind in sessions of their own: it inherited the tag's variable."""
+    """Kill processes that actors left behind in other sessions: they inherited the tag."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(TAG, "").startswith(prefix):
@@ -90,9 +90,9 @@ def kill_descendants() -> None:
 
 
 def mark(tag: str) -> None:
-    """Have the kernel show this tag for our process, and for what we fork.
+    """Make the kernel show this tag for this process and its forks.
 
-    To be called before the variable is changed by other means: those put it elsewhere in memory.
+    Call this before the variable is changed by other means, which put it elsewhere in memory.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""What this machine is: who sees the same files and processes, and what there is to give away."""
+"""Facts about this machine: its identity, its name, its cores and memory."""
 
 import contextlib
 import os
@@ -14,11 +14,11 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def identity() -> str:
-    """Return a name that two processes share just when they see the same files, and may open them.
+    """Return a name that two processes share if and only if they can open the same files.
 
-    The kernel's boot, the namespaces of mounts and of processes (a container has its own) and the
-    user.  REMOTELY_HOST, if set, is added: it lets parts of one machine pass for several, as in the
-    tests.
+    It is made of the boot id, the mount and process namespaces (a container has its own) and the
+    user.  REMOTELY_HOST, if set, is added: with it, parts of one machine pass for several, as in
+    the tests.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     mounts, pids = Path("/proc/self/ns/mnt").readlink(), Path("/proc/self/ns/pid").readlink()
@@ -30,19 +30,19 @@ def machine_name() -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use: of its affinity, and its group's time."""
+    """Return how many cores this process may use, by its affinity and its control group."""
     there = len(os.sched_getaffinity(0))
     return there if (limit := cgroup.cpus()) is None else min(there, max(1, int(limit)))
 
 
 def memory() -> int:
-    """Return how many bytes of memory this process may use: of the machine's, and its group's."""
+    """Return how many bytes this process may use, by the machine and the control group."""
     there = int(psutil.virtual_memory().total)
     return there if (limit := cgroup.memory()) is None else min(there, limit)
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has ended for want of memory since the boot."""
+    """Return how many processes the kernel has killed for lack of memory since the boot."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -51,7 +51,7 @@ def oom_kills() -> int:
 
 
 def address_towards(host: str, port: int) -> str:
-    """Return the address by which `host` would know this machine."""
+    """Return the address at which `host` sees this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # a datagram socket only looks up the route
         return str(probe.getsockname()[0])

@@ -20,7 +20,7 @@ Three things bind what peers say of themselves.
 Refused: the client's own key for its actors (a worker's key was then as good as a client's, for
 ever); a pair that the client makes and sends (a secret that travels, for actors that mostly make no
 calls); telling every actor of every delegate (a thousand actors times a thousand keys); signed
-tickets that a door could check by itself (a ticket cannot be revoked, and CURVE keys do not sign).
+tickets that an actor could check by itself (none can be revoked, and CURVE keys do not sign).
 """
 
 import hashlib

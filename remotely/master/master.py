@@ -78,8 +78,8 @@ class Master:
 
         self._loop = Loop()
         self._context = sockets.new_context()
-        self._door = sockets.Door(self._context, self._admit, self._throttled)
-        self._loop.watch_socket(self._door.socket, self._door.answer)
+        self._zap = sockets.ZapHandler(self._context, self._admit, self._throttled)
+        self._loop.watch_socket(self._zap.socket, self._zap.answer)
         self._socket = sockets.server(self._context, self._key.pair)
         sockets.bind(self._socket, config.address)
         self._loop.watch_socket(self._socket, self._receive)
@@ -135,7 +135,7 @@ class Master:
                 self._hear_held(route, who, self._registry.hear_worker)
                 if who in self._routes:
                     self._registry.settle(message)
-                self._door.review(self._admission.role_of)
+                self._zap.review(self._admission.role_of)
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role == "client":
@@ -230,10 +230,10 @@ class Master:
     # --- keys -------------------------------------------------------------------------------------
 
     def _admit(self, key: bytes) -> str | Unknown | None:
-        """Answer the door: it may be the key of an actor whose worker has yet to come back."""
+        """Answer the ZAP handler.  The key may be an actor's whose worker has yet to come back."""
         role = self._admission.role_of(key)
         if role is None and time.monotonic() < self._learns_until:
-            self._loop.after(RETURN_S, lambda: self._door.decide(key, self._admission.role_of(key)))
+            self._loop.after(RETURN_S, lambda: self._zap.decide(key, self._admission.role_of(key)))
             return Unknown.ASKED
         return role
 

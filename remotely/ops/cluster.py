@@ -29,8 +29,8 @@ from remotely.transport.keys import MasterKey, MemberKey
 def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> list[Running]:
     """Start a master and a worker here; return both when the cluster takes calls.
 
-    A worker whose master was killed is taken over with its actors by the new master, if that has
-    the same keys.  Raises RemotelyError if a cluster or somebody else has the port.
+    If the previous master was killed, the new one takes over its worker with the actors, provided
+    that the keys are the same.  Raises RemotelyError if the port is in use.
     """
     ip = ip_of(bind_host)
     with pid_file.starting(port):
@@ -73,7 +73,8 @@ def join(
 ) -> Running:
     """Start a worker here that joins the master there; return when the master has taken it.
 
-    Its actors are reached at `tcp_host`, by default this machine's address on the way to there.
+    Its actors are reached at `tcp_host`, by default the address at which the master sees this
+    machine.
     """
     try:
         socket.create_connection((host_name, port), CONNECT_S).close()
@@ -96,7 +97,7 @@ def join(
 def stop(port: int) -> list[Running]:
     """End the cluster of this port; return its daemons on this machine that were ended.
 
-    Workers elsewhere are told by the master.  On a machine that has only joined, its workers
+    The master tells workers elsewhere to end.  On a machine that has only joined, its workers
     leave, and the cluster goes on.
     """
     daemons = pid_file.running(port)
@@ -115,7 +116,7 @@ def stop(port: int) -> list[Running]:
 
 
 def read_keys_again() -> bool:
-    """Have the masters of this machine that use its keys read them again; true if there is one."""
+    """Make the masters that use this machine's keys read them again; return if there is one."""
     cluster = key_files.load_master(folders.key_folder() / "master.key").pair.public.decode()
     told = False
     for port in pid_file.ports():
@@ -163,7 +164,7 @@ def _await_return(address: str, folder: Path, worker: Running, port: int) -> Non
 
 
 def _end(daemons: list[Running], number: signal.Signals, within_s: float) -> list[Running]:
-    """Send a signal to those that live, and wait for them; return whom it was sent to."""
+    """Send a signal to the living ones and wait for them to end; return those it was sent to."""
     living = [daemon for daemon in daemons if daemon.alive]
     for daemon in living:
         with contextlib.suppress(ProcessLookupError):
@@ -173,7 +174,7 @@ def _end(daemons: list[Running], number: signal.Signals, within_s: float) -> lis
 
 
 def _await(fact: Callable[[], bool], within_s: float) -> bool:
-    """Wait for something that nobody will tell us of."""
+    """Poll until something is true; return false if it does not happen in time."""
     deadline = time.monotonic() + within_s
     while not fact():
         if time.monotonic() > deadline:

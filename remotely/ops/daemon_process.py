@@ -41,7 +41,7 @@ def launch(module: str, stdout: int, stderr: int | None) -> Daemon:
 
 def configure(daemon: Daemon, config: msgspec.Struct) -> None:
     assert daemon.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it ended: its first word, which is none, shows it
+    with contextlib.suppress(BrokenPipeError):  # it has ended: `first_line` shows it
         daemon.stdin.write(msgspec.json.encode(config) + b"\n")
         daemon.stdin.flush()
 
@@ -53,7 +53,7 @@ def close_input(daemon: Daemon) -> None:
 
 
 def first_line(daemon: Daemon) -> str:
-    """Return the line by which a daemon says that it is ready; nothing if it says none in time."""
+    """Return the line by which a daemon says that it is ready; empty if there is none in time."""
     assert daemon.stdout is not None
     fd, line = daemon.stdout.fileno(), b""
     deadline = time.monotonic() + START_S

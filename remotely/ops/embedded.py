@@ -22,8 +22,8 @@ from remotely.transport import keys
 class EmbeddedCluster:
     """A master and a worker of this process alone, on ipc sockets in a private folder.
 
-    Made, it is nothing yet: `start` may be interrupted at any moment, and `close` still knows what
-    there may be.
+    The constructor starts nothing.  `start` may be interrupted at any moment; `close` still knows
+    what there is to end.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class EmbeddedCluster:
         self._daemons: list[Daemon] = []
 
     def start(self, cpus: float | None = None, gpus: Gpus | None = None) -> None:
-        """Return when the master takes calls; then `close` is the caller's duty, before too."""
+        """Return when the master takes calls.  Call `close` later, even if this raises."""
         self.folder.mkdir(mode=0o700)
         config = MasterConfig(address=self.address, key=self._master_key.to_dict(), lifeline=True)
         master = daemon_process.launch("remotely.master", subprocess.PIPE, None)
         self._daemons.append(master)
-        # Beside the master, not after it: its socket retries until the master is there.
+        # At the same time as the master: its socket retries until the master is there.
         worker = daemon_process.launch("remotely.worker", subprocess.DEVNULL, None)
         self._daemons.append(worker)
         daemon_process.configure(master, config)
@@ -63,7 +63,7 @@ class EmbeddedCluster:
                     daemon.wait()
                 if daemon.stdout:
                     daemon.stdout.close()
-        finally:  # interrupted again, it leaves the daemons to end by themselves
+        finally:  # if interrupted again, the daemons end by themselves
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def forget(self) -> None:

@@ -25,7 +25,7 @@ from remotely.transport.keys import MasterKey, MemberKey
 class PersistentDaemon:
     """A daemon that goes on if the block of this context ends well, and is ended if not.
 
-    It is started before it is told what it is: what it needs is imported meanwhile.
+    It is started before its configuration is known: meanwhile it imports what it needs.
     """
 
     def __init__(self, stem: str, port: int) -> None:
@@ -86,7 +86,7 @@ class PersistentDaemon:
         cpus: int | None,
         gpus: Gpus | None,
     ) -> Running:
-        """Make it a worker of the master there.  Raises what the master has against it."""
+        """Make it a worker of that master.  Raises the error with which the master refuses it."""
         self._folder = daemon_process.new_folder()
         config = daemon_process.worker_config(
             f"tcp://{address}", key, tcp_host, self._folder, cpus, gpus, str(self._file)

@@ -1,5 +1,5 @@
-"""Who is on a cluster: as objects, for `remotely.status()`; as facts, for `remotely status --json`;
-and as tables, for people.  Pure.
+"""The state of a cluster: as objects for `remotely.status()`, as plain data for `remotely status
+--json`, and as tables for people.  Pure.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
-"""What an actor logs: a record of `logging`, as text that can travel, and as a record again.
+"""Log records of an actor, as text that can be sent, and as records again.
 
-The message is formatted, and an exception is text, where they came up: nothing of a record has to
-be pickled, and a handler of the script's never touches an object of the actor's.  Long ones are
-cut: a message at its end, a traceback at its beginning, for what went wrong is said last.  Pure.
+The actor formats the message and the exception.  So no part of a record has to be pickled, and a
+handler of the script never touches an object of the actor.  Long texts are cut: a message at its
+end, a traceback at its beginning, because the error itself is at the end.  Pure.
 """
 
 import logging

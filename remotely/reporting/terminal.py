@@ -4,15 +4,15 @@ Each line has the actor's name before it.  An actor may leave its line open: a p
 end="")`, a progress bar that returns to the start of its line.  The line stays open for that actor
 until another one prints, and then the other begins a line of its own.
 
-The text comes from a process that may be compromised, and a terminal obeys what it is sent.  So
-control characters are shown and not sent, but for those that cannot do harm: tab, the return to the
-start of the line, and the sequences that set colours.  Pure: pieces go in, text comes out.
+The text comes from a process that may be compromised, and a terminal obeys control sequences.  So
+control characters are made visible, except for those that cannot do harm: tab, carriage return, and
+the sequences that set colours.  Pure: pieces go in, text comes out.
 """
 
 import re
 
 _HARMLESS = r"\x1b\[[0-9;]*m"  # SGR: colours, bold
-# Also what reverses the direction of writing, by which a text can pass for another.
+# Also the characters that reverse the direction of writing, with which text can be disguised.
 _CONTROL = re.compile(rf"({_HARMLESS})|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 CLEAR_REST = "\x1b[K"
 

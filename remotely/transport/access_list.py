@@ -1,9 +1,9 @@
-"""Whom the actors of a machine let in: an actor's own list, and what its worker knows for all.
+"""Which clients the actors of a machine admit: each actor's list, and what their worker knows.
 
-Listed clients are known beforehand.  A delegate, the key of another actor, is asked about when it
-first knocks (admission.py): actor, worker, master, and back; the door waits with its answer, and
-nothing else does.  What a worker has asked once it answers its other actors by itself, until the
-master takes it back.
+Listed clients are known beforehand.  A delegate, which is the key of another actor, is asked about
+when it first connects (admission.py): actor, worker, master, and back.  Only that connection waits
+for the answer.  A worker asks the master once, and then answers its other actors itself, until the
+master withdraws the key.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,14 +14,14 @@ from remotely.transport.sockets import Unknown
 
 
 class AccessList:
-    """The list of one actor.  All of it on the door's thread, but for `may_call`."""
+    """The list of one actor.  Used on its background thread, except for `may_call`."""
 
     def __init__(self, client_keys: Iterable[bytes], ask: Callable[[bytes], None]) -> None:
-        # A connection may live on behind a key that may not call.  libzmq does not tell of its end:
-        # once a delegate has ended that came in, calls are looked at for good, at 3 us each.
+        # A connection outlives its key's right to call, and libzmq does not report its end.  So
+        # once a key that has connected is withdrawn, every call is checked, at 3 us each.
         self.some_revoked = False
-        self._came: set[bytes] = set()  # of the listed: behind these there may be a connection
-        self._has_ended = False  # a delegate did that came: its key may have been stolen
+        self._came: set[bytes] = set()  # those of the list that may have a connection
+        self._has_ended = False  # a delegate with a connection has: its key may have been stolen
         self._listed = frozenset(client_keys)
         self._delegates: frozenset[bytes] = frozenset()
         self._ask = ask
@@ -30,7 +30,7 @@ class AccessList:
         return key in self._listed or key in self._delegates
 
     def admit(self, key: bytes) -> str | Unknown:
-        """Answer a door, or have it wait for `hear`."""
+        """Answer the ZAP handler, or have it wait for `hear`."""
         if key in self._listed:
             self._came.add(key)
         if self.may_call(key):
@@ -39,13 +39,13 @@ class AccessList:
         return Unknown.ASKED
 
     def relist(self, client_keys: Iterable[bytes]) -> None:
-        """From now on these keys are the listed ones."""
+        """Replace the list."""
         self._listed = frozenset(client_keys)
         self.some_revoked = self._has_ended or not self._came <= self._listed
 
     def hear(self, caller: control.Caller) -> None:
         """Learn whether a delegate may call."""
-        if caller.admitted and caller.key in self._listed:  # since it knocked
+        if caller.admitted and caller.key in self._listed:  # since it connected
             self._came.add(caller.key)
         elif caller.admitted:
             self._delegates |= {caller.key}
@@ -55,7 +55,7 @@ class AccessList:
 
 
 class AccessRelay:
-    """A worker's part: what its actors ask, and what the master answers."""
+    """Passes the questions of a worker's actors to the master, and its answers back."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class AccessRelay:
             self._ask(question)
 
     def hear_master(self, caller: control.Caller) -> None:
-        """An answer, or a delegate that was taken back."""
+        """Take an answer, or the withdrawal of a delegate."""
         askers = self._askers.of(caller.key)
         if caller.admitted and askers:
             self._admitted.add(caller.key)
@@ -90,8 +90,8 @@ class AccessRelay:
             self._tell(actor, caller)
 
     def ask_again(self) -> None:
-        """Hear what became of each key: the line to the master was broken, or it is a new one, or
-        the list has changed.  Of a delegate's end we are told, of a listed key's we are not."""
+        """Ask about every key again: the connection to the master was lost, the master is a
+        new one, or its list has changed.  It reports the end of delegates, not of listed keys."""
         for key in self._askers:
             self._ask(control.MayCall(key=key))
 

@@ -1,14 +1,14 @@
 """What an actor is running, in a page of memory that its worker can read at any time.
 
-A thread of the actor could not tell it while a method holds the interpreter, which is when somebody
-asks.  So the actor writes, and the worker looks when it is asked; it costs a call some 0.2 us.
+A thread of the actor could not report it while a method holds the interpreter, which is when people
+ask.  So the actor writes it down, and the worker reads it when asked; this costs a call 0.2 us.
 
     bytes   what
     0-7     when the call began that has run longest, by the machine's monotonic clock
     8-9     how many calls run
     16-79   the method of that call, in UTF-8
 
-Nothing keeps the reader from looking between two writes: it is told of a method that ended then.
+The reader may look between two writes; then it sees a method that has just ended.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ class Seen(NamedTuple):
 
 @contextlib.contextmanager
 def new() -> Iterator[tuple[int, mmap.mmap]]:
-    """Return a page: a descriptor to be handed on, which is then closed, and the memory."""
+    """Yield a page: a descriptor to pass on, which is closed afterwards, and the memory."""
     fd = os.memfd_create("remotely-activity", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, SIZE)
-        # An actor that cut it off would end its worker at the next look.
+        # If an actor truncated it, its worker would crash at the next look.
         fcntl.fcntl(
             fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         )
@@ -54,7 +54,7 @@ def new() -> Iterator[tuple[int, mmap.mmap]]:
 
 
 def received(fd: int) -> mmap.mmap:
-    """Return the page of a descriptor that was handed on, and close that."""
+    """Return the page of a descriptor that was passed on, and close the descriptor."""
     try:
         return mmap.mmap(fd, SIZE)
     finally:
@@ -62,9 +62,9 @@ def received(fd: int) -> mmap.mmap:
 
 
 def look(page: mmap.mmap) -> Seen:
-    """Return what runs: nothing once the page is closed.
+    """Return what runs; nothing once the page is closed.
 
-    It may hold anything at all, for its writer may be compromised.
+    The page may hold anything at all, because its writer may be compromised.
     """
     if page.closed:
         return Seen()
@@ -99,7 +99,7 @@ class OneByOne(_Writer):
     """Of an actor that runs one call at a time."""
 
     def begin(self, method: str, calls: int = 1) -> int:
-        """Say that a method begins, for so many calls; return what `end` is to be told."""
+        """Record that a method begins, for so many calls; return the number to pass to `end`."""
         if method != self._method:
             self._write_method(method)
         self._began[0] = time.monotonic()

@@ -1,18 +1,18 @@
-"""Until when the actors of a worker may serve, where each of them can read it.
+"""Fencing: until when the actors of a worker may serve, where each of them can read it.
 
 A worker that is cut off from its master loses its lease, and the master may then place its actors
-elsewhere.  Before that they must have ended.  The worker may be unable to end them: stopped, or
-itself cut short.  So each actor looks for itself, before every call: the moment is one double in a
+elsewhere.  They must have ended before that, even if the worker cannot end them because it is
+stopped or dying.  So each actor checks by itself, before every call.  The moment is one double in a
 file that the worker writes and its actors map, on a clock that they share.  The clock goes on while
-the machine is suspended: its master counts those seconds too.
+the machine is suspended, because the master counts those seconds too.
 
-    the worker renews its lease      the moment moves to FENCE_S after it asked, not after it heard;
-                                     an answer that was long on its way proves nothing of now
-    the master's machine refuses     there is no master who could place others: the moment moves
-    it passes                        no call is begun any more
-    it has passed for two looks      the actor ends itself with all that it started.  Two, since a
-                                     machine that was paused wakes with every moment passed
-    no lease (an embedded cluster)   it stays at infinity
+    the worker renews its lease      the moment moves to FENCE_S after the request, not after the
+                                     answer: a late answer says nothing about now
+    the master's machine refuses     no master is there to place actors elsewhere: it moves too
+    the moment passes                no further call begins
+    it has passed at two checks      the actor ends, with all that it started.  Two, because after a
+                                     pause of the machine the moment has always passed
+    no lease (embedded cluster)      it stays at infinity
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from remotely.transport import sockets
 
 FILE = "fence"
 LOOK_EVERY_S = 1.0
-PROBE_BEFORE_S = 6.0  # the end of our lease, with no word from the master: is there one?
+PROBE_BEFORE_S = 6.0  # the moment, if the master is silent: does anything listen at its port?
 _SIZE = 8
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the second stops in suspend
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the latter stops in suspend
 
 
 def now() -> float:
-    """Return the seconds of a clock that never stops, nor goes back."""
+    """Return the seconds of a clock that never stops and never goes back."""
     return time.clock_gettime(_CLOCK)
 
 
 class Fence:
-    """The moment, mapped.  A worker makes the file; an actor opens it."""
+    """The moment, mapped into memory.  A worker creates the file; its actors open it."""
 
     def __init__(self, folder: Path, make: bool = False) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
@@ -70,7 +70,7 @@ class Fence:
         return self._moment[0] < now()
 
     def look(self) -> bool:
-        """Called each LOOK_EVERY_S: whether it has passed for good."""
+        """Called every LOOK_EVERY_S: return whether it has passed for good."""
         self._looks_passed = self._looks_passed + 1 if self.has_passed else 0
         return self._looks_passed > 1
 
@@ -81,7 +81,7 @@ class Fence:
 
 
 class WorkerFence(Fence):
-    """Moves as the lease of its worker is renewed, and while there is nobody who could end it."""
+    """Moves when the worker's lease is renewed, and while no master is there to end it."""
 
     def __init__(self, folder: Path, master: str) -> None:
         super().__init__(folder, make=True)
@@ -90,13 +90,13 @@ class WorkerFence(Fence):
         self._probe: PortProbe | None = None  # of the master's machine
 
     def renew(self, asked: float) -> None:
-        """The master has heard what we said then."""
+        """The master has answered what was asked then."""
         if self._has_lease and not asked + FENCE_S <= self.moment < math.inf:
             self.move(asked + FENCE_S)
 
     def look(self) -> bool:
         probe, self._probe = self._probe, None
-        if probe is not None and probe.refused():  # there is no master who could place others
+        if probe is not None and probe.refused():  # no master is there
             self.move(now() + FENCE_S)
         passed = super().look()
         if not passed and self.moment < now() + PROBE_BEFORE_S:
@@ -105,7 +105,7 @@ class WorkerFence(Fence):
 
 
 class PortProbe:
-    """Asks a machine whether anybody listens at a port; `refused` is looked at a while later."""
+    """Asks a machine whether anything listens at a port; read `refused` some time later."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.socket()
@@ -116,7 +116,7 @@ class PortProbe:
             self._code = errno.EHOSTUNREACH
 
     def refused(self) -> bool:
-        """Tell whether it said that nobody does, and end.  Silence is no refusal."""
+        """Return whether it said that nothing does, and close.  Silence is not a refusal."""
         if self._code == errno.EINPROGRESS:
             self._code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         self._socket.close()
@@ -124,7 +124,7 @@ class PortProbe:
 
 
 def _resolved(address: str) -> tuple[str, int]:
-    """Return a numeric address: without a network a name would have to be waited for."""
+    """Return a numeric address: without a network, resolving a name would block."""
     if not sockets.is_remote(address):
         return "", 0
     name, port = parse_address(address)

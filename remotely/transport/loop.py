@@ -1,8 +1,8 @@
-"""One thread's loop over sockets, descriptors and timers; every shell of remotely runs one.
+"""One thread's event loop over sockets, descriptors and timers; each process runs one.
 
-ZeroMQ's descriptor is edge-triggered: it may stay silent although a message waits, after any send
-or receive.  So the loop asks each watched socket itself before it sleeps, and handlers need not
-know.  Handlers run on the loop's thread; `call` alone may be used from others.
+ZeroMQ's descriptor is edge-triggered: after any send or receive it may stay silent although a
+message waits.  So the loop asks each watched socket itself before it sleeps, and handlers need not
+know.  Handlers run on the loop's thread; only `call` and `stop` may be used from others.
 """
 
 import heapq
@@ -25,14 +25,14 @@ from remotely.transport.sockets import readable
 
 log = logging.getLogger("remotely")
 
-MESSAGES_A_TURN = 100  # of one socket, so that timers and the other sockets get their turn
+MESSAGES_A_TURN = 100  # of one socket, so that timers and other sockets get their turn
 
 Handler = Callable[[], None]
 OnMessage = Callable[[list[zmq.Frame]], None]
 
 
 class Timer:
-    """A call in the future; `cancel` it any time."""
+    """A call in the future; `cancel` it at any time."""
 
     def __init__(self, action: Handler, every_s: float | None) -> None:
         self.action = action
@@ -41,7 +41,7 @@ class Timer:
 
     def cancel(self) -> None:
         self.cancelled = True
-        self.action = _nothing  # what it would have acted on goes now, and not at its time
+        self.action = _nothing  # releases what the action refers to now, not when it would have run
 
 
 def _nothing() -> None: ...
@@ -57,8 +57,8 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Handler] = deque()
-        # Whoever writes to it holds it: `close` cannot take the number from under another thread's
-        # write, which would then go into a file of the user's.
+        # A thread that writes to it holds a reference.  So `close` cannot free the number while
+        # another thread writes, whose bytes would then go into a file of the user's.
         self._wake: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._wake_fd = self._wake.fd
         self._throttled = ThrottledLog(log.warning)
@@ -69,7 +69,7 @@ class Loop:
     def watch(self, fd: int, handler: Handler, *, edge: bool = False) -> None:
         """Call `handler` whenever `fd` is readable or at its end.
 
-        With `edge` the handler is called once a change, and must read all there is.
+        With `edge` the handler is called once for each change, and must read all there is.
         """
         self._handlers[fd] = handler
         self._epoll.register(fd, select.EPOLLIN | (select.EPOLLET if edge else 0))
@@ -94,13 +94,13 @@ class Loop:
         return self._set(Timer(action, None), seconds)
 
     def call(self, action: Handler) -> None:
-        """Run `action` on the loop's thread soon; never, once it is closed.  Any thread may ask."""
+        """Run `action` on the loop's thread soon; never, once it is closed.  Thread-safe."""
         if (wake := self._wake) is not None:
             self._calls.append(action)
             os.eventfd_write(wake.fd, 1)
 
     def is_own_thread(self) -> bool:
-        """Tell whether the caller is a handler."""
+        """Return whether the caller runs on the loop's thread."""
         return self._thread == threading.get_ident()
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ class Loop:
         self._run_timers()
 
     def close(self) -> None:
-        """Let go of everything.  A `call` that comes later does nothing."""
+        """Release everything.  A later `call` does nothing."""
         self._wake = None
         self._epoll.close()
         self._calls.clear()
@@ -154,7 +154,7 @@ class Loop:
         busy = False
         for socket, on_message in list(self._sockets.items()):
             for _ in range(MESSAGES_A_TURN):
-                watched = self._sockets.get(socket) is on_message  # a handler may have let go
+                watched = self._sockets.get(socket) is on_message  # a handler may have unwatched it
                 if not watched or socket.closed or not readable(socket):
                     break
                 busy = True  # look at all again: the handler may have swallowed another's edge
@@ -163,7 +163,7 @@ class Loop:
         return busy
 
     def _guard(self, handler: Handler) -> None:
-        """One bad message or handler must not end the loop for everybody else."""
+        """Run a handler.  One bad message or handler must not end the loop for all others."""
         try:
             handler()
         except RemotelyError as error:

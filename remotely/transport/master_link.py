@@ -1,18 +1,18 @@
-"""The line to the master, as a worker and a client hold it.
+"""The connection to the master, as a worker and a client hold it.
 
-It survives what the master need not: when the connection breaks or the master is started anew, it
-does not know us and asks (`WhoAreYou`), and we introduce ourselves again.
+It outlives the master: when the connection breaks or the master is restarted, the master does not
+know us and asks (`WhoAreYou`), and we introduce ourselves again.
 
-A refusal is told, once, while nothing has been heard yet.  libzmq itself would try for ever and
-say nothing: a master that does not know our key cuts the handshake, and one whose key is another
-than we were told cannot even read it.  Its monitor is the one place where either shows.  The second
-looks like any handshake that was cut, as by a master that ends: so it is one when it comes again.
+A refusal is reported once, if nothing has been received before.  libzmq itself would retry for ever
+and say nothing: a master that does not know our key cuts the handshake, and a master with another
+key than expected cannot even read it.  Only libzmq's monitor shows either.  The second case looks
+like any handshake that was cut, as by a master that ends, so it counts when it repeats.
 
-Later a refusal is waited out: a master that was started again may not know an actor's key until
-that actor's worker is back.  But libzmq gives a socket up that was refused, and takes nothing for
-it any more.  So the socket is made anew with the next beat, which is as often as libzmq itself
-would have tried.  What was said meanwhile is lost, as with any connection that breaks: a worker
-that introduces itself says all that it has, and a client asks all its questions again.
+A later refusal is waited out: a restarted master may not know an actor's key until that actor's
+worker is back.  But libzmq gives up on a socket that was refused, and accepts nothing for it any
+more.  So the next beat makes a new socket, which is as often as libzmq itself would have retried.
+What was sent meanwhile is lost, as with any connection that breaks: a worker that introduces itself
+reports all that it has, and a client asks all its questions again.
 """
 
 import time
@@ -39,7 +39,7 @@ CUTS = 3  # in a row: it is not by chance
 CUT_AGAIN_S = 3.0  # within which of the last one comes the next of a row; libzmq tries within 2 s
 
 
-class Link:
+class MasterLink:
     """One DEALER to the master; all of it runs on the thread of `loop`."""
 
     def __init__(

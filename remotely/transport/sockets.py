@@ -1,8 +1,8 @@
-"""ZeroMQ sockets that are locked from the first moment, with no default left that hurts.
+"""ZeroMQ sockets that are encrypted from the first byte, with no harmful default left.
 
-libzmq fails open: a CURVE server without a ZAP handler lets in whoever knows its public key.  So
-every server socket here names a domain, enforces it, and belongs to a context that has a Door
-(the ZAP handler) bound before the socket is.  The same holds on ipc and loopback.
+libzmq fails open: a CURVE server without a ZAP handler admits anyone who knows its public key.  So
+every server socket here names a domain, enforces it, and belongs to a context whose ZapHandler is
+bound before the socket is.  The same holds on ipc and loopback.
 """
 
 import enum
@@ -21,12 +21,12 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.keys import KeyPair
 
 DOMAIN = b"remotely"
-CURVE_BYTES = 33  # by which CURVE makes a frame longer: libzmq measures it as it travels
+CURVE_BYTES = 33  # that CURVE adds to a frame: libzmq limits the encrypted size
 MAX_FRAME_BYTES = wire.MAX_FRAME_BYTES + CURVE_BYTES
-MAX_UNDECIDED = 1000  # connections at a door; who comes then has to come again
-MAX_SOCKETS = 20_000  # a client of 5,000 actors; libzmq allots slots, not sockets
+MAX_UNDECIDED = 1000  # connections that wait for an answer; further ones have to try again
+MAX_SOCKETS = 20_000  # for a client of 5,000 actors; libzmq allocates slots, not sockets
 
-# What every socket gets: option, value, and what its default would do.
+# The options of every socket: option, value, and what its default would do.
 OPTIONS: list[tuple[int, int, str]] = [
     (zmq.LINGER, 0, "closing waits for ever for a peer that is gone"),
     (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
@@ -34,7 +34,7 @@ OPTIONS: list[tuple[int, int, str]] = [
     (zmq.BACKLOG, 1024, "a burst of 101 connections is refused"),
     (zmq.IPV6, 0, "a v4 address may bind as v6"),
 ]
-# And on top, what the ends of a call or control path get.
+# In addition, those of the two ends of a call or control path.
 SERVER_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.ROUTER_MANDATORY, 1, "replies to a peer that is gone are dropped in silence"),
     (zmq.SNDHWM, 0, "a reply to a slow reader blocks every other reply"),
@@ -45,16 +45,21 @@ CLIENT_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.SNDHWM, 0, "a submit blocks"),
     (zmq.RCVHWM, 0, "ticks and replies of a client that holds the GIL are held up"),
 ]
-# And what both ends of a TCP connection get: each notices by its own pings that the other is gone.
-# Within a machine none are needed: the kernel tells when a process ends, and one that is stopped
-# for a while is to be waited for.  HEARTBEAT_TTL stays off: a peer's ping starts that clock and any
-# other message of it stops it, so whoever vanishes after a word is never noticed by it.
+# And those of both ends of a TCP connection: each notices by its own pings that the other is gone.
+# Within a machine no pings are needed: the kernel reports the end of a process, and a process that
+# is stopped for a while is worth waiting for.  HEARTBEAT_TTL stays off: a ping of the peer starts
+# that clock and any other message of the peer stops it, so it misses a peer that vanishes after a
+# message.
 REMOTE_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
     (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
-    # libzmq pings, and asserts that input was never stopped: see the test.  What an honest client
-    # has on its way is bounded by in_flight.py; whoever else has a key may fill memory anyway.
-    (zmq.RCVHWM, 0, "who breaks off while more than that of his wait to be read ends this process"),
+    # When libzmq pings, it asserts that input was never stopped: see the test.  in_flight.py limits
+    # what an honest client has on its way; any other holder of a key could fill the memory anyway.
+    (
+        zmq.RCVHWM,
+        0,
+        "a peer that disconnects while more messages of it wait ends this process",
+    ),
 ]
 
 
@@ -80,7 +85,7 @@ def new_context() -> "zmq.Context[zmq.Socket[bytes]]":
 
 
 def server(context: "zmq.Context[zmq.Socket[bytes]]", pair: KeyPair) -> "zmq.Socket[bytes]":
-    """Return a ROUTER that admits only whom the context's Door admits.  Make the Door first."""
+    """Return a ROUTER that admits what the context's ZapHandler admits.  Make that one first."""
     socket = context.socket(zmq.ROUTER)
     _set(socket, OPTIONS + SERVER_OPTIONS)
     socket.curve_server = True
@@ -114,7 +119,7 @@ def _set(socket: "zmq.Socket[bytes]", options: list[tuple[int, int, str]]) -> No
 
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
-    """Bind, and ping who comes from another machine.  Options hold for what is bound after them."""
+    """Bind, and ping peers on other machines.  Options hold for addresses bound after them."""
     if is_remote(address):
         _set(socket, REMOTE_OPTIONS)
     socket.bind(address)
@@ -132,20 +137,20 @@ def is_remote(address: str) -> bool:
 
 
 def readable(socket: "zmq.Socket[bytes]") -> bool:
-    """Tell whether a message waits; this also settles the socket's edge-triggered descriptor."""
+    """Return whether a message waits; this also resets the socket's edge-triggered descriptor."""
     return bool(_raw.get(socket, _EVENTS) & _POLLIN)
 
 
 def event_of(frame: bytes | memoryview) -> int:
-    """Return what a monitor's message tells of: its first two bytes, by zmq_socket_monitor(3).
+    """Return the event in a monitor's message: its first two bytes, see zmq_socket_monitor(3).
 
-    zmq.utils.monitor reads more of it, and imports asyncio, which is a tenth of `import remotely`.
+    zmq.utils.monitor parses all of it, but imports asyncio, a tenth of `import remotely`.
     """
     return int.from_bytes(frame[:2], sys.byteorder)
 
 
 def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:
-    """Take one message that waits; its buffers stay where libzmq has them."""
+    """Receive a waiting message; its buffers are views of libzmq's memory."""
     frame = _raw.recv(socket, _NOBLOCK, False)
     if not frame.more:
         return [frame.bytes if len(frame) < _COPY_BELOW_BYTES else frame.buffer]
@@ -159,13 +164,13 @@ def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:
 def receive_identified(
     socket: "zmq.Socket[bytes]",
 ) -> tuple[bytes, bytes, list[bytes | memoryview]]:
-    """Take one message that waits at a ROUTER: from whom, by which key, and its frames."""
+    """Receive a waiting message of a ROUTER: its route, the key of its sender, and its frames."""
     route = _raw.recv(socket, _NOBLOCK, False)
     return route.bytes, sender_of(route)[1], receive(socket)
 
 
 def receive_routed(socket: "zmq.Socket[bytes]") -> tuple[bytes, list[bytes | memoryview]]:
-    """Take one message that waits at a ROUTER: from whom, and its frames."""
+    """Receive a waiting message of a ROUTER: its route, and its frames."""
     route: bytes = _raw.recv(socket, _NOBLOCK)
     return route, receive(socket)
 
@@ -173,15 +178,15 @@ def receive_routed(socket: "zmq.Socket[bytes]") -> tuple[bytes, list[bytes | mem
 def send(
     socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview], copy: bool = True
 ) -> None:
-    """Send one message.  With `copy` its buffers may be changed at once."""
+    """Send a message.  With `copy`, its buffers may be changed right after the call."""
     last = len(frames) - 1
     for i, frame in enumerate(frames):
         flags = _NOBLOCK if i == last else _NOBLOCK | _SNDMORE
         _raw.send(socket, frame, flags, copy)
 
 
-# pyzmq's own methods turn flags and options into enums and back, at every call; its backend takes
-# numbers, in a fifth of the time.
+# pyzmq's own methods turn flags and options into enums and back at every call.  Its backend takes
+# plain numbers, in a fifth of the time.
 _raw: Any = _Backend
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _COPY_BELOW_BYTES = 4096  # a view costs as much
@@ -189,21 +194,21 @@ _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 class Unknown(enum.Enum):
-    """What becomes of a key that is not known, but may be to somebody else."""
+    """The answer about a key that is not known here, but perhaps to another process."""
 
     ASKED = "its holder waits until `decide` is called"
 
 
-class Door:
-    """The ZAP handler of a context: decides who may come in, before a byte of theirs is read.
+class ZapHandler:
+    """The ZAP handler of a context: decides who may connect, before a byte of theirs is read.
 
     `admit` takes a peer's public key (Z85, 40 bytes) and returns its role, or None to refuse.
     Role and key travel with every message of that peer as libzmq's "User-Id".
 
-    A question may wait for `decide`, and others pass it by.  After HANDSHAKE_S libzmq gives it up,
-    and its holder may come again: whom a door has refused, libzmq does not let try again.
+    A question may wait for `decide` while others are answered.  After HANDSHAKE_S libzmq drops it,
+    and the peer may connect again.  A refused peer does not: its libzmq gives up for good.
 
-    Who does not even send a handshake is cut by libzmq, which tells nobody whose bytes those were.
+    libzmq disconnects a peer that sends no handshake, and tells nobody which peer that was.
     """
 
     def __init__(
@@ -236,12 +241,12 @@ class Door:
             self._decide(question, key, verdict)
 
     def decide(self, key: bytes, role: str | None) -> None:
-        """Answer the questions about a key that have waited."""
+        """Answer the waiting questions about a key."""
         for question in self._undecided.pop(key, ()):
             self._decide(question, key, role)
 
     def review(self, role_of: Callable[[bytes], str | None]) -> None:
-        """Let those in who have waited and are known by now."""
+        """Admit the peers that wait and whose keys are known by now."""
         for key in list(self._undecided):
             if role := role_of(key):
                 self.decide(key, role)
@@ -272,6 +277,6 @@ def address_of(frame: zmq.Frame) -> str:
 
 
 def sender_of(frame: zmq.Frame) -> tuple[str, bytes]:
-    """Return the role that the Door gave to the sender of this frame, and its public key."""
+    """Return the role that the ZapHandler gave to the sender of this frame, and its public key."""
     role, _, key = str(frame.get("User-Id")).partition(" ")
     return role, key.encode()

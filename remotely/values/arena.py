@@ -1,21 +1,23 @@
-"""Memory that this process lends to others of its machine: large values cross it in one copy.
+"""Shared memory that this process lends to others of its machine, for large values.
 
-    the lender   copies a value into a block of its arena, and sends a Loan in its place
-    the reader   maps the arena once, and gets arrays that are views of the block (borrowing.py)
-    the end      when the last view is gone the reader sets a byte in the arena's table; no message.
-                 The lender looks at the table when it needs room, and takes the block back
+    the lender     copies a value into a block of its arena, and sends a Loan in its place
+    the borrower   maps the arena once, and gets arrays that are views of the block (borrowing.py)
+    the end        when the last view is gone, the borrower sets a byte in the arena's table, and
+                   sends no message.  The lender reads the table when it needs room, and takes the
+                   block back
 
-One writer of each byte at a time: the lender until the loan is sent, then the reader, until its
-slot of the table says that it has let go.  A block that several read (a group's call, a ref) is
-mapped by each privately, copy on write.  So whatever arrives is writable and the reader's own.
+Each byte has one writer at a time: the lender until the loan is sent, then the borrower, until its
+slot of the table says that it has released it.  A block that several borrow (a group's call, a ref)
+is mapped by each privately, copy on write.  So whatever arrives is writable and the borrower's own.
 
-The memory is a memfd.  It has no name in any file system: nothing can be left behind, whoever is
-killed, and the size of /dev/shm means nothing to it.  Others of this machine and user open it as
-`/proc/<pid>/fd/<fd>`; a process that cannot is sent everything by socket (see memory_peer.py).
+The memory is a memfd.  It has no name in any file system, so nothing is left behind when a process
+is killed, and the size of /dev/shm does not limit it.  Other processes of this machine and user
+open it as `/proc/<pid>/fd/<fd>`.  A process that cannot open it gets everything by socket
+(memory_peer.py).
 
-Refused: one arena a machine, owned by the worker (its bookkeeping needs a lock across processes,
-which a killed process leaves locked, and a client's values would outlive it); POSIX shared memory
-(names that a kill leaves in /dev/shm, and 64 MiB of it in a container).
+Rejected: one arena per machine, owned by the worker (its bookkeeping needs a lock across processes,
+which a killed process leaves locked, and a client's values would outlive the client); POSIX shared
+memory (a kill leaves names in /dev/shm, and a container has 64 MiB of it).
 """
 
 import fcntl
@@ -49,7 +51,7 @@ LENT, LET_GO = 1, 2  # what a slot of the table may say, besides 0
 
 
 class ArenaAddress(msgspec.Struct, frozen=True, array_like=True):
-    """Where an arena can be opened, by those who see the same processes."""
+    """Where an arena can be opened, by processes of the same machine."""
 
     lender: int
     pid: int
@@ -58,7 +60,7 @@ class ArenaAddress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Loan(msgspec.Struct, frozen=True, array_like=True):
-    """What travels in the place of a large value.
+    """What travels in place of a large value.
 
     blocks       slot in the table, offset, length, and whether to map it privately
     pieces       index of the block, start within it, length
@@ -72,13 +74,13 @@ class Loan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Borrower(Protocol):
-    """Who borrows."""
+    """The process that a value is lent to."""
 
     def alive(self) -> bool: ...
 
 
 class Block:
-    """A part of the arena.  `holders`: its loans, and who may still lend it."""
+    """A part of the arena.  `holders` counts its loans, and those that may still lend it."""
 
     __slots__ = ("holders", "nbytes", "offset")
 
@@ -89,7 +91,7 @@ class Block:
 
 
 class StoredValue(NamedTuple):
-    """A value in the arena, ready to be lent.  Whoever placed it lets go of `block` some time."""
+    """A value in the arena, ready to be lent, until it is passed to `Arena.let_go`."""
 
     block: Block | None
     others: list[Block]  # of refs among its buffers
@@ -98,7 +100,7 @@ class StoredValue(NamedTuple):
 
 
 class Arena:
-    """What one process lends.  Any thread may use it."""
+    """The memory that one process lends.  Any thread may use it."""
 
     def __init__(self, nbytes: int) -> None:
         table_bytes = -(-SLOTS // GRANULE) * GRANULE
@@ -106,7 +108,7 @@ class Arena:
         self._fd = os.memfd_create(file_name(os.getpid()), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, self._nbytes)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)  # a reader's page can never be cut off
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)  # nobody can truncate what a borrower reads
         self._map = mmap.mmap(self._fd, self._nbytes)
         self._memory = memoryview(self._map)
         self._start = table_bytes
@@ -122,9 +124,9 @@ class Arena:
         self.address = ArenaAddress(secrets.randbits(63), os.getpid(), self._fd, self._nbytes)
 
     def place(self, encoded: Encoded) -> StoredValue | None:
-        """Copy a value into the arena; None if there is no room.
+        """Copy a value into the arena; return None if there is no room.
 
-        What lies there already, as part of a ref, stays where it is.
+        What is there already, as part of a ref, is not copied again.
         """
         sizes = list(map(len, encoded.pieces))
         has_payload = sum(sizes) >= SHARE_FROM_BYTES
@@ -162,10 +164,10 @@ class Arena:
             self._write(block, [*encoded.pieces] if has_payload else [], fresh)
         return StoredValue(block, others, pieces, has_payload)
 
-    def lend(self, placed: StoredValue, reader: Borrower, private: bool) -> Loan | None:
-        """Lend a value to one reader; None if there are too many loans.
+    def lend(self, placed: StoredValue, borrower: Borrower, private: bool) -> Loan | None:
+        """Lend a value to one borrower; return None if there are too many loans.
 
-        Without `private` the reader writes into the block itself: nobody else may be lent it.
+        Without `private` the borrower writes into the block itself, so it must be the only one.
         """
         with self._lock:
             blocks = [placed.block, *placed.others] if placed.block else placed.others
@@ -178,32 +180,32 @@ class Arena:
                 slot = self._free_slots.pop()
                 self._top = max(self._top, slot + 1)
                 self._map[slot] = LENT
-                self._lent[slot] = block, reader
+                self._lent[slot] = block, borrower
                 block.holders += 1
                 own = i == 0 and placed.block is not None and not private
                 lent.append((slot, self._start + block.offset, block.nbytes, not own))
         return Loan(self.address.lender, lent, placed.pieces, placed.has_payload)
 
     def take_back(self, loan: Loan) -> None:
-        """Undo a loan that never reached its reader."""
+        """Undo a loan that never reached its borrower."""
         with self._lock:
             for slot, offset, *_ in loan.blocks:
-                lent = self._lent.get(slot)  # it may have been ended, and the slot be another's
+                lent = self._lent.get(slot)  # another loan may have the slot by now
                 if lent is not None and self._start + lent[0].offset == offset:
                     self._end_loan(slot)
 
     def let_go(self, placed: StoredValue) -> None:
-        """Whoever placed the value will not lend it any more.
+        """The value will not be lent any more.
 
-        Without the lock: it may be called from the garbage collector, which may run anywhere.
+        It takes no lock, because the garbage collector may call it, at any point.
         """
         self._dropped.append(placed)
 
     def pin(self, placed: StoredValue) -> list[memoryview]:
-        """Return the pieces of a placed value as buffers that `place` will know again.
+        """Return the pieces of a stored value as buffers that `place` recognizes.
 
-        The value is let go of when the last of them is gone: one that is being sent, or that a
-        call which may be made again holds, outlives the ref.
+        The value is released when the last of them is gone.  A buffer that is being sent, or that a
+        repeatable call holds, outlives the ref.
         """
         block = placed.block
         assert block is not None
@@ -226,7 +228,7 @@ class Arena:
         return views
 
     def tidy(self) -> None:
-        """Called each second: take back what the dead held, and trim after a while of silence."""
+        """Called each second: take back what dead borrowers held, and trim when idle."""
         with self._lock:
             self._reclaim()
             if self._lent:
@@ -237,7 +239,7 @@ class Arena:
             self.trim()
 
     def trim(self) -> None:
-        """Give the memory that is not lent back to the machine."""
+        """Return memory that is not lent to the operating system."""
         with self._lock:
             self._reclaim()
             self._end_loans_of_the_dead()
@@ -246,7 +248,7 @@ class Arena:
 
     @property
     def lent_bytes(self) -> int:
-        """How much of the arena is taken, once all that was let go is taken back."""
+        """How much of the arena is in use, after taking back what was released."""
         with self._lock:
             self._reclaim()
             return self._blocks.taken_bytes
@@ -270,7 +272,7 @@ class Arena:
             at += _aligned(buffer.nbytes)
 
     def _reclaim(self) -> None:
-        """Take back what readers have let go of, and what will not be lent any more."""
+        """Take back what borrowers have released, and what will not be lent any more."""
         while self._dropped:
             placed = self._dropped.popleft()
             for block in [placed.block, *placed.others]:
@@ -291,9 +293,9 @@ class Arena:
             self._drop(lent[0])
 
     def _end_loans_of_the_dead(self) -> None:
-        readers = {id(reader): reader for _, reader in self._lent.values()}
-        dead = {key for key, reader in readers.items() if not reader.alive()}
-        for slot in [slot for slot, (_, reader) in self._lent.items() if id(reader) in dead]:
+        borrowers = {id(borrower): borrower for _, borrower in self._lent.values()}
+        dead = {key for key, borrower in borrowers.items() if not borrower.alive()}
+        for slot in [slot for slot, (_, borrower) in self._lent.items() if id(borrower) in dead]:
             self._end_loan(slot)
 
     def _drop(self, block: Block) -> None:
@@ -305,9 +307,9 @@ class Arena:
         if not self._warned:
             self._warned = True
             log.warning(
-                "the memory for large values is full (%s, lent to readers that keep what they "
-                "got): values travel by socket now, which is slower. Copy what you keep for long "
-                "(array.copy()), or allow more: %s=%dGiB",
+                "the memory for large values is full (%s, lent to processes that keep what "
+                "they got): values travel by socket now, which is slower. Copy what you keep for "
+                "long (array.copy()), or allow more: %s=%dGiB",
                 format_bytes(self._nbytes),
                 VARIABLE,
                 max(1, self._nbytes >> 29),
@@ -334,7 +336,7 @@ def ours() -> Arena | None:
 
 
 def file_name(pid: int) -> str:
-    """Return how the memory of a process's arena is called in its /proc, and its readers'."""
+    """Return the name of a process's arena in /proc, its own and that of its borrowers."""
     return f"remotely-{pid}"
 
 
@@ -351,7 +353,7 @@ def trim() -> None:
 
 
 def _after_fork() -> None:
-    """What the parent lends is not ours."""
+    """In a child: the arena is the parent's."""
     global _ours, _making
     _ours, _making = None, threading.Lock()
 

@@ -1,8 +1,8 @@
-"""Which parts of a space are taken: the bookkeeping of an arena, without its memory.
+"""A first-fit allocator: the bookkeeping of an arena, without its memory.
 
-A block is taken where the first gap is large enough, from the bottom up.  So a program that sends
-values of the same sizes again and again uses the same few pages, which are mapped and warm; the
-first touch of a page costs ten times the copy into it.
+A block is taken from the first gap that is large enough, from the bottom up.  So a program that
+sends values of the same sizes again and again uses the same few pages, which are mapped and warm.
+The first touch of a page costs ten times the copy into it.
 """
 
 from bisect import bisect_left

@@ -1,10 +1,11 @@
-"""What other processes of this machine lend to this one: values that arrive without a copy.
+"""Values that other processes of this machine lend to this one: they arrive without a copy.
 
-A block goes back when the last view of it is gone, by one byte in the lender's table (arena.py).
-It may go at any moment, on any thread, inside the garbage collector: so no lock and no message.
+A block is released when the last view of it is gone, by one byte in the lender's table (arena.py).
+That may happen at any moment, on any thread, inside the garbage collector: so it takes no lock and
+sends no message.
 
-A fork copies views, and nobody could tell when both copies are gone.  So what is borrowed at the
-moment of a fork is kept by its lender until this process ends.
+A fork copies views, and nobody can tell when both copies are gone.  So the lender keeps what is
+borrowed at the moment of a fork until this process ends.
 """
 
 import ctypes
@@ -81,7 +82,7 @@ class Lender:
         return self._copy_on_write
 
     def decline(self, loan: Loan) -> None:
-        """Let go of a value that nobody here wants."""
+        """Release a value that nobody here wants."""
         for slot, *_ in loan.blocks:
             self._map[slot] = LET_GO
 

@@ -1,12 +1,13 @@
-"""A process of this machine with which large values are exchanged through memory.
+"""The exchange of large values through shared memory with another process of this machine.
 
-How two become partners, at the first large value between them, which still goes by socket:
+How two processes become peers, at the first large value between them, which still goes by socket:
 
-    client -> actor    OPEN: where my arena is.  The actor opens it, and answers where its own is
+    client -> actor    OPEN: where the client's arena is.  The actor opens it, and replies where its
+                       own is
     client -> actor    OPENED: the client has opened that one too
 
-From the answer on the client lends to the actor, from OPENED on the actor lends to the client.
-If either cannot open the other's, everything goes on by socket.
+After the reply the client lends to the actor, and after OPENED the actor lends to the client.  If
+one of them cannot open the other's arena, everything still goes by socket.
 """
 
 import os
@@ -40,7 +41,7 @@ class MemoryPeer:
 
 
 class OutgoingValue:
-    """A value on its way, to one reader or to several; copied into the arena once at most."""
+    """A value that is being sent, to one peer or several; copied into the arena at most once."""
 
     __slots__ = ("_placed", "_several", "_tried", "encoded", "is_large")
 
@@ -52,7 +53,7 @@ class OutgoingValue:
         self._tried = False
 
     def lend(self, reader: MemoryPeer | None) -> Loan | None:
-        """Lend it to one reader; None if it is better sent by socket."""
+        """Lend it to one peer; return None if it is better sent by socket."""
         if not self.is_large or reader is None or not reader.reads:
             return None
         if (memory := arena.ours()) is None:
@@ -72,7 +73,7 @@ class OutgoingValue:
         return wire.encode(kind, call_id, name, payload, (), _write(loan))
 
     def close(self) -> None:
-        """It has been sent to all."""
+        """It has been sent to all: do not lend it any more."""
         if self._placed is not None and (memory := arena.ours()) is not None:
             memory.let_go(self._placed)
         self._placed = None
@@ -92,7 +93,7 @@ def unpack(
 
 
 def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
-    """Let go of what a message carries that nobody waits for."""
+    """Release the value of a message that nobody waits for."""
     if message.loan and peer is not None:
         peer.lender.decline(read_loan(message.loan))
 

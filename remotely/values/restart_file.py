@@ -1,13 +1,14 @@
-"""What the next life of a detached actor is made from, when the client that made it may be gone.
+"""The file from which a detached actor is restarted, because its client may be gone.
 
-An actor that has no owner and may be restarted leaves the messages that made it in its worker's
-folder: PREPARE and INIT, as they came.  If its process dies, its worker starts another, which reads
-them before it takes calls (restarts.py).  The worker never looks into the file: a pickle is code,
-and a worker runs none.  It is closed to other users, and goes with the actor or the worker.
+An actor that has no owner and may be restarted writes the messages that made it into its worker's
+folder: PREPARE and INIT, as they arrived.  If its process dies, its worker starts another, which
+reads them before it takes calls (restarts.py).  The worker never reads the file: a pickle is code,
+and a worker runs none.  The file is closed to other users, and is removed with the actor or the
+worker.
 
-The file holds the number of messages, then of each the number of its frames, then of each frame its
-length and its bytes.  It is mapped privately, so that a large array among the arguments is read as
-it is touched, and can be written to as if it had arrived in a message.
+The file holds the number of messages; for each message the number of its frames; for each frame its
+length and its bytes.  It is mapped privately, so that a large array among the arguments is read
+when it is touched, and is writable as if it had arrived in a message.
 """
 
 import mmap
@@ -24,7 +25,7 @@ Frames = Sequence[bytes | memoryview]
 
 
 def write(folder: Path, actor: str, messages: Sequence[Frames]) -> None:
-    """Leave what made this actor; whole, or not at all."""
+    """Write what made this actor; the whole file, or none."""
     file = _file(folder, actor)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = file.with_suffix(".new")
@@ -36,13 +37,14 @@ def write(folder: Path, actor: str, messages: Sequence[Frames]) -> None:
 
 
 def read(folder: Path, actor: str) -> list[list[bytes | memoryview]]:
-    """Return the messages that made the life before.  Raises RemotelyError if it left none."""
+    """Return the messages that made the previous life.  Raises RemotelyError if there are none."""
     try:
         with _file(folder, actor).open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     except OSError as error:
         raise RemotelyError(
-            f"the life before left nothing to be made again from: {error.strerror}"
+            "the actor cannot be restarted: its previous life left no file to restart from "
+            f"({error.strerror})"
         ) from None
     at = 0
 
@@ -64,7 +66,7 @@ def read(folder: Path, actor: str) -> list[list[bytes | memoryview]]:
 
 
 def discard(folder: Path, actor: str) -> None:
-    """The actor has no further life here."""
+    """Remove the file: the actor is not restarted here."""
     _file(folder, actor).unlink(missing_ok=True)
 
 

@@ -1,9 +1,9 @@
 """Files that travel with a client: `connect(ship=["data/", "lib.py", "models/*.pt"])`.
 
-A file is known by the SHA-256 of its bytes.  A worker stores each once, under `files/HASH`; a
-client's tree is laid out over there from links into that store, under `trees/HASH OF THE LIST`,
-and put on `sys.path`.  Nobody changes directory: `remotely.shipped("data/x.csv")` is the path, on
-either side.
+A file is identified by the SHA-256 of its bytes.  A worker stores each file once, under
+`files/HASH`.  A client's tree is made of links into that store, under `trees/HASH OF THE LIST`, and
+added to `sys.path`.  The working directory never changes: `remotely.shipped("data/x.csv")` is the
+path, on either side.
 """
 
 import contextlib
@@ -86,12 +86,12 @@ def store(folder: Path, digest: str, content: bytes | memoryview) -> None:
         raise RemotelyError("a shipped file changed while it was being sent; run the script again")
     target = _stored(folder, digest)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Several actors may store one file at once, while others link to it: the first wins, whole, and
-    # stays.  A rename over it would leave them a file without a name, which cannot be linked to.
+    # Several actors may store one file at once, while others link to it.  The first one wins and
+    # stays.  A rename over it would leave the others a file without a name, which has no links.
     handle, temporary = tempfile.mkstemp(dir=target.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
-    os.chmod(temporary, 0o400)  # the trees link to it: who changed one file would change all
+    os.chmod(temporary, 0o400)  # the trees link to it: a change of one file would change all
     with contextlib.suppress(FileExistsError):
         os.link(temporary, target)
     os.unlink(temporary)

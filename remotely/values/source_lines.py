@@ -1,10 +1,10 @@
-"""The lines of source that a traceback from elsewhere lacks.
+"""Adds the source lines that a remote traceback lacks.
 
-An actor has no file for what went to it by value: cells of a notebook, and the script itself on
-another machine.  Here they are known, to linecache.
+An actor has no file for code that was sent by value: cells of a notebook, and the script itself on
+another machine.  Here linecache knows them.
 
-The text comes from a process that may be compromised, and may name any file.  So none is opened
-that could keep us waiting or fill the memory: a device, a pipe, a file of /proc, a huge one.
+The text comes from a process that may be compromised, and may name any file.  So no file is opened
+that could block or fill the memory: a device, a pipe, a file of /proc, a huge file.
 """
 
 import linecache

@@ -1,6 +1,6 @@
-"""Which part of a value does not pickle, and the sentence that says so.
+"""Finds the part of a value that does not pickle, and says what to do about it.
 
-Nothing here pickles: whoever asks brings along how that is done.
+Nothing here pickles: the caller passes the functions that do.
 """
 
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from types import FunctionType
 from typing import Any, NamedTuple
 
-# It looks no deeper (where something is nested without end, much less deep, since nothing in there
-# is the culprit), and shows no longer keys.
+# Limits on the depth of the search and on the length of a key that is shown.  In something that is
+# nested without end, the search stops much earlier, because no part of it is to blame.
 _MAX_DEPTH = 40
 _MAX_DEPTH_OF_ENDLESS = 3
 _MAX_KEY_LETTERS = 40
@@ -32,8 +32,7 @@ class UnpicklablePart(NamedTuple):
 def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> UnpicklablePart | None:
     """Return the innermost part of a value that does not pickle; None if all of it does.
 
-    It pickles halves of halves to find the part, so its work is a few times that of pickling the
-    value once, a level.
+    It searches by bisection, so each level costs a few times as much as pickling the value once.
     """
     error = pickling.error_of(value)
     if error is None:

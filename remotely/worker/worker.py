@@ -30,7 +30,7 @@ from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
-from remotely.transport.master_link import Link
+from remotely.transport.master_link import MasterLink
 from remotely.worker.actors import Actors
 from remotely.worker.child import CPU_AT_LEAST_S
 from remotely.worker.memory_limit import CHECK_EVERY_S, MemoryLimit
@@ -70,7 +70,7 @@ class Worker:
         self._actors = Actors(self._loop, home, self._send, self._actors_are_gone)
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
-        self._link = Link(
+        self._link = MasterLink(
             self._loop,
             self._context,
             config.master,

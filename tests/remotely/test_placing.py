@@ -25,13 +25,14 @@ from remotely.engine import Options
 from remotely.errors import ActorDied, MasterLost, NotAllowed, RemotelyError
 from remotely.machine import this_machine
 from remotely.master import master as master_module
-from remotely.master.master import Config, Master
+from remotely.master.master import Master
 from remotely.protocol import control
+from remotely.protocol.configs import MasterConfig
 from remotely.protocol.ids import bound_id
 from remotely.transport import master_link, sockets
 from remotely.transport.keys import MemberKey, fresh_keys, fresh_pair
 from remotely.transport.loop import Loop
-from remotely.transport.master_link import Link
+from remotely.transport.master_link import MasterLink
 from remotely.transport.sockets import Reconnect
 from remotely.values.codec import NOTHING
 from remotely.values.shipping import Shipment
@@ -53,7 +54,7 @@ class Peer:
         self.world = world
         self.heard: list[object] = []
         self.introduction = introduction
-        self._link = Link(
+        self._link = MasterLink(
             world.loop,
             world.context,
             world.address,
@@ -221,7 +222,7 @@ class World:
 
     def start_master(self, learns: bool = True) -> None:
         self.master = Master(
-            Config(
+            MasterConfig(
                 address=self.address, key=self.master_key.to_dict(), lifeline=False, learns=learns
             )
         )
@@ -987,8 +988,8 @@ def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
 ) -> None:
     inside = outlives_the_master(world, client, worker)
     assert world.master is not None
-    door = world.master._door
-    world.until(lambda: bool(door._undecided), "its knock at the door")
+    zap = world.master._zap
+    world.until(lambda: bool(zap._undecided), "the question about its key")
     again = Peer(world, world.worker_key, worker.introduction)
     again.hears(control.Delegated)
     inside.hears(control.Welcome)
@@ -1006,7 +1007,7 @@ def test_an_actor_that_was_refused_comes_again_when_its_worker_is_back(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """libzmq does not try again whom a door has refused."""
+    """libzmq does not connect again once its key was refused."""
     monkeypatch.setattr(master_module, "RETURN_S", 0.01)
     inside = outlives_the_master(world, client, worker)
     inside.says(control.Beat())
@@ -1022,7 +1023,7 @@ def test_whose_key_was_revoked_does_not_come_again(
 ) -> None:
     assert world.master is not None
     made: list[object] = []
-    monkeypatch.setattr(Link, "_come_again", lambda link: made.append(master_link))
+    monkeypatch.setattr(MasterLink, "_come_again", lambda link: made.append(master_link))
     home = client.has(worker)
     inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
     inside.hears(control.Welcome)

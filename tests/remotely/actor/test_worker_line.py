@@ -1,4 +1,4 @@
-"""Who tells a worker that reads nothing waits, but for the door thread."""
+"""A thread that sends to a worker that reads nothing waits; the background thread does not."""
 
 import socket
 import threading
@@ -35,7 +35,7 @@ def test_the_door_thread_goes_on_while_others_wait_and_its_words_come_in_order(
     while sent.acquire(timeout=0.5):
         pass  # until it waits
 
-    line.never_wait()  # this thread is the door's
+    line.never_wait()  # this thread is the background thread
     line.tell(control.Count(calls=1))
     line.tell(control.Count(calls=2))
     assert not line.go_on()

@@ -14,7 +14,7 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.keys import MasterKey, MemberKey, fresh_keys
 from remotely.transport.loop import Loop
-from remotely.transport.master_link import CUT_AGAIN_S, Link
+from remotely.transport.master_link import CUT_AGAIN_S, MasterLink
 
 
 class Place:
@@ -26,11 +26,11 @@ class Place:
         self.loop, self.context = Loop(), sockets.new_context()
         self.refused: list[RemotelyError] = []
         self.arrived: list[bytes] = []
-        self.links: list[Link] = []
+        self.links: list[MasterLink] = []
 
     def knocks(self, key: MemberKey) -> None:
         self.links.append(
-            Link(
+            MasterLink(
                 self.loop,
                 self.context,
                 self.address,
@@ -59,8 +59,8 @@ class Place:
     def has_master(self, key: MasterKey) -> None:
         """From now on a master answers here."""
         self.port.close()
-        door = sockets.Door(self.context, lambda key: "client", ThrottledLog(print))
-        self.loop.watch_socket(door.socket, door.answer)
+        zap = sockets.ZapHandler(self.context, lambda key: "client", ThrottledLog(print))
+        self.loop.watch_socket(zap.socket, zap.answer)
         server = sockets.server(self.context, key.pair)
         self.loop.watch_socket(server, lambda frames: self.arrived.append(frames[1].bytes))
         sockets.bind(server, self.address)

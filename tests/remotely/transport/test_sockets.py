@@ -20,7 +20,7 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair, fresh_pair
 from remotely.transport.loop import Loop
-from remotely.transport.sockets import Door, Reconnect
+from remotely.transport.sockets import Reconnect, ZapHandler
 
 DEADLINE_S = 20.0
 
@@ -38,7 +38,7 @@ REFUSED = (
 class Server:
     """A ROUTER as the master and actors have it, and what arrived there."""
 
-    def __init__(self, address: str, pair: KeyPair, roles: dict[bytes, str], door: bool) -> None:
+    def __init__(self, address: str, pair: KeyPair, roles: dict[bytes, str], zap: bool) -> None:
         self.loop = Loop()
         self.context = sockets.new_context()
         self.arrived: list[tuple[str, bytes]] = []
@@ -46,10 +46,10 @@ class Server:
         self.asked: list[bytes] = []
         self.throttled: list[str] = []
         self._roles = roles
-        self.door: Door | None = None
-        if door:
-            self.door = Door(self.context, self._admit, ThrottledLog(self.throttled.append))
-            self.loop.watch_socket(self.door.socket, self.door.answer)
+        self.zap: ZapHandler | None = None
+        if zap:
+            self.zap = ZapHandler(self.context, self._admit, ThrottledLog(self.throttled.append))
+            self.loop.watch_socket(self.zap.socket, self.zap.answer)
         self.socket = sockets.server(self.context, pair)
         sockets.bind(self.socket, address)
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -66,8 +66,8 @@ class Server:
     def close(self) -> None:
         self.loop.close()
         self.socket.close(linger=0)
-        if self.door is not None:
-            self.door.socket.close(linger=0)
+        if self.zap is not None:
+            self.zap.socket.close(linger=0)
         self.context.term()
 
 
@@ -108,8 +108,8 @@ class World:
         self._peers: list[Peer] = []
         self.servers: list[Server] = []
 
-    def serve(self, door: bool = True, pair: KeyPair | None = None, at: str = "") -> Server:
-        self.servers.append(Server(at or self._bind_to, pair or self.pair, self.roles, door))
+    def serve(self, zap: bool = True, pair: KeyPair | None = None, at: str = "") -> Server:
+        self.servers.append(Server(at or self._bind_to, pair or self.pair, self.roles, zap))
         return self.servers[-1]
 
     def knock(self, server: Server, options: Callable[[Socket], None], kind: int) -> Peer:
@@ -245,7 +245,7 @@ def test_with_a_key_that_nobody_knows_nothing_arrives(world: World) -> None:
     stranger = fresh_pair()
     nothing_of(world, server, world.enter(server, stranger))
     assert stranger.public in server.asked
-    assert server.door is not None
+    assert server.zap is not None
 
 
 def test_a_public_key_without_its_secret_opens_nothing(world: World) -> None:
@@ -300,7 +300,7 @@ def test_a_refusal_is_told_once_a_minute_with_its_address(world: World) -> None:
 
 def test_without_a_door_nobody_comes_in(world: World) -> None:
     """libzmq alone would let in whoever knows the server's public key."""
-    server = world.serve(door=False)
+    server = world.serve(zap=False)
     peer = world.enter(server, world.client)
     peer.socket.send(b"let me in")
     world.until(lambda: peer.has_seen(REFUSED))
@@ -310,9 +310,9 @@ def test_without_a_door_nobody_comes_in(world: World) -> None:
 
 def test_when_the_door_is_gone_nobody_comes_in(world: World) -> None:
     server = world.serve()
-    assert server.door is not None
-    server.loop.unwatch_socket(server.door.socket)
-    server.door.socket.close(linger=0)
+    assert server.zap is not None
+    server.loop.unwatch_socket(server.zap.socket)
+    server.zap.socket.close(linger=0)
     peer = world.enter(server, world.client)
     peer.socket.send(b"let me in")
     world.until(lambda: peer.has_seen(REFUSED))
@@ -329,8 +329,8 @@ def test_while_the_door_does_not_answer_nobody_comes_in(
     ]
     monkeypatch.setattr(sockets, "OPTIONS", quick)
     server = world.serve()
-    assert server.door is not None
-    server.loop.unwatch_socket(server.door.socket)
+    assert server.zap is not None
+    server.loop.unwatch_socket(server.zap.socket)
     peer = world.enter(server, world.client)
     peer.socket.send(b"let me in")
     world.until(lambda: peer.has_seen(REFUSED))
@@ -462,10 +462,10 @@ from remotely.transport.keys import fresh_pair
 
 sockets.REMOTE_OPTIONS.append((zmq.HEARTBEAT_IVL, 50, "a test has not two seconds"))
 context = sockets.new_context()
-door = sockets.Door(context, lambda key: "client", ThrottledLog(print))
+zap = sockets.ZapHandler(context, lambda key: "client", ThrottledLog(print))
 
 def answer():
-    door.answer(door.socket.recv_multipart(copy=False))
+    zap.answer(zap.socket.recv_multipart(copy=False))
 
 threading.Thread(target=answer, daemon=True).start()
 pair = fresh_pair()
