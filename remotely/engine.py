@@ -38,13 +38,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     detached: bool = False
 
 
-class Remote:
+class RemoteActor:
     """One actor as an engine knows it; all handles of an actor in a process share one.
 
     `face`, called with this, makes one more of these handles.
     """
 
-    face: Callable[["Remote"], Any]  # no handle itself: the last one's end is to be seen
+    face: Callable[["RemoteActor"], Any]  # no handle itself: the last one's end is to be seen
 
     # Which life of it was sent which sources, by anybody: its handles carry that along.
     sent: tuple[int, frozenset[str]] = (0, frozenset())
@@ -69,12 +69,12 @@ class Engine(Protocol):
         kwargs: dict[str, Any],
         options: Options,
         count: int,
-    ) -> list[Remote]:
+    ) -> list[RemoteActor]:
         """Make `count` objects, each in a place of its own; all of them or an error."""
 
     def call(
         self,
-        remotes: Sequence[Remote],
+        remotes: Sequence[RemoteActor],
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -86,28 +86,30 @@ class Engine(Protocol):
         A call whose outcome is lost is made again, `retries` times at most.
         """
 
-    def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
+    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         """Read an attribute of each."""
 
-    def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
+    def set(
+        self, remotes: Sequence[RemoteActor], name: str, value: object
+    ) -> list[CallFuture[Any]]:
         """Write an attribute of each."""
 
     def put(self, value: object) -> Any:
         """Return what can be passed in the place of `value` and arrives as it."""
 
-    def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
+    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         """End each after the calls made before, and return when they have ended.
 
         With no grace they end at once, whatever they are doing.
         """
 
-    def release(self, remote: Remote) -> None:
+    def release(self, remote: RemoteActor) -> None:
         """The last handle in this process is gone: if owned, so is the actor.  Never blocks."""
 
-    def find(self, name: str) -> Remote:
+    def find(self, name: str) -> RemoteActor:
         """Return the actor of this name, borrowed."""
 
-    def borrow(self, actor: str, name: str) -> Remote:
+    def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""
 
     def report(self) -> ClusterStatus:

@@ -3,7 +3,7 @@
 import inspect
 
 from remotely.arguments import did_you_mean
-from remotely.objects.stand_in import function_of
+from remotely.objects.placeholders import function_of
 
 
 def async_methods(cls: type) -> frozenset[str]:

@@ -20,7 +20,7 @@ from remotely.actor.replies import RoutedReply, raised
 from remotely.actor.streams import Streams
 from remotely.errors import RemotelyError
 from remotely.objects.batching import Arguments, Batching, batched_methods
-from remotely.objects.stand_in import Itself, Routine, stays
+from remotely.objects.placeholders import RoutinePlaceholder, SelfPlaceholder, stays
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport.activity import OneByOne, Several
@@ -207,7 +207,7 @@ class Servant:
         if message.name == "__class__":  # asked by `get_actor` alone
             return Introduction(type(self.object))
         value = self._attribute(message.name)
-        return Routine(value) if stays(value) else value
+        return RoutinePlaceholder(value) if stays(value) else value
 
     def _set(self, route: bytes, message: Message) -> None:
         setattr(self.object, message.name, self._payloads.decode(route, message))
@@ -226,7 +226,7 @@ class Servant:
     def _kept(self, route: bytes, value: Any) -> Any:
         """Return a result, or what travels in its place."""
         if value is self.object:
-            return Itself()
+            return SelfPlaceholder()
         if not isinstance(value, _STAY_HERE):
             return value
         if isinstance(value, CoroutineType):  # of a class that has no async methods itself

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import AsyncGeneratorType
 from typing import Any
 
-from remotely.futures.stream import Token
+from remotely.futures.stream import StreamToken
 
 SILENT_S = 2.0  # after which a consumer is first checked
 
@@ -33,11 +33,11 @@ class Streams:
         self._kept: dict[str, _Kept] = {}
         self._names = itertools.count(1)
 
-    def keep(self, route: bytes, items: Any) -> Token:
+    def keep(self, route: bytes, items: Any) -> StreamToken:
         """Keep a generator, plain or async; return what travels in its place."""
         name, now = f"{next(self._names)}", time.monotonic()
         self._kept[name] = _Kept(items, route, now, now + SILENT_S)
-        return Token(name)
+        return StreamToken(name)
 
     def is_async(self, name: str) -> bool:
         kept = self._kept.get(name)

@@ -4,7 +4,7 @@ All names on a handle are the user's: methods of the class, and attributes of th
 So a handle has no name of its own but Python's, and the toolkit's verbs are functions.
 
 Functions and methods run over there, wherever they come from, and all other attributes arrive as
-copies: stand_in.py.  Special methods: special.py.
+copies: placeholders.py.  Special methods: special.py.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from weakref import WeakValueDictionary
 from remotely import arguments
 from remotely.api import connection
 from remotely.arguments import suggests
-from remotely.engine import Options, Remote
+from remotely.engine import Options, RemoteActor
 from remotely.futures.future import CallFuture, completed, failed, wait_for
 from remotely.objects.idempotent import retries_of
-from remotely.objects.ray_names import is_habit, no_such_attribute, static_member
+from remotely.objects.placeholders import RoutinePlaceholder
+from remotely.objects.ray_hints import is_ray_hint, no_such_attribute, static_member
 from remotely.objects.special import defines, leave, special_methods
-from remotely.objects.stand_in import Routine
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ClusterStatus
 
@@ -107,14 +107,14 @@ class Handle:
     __slots__ = ("__weakref__", "_remotely_class", "_remotely_remote", "_remotely_wait")
 
     _remotely_class: type
-    _remotely_remote: Remote
+    _remotely_remote: RemoteActor
     _remotely_wait: bool
 
     def __getattr__(self, name: str) -> Any:
         """Read an attribute over there; the methods are on the type of the handle."""
         _member(self._remotely_class, name)
         value = _get((self,), name)[0].result()
-        return Method((self,), name, value) if type(value) is Routine else value
+        return Method((self,), name, value) if type(value) is RoutinePlaceholder else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # by Actor[int](...), which does without where it must
@@ -178,10 +178,10 @@ class Group(Generic[T]):
         if member is not _MISSING and _is_method(member):
             return GroupMethod(handles, name, member)
         values = _results(_get(handles, name))
-        if all(type(value) is Routine for value in values):
+        if all(type(value) is RoutinePlaceholder for value in values):
             return GroupMethod(handles, name, values[0])
         return [
-            Method((handle,), name, value) if type(value) is Routine else value
+            Method((handle,), name, value) if type(value) is RoutinePlaceholder else value
             for handle, value in zip(handles, values, strict=True)
         ]
 
@@ -301,7 +301,7 @@ def _end(target: Any, grace_s: float) -> None:
         handles = (target,)
     else:
         raise TypeError(f"this takes a handle or a group; {target!r} is neither")
-    by_engine: dict[Any, list[Remote]] = {}
+    by_engine: dict[Any, list[RemoteActor]] = {}
     for handle in handles:
         by_engine.setdefault(_remote(handle).engine, []).append(_remote(handle))
     for engine, remotes in by_engine.items():
@@ -326,7 +326,7 @@ _MISSING = object()
 _TYPES: WeakValueDictionary[type, type[Handle]] = WeakValueDictionary()
 
 
-def _handle(cls: type, remote: Remote, wait: bool) -> Any:
+def _handle(cls: type, remote: RemoteActor, wait: bool) -> Any:
     handle = object.__new__(_type_of_handle(cls))
     for name, value in (("class", cls), ("remote", remote), ("wait", wait)):
         object.__setattr__(handle, f"_remotely_{name}", value)
@@ -372,7 +372,7 @@ def _arrive(
 
 
 def _own_names(cls: type, names: Iterable[str]) -> list[str]:
-    return [name for name in names if not is_habit(cls, name)]
+    return [name for name in names if not is_ray_hint(cls, name)]
 
 
 def _member(cls: type, name: str) -> Any:
@@ -399,11 +399,11 @@ def _check_slots(cls: type, name: str) -> None:
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
 
-def _remote(handle: Any) -> Remote:
+def _remote(handle: Any) -> RemoteActor:
     return handle._remotely_remote  # type: ignore[no-any-return]
 
 
-def _remotes(handles: Sequence[Any]) -> list[Remote]:
+def _remotes(handles: Sequence[Any]) -> list[RemoteActor]:
     return [handle._remotely_remote for handle in handles]
 
 

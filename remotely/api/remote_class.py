@@ -23,7 +23,7 @@ from remotely.api.handle import Group, make
 from remotely.arguments import did_you_mean
 from remotely.engine import Options
 from remotely.objects import construct
-from remotely.objects.ray_names import add_habits
+from remotely.objects.ray_hints import add_ray_hints
 from remotely.protocol.resources import parse_memory
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ def _decorate(cls: C, options: Options) -> C:
         cls.__signature__ = _Signature()  # type: ignore[attr-defined]
     if vars(object)["__reduce_ex__"] is inspect.getattr_static(cls, "__reduce_ex__"):
         cls.__reduce_ex__ = construct.reduce_ex  # type: ignore[assignment]
-    add_habits(cls)
+    add_ray_hints(cls)
     return cls
 
 

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import zmq
 
+from remotely.client.actor_state import ActorState
+from remotely.client.back_pressure import ByteBudget
 from remotely.client.channel import Channel
-from remotely.client.cluster_actor import ClusterActor
-from remotely.client.deadlock import Blocked
-from remotely.client.end_reasons import Ended, how_it_broke, how_it_ended
-from remotely.client.in_flight import Budget
+from remotely.client.deadlock import WaitReporter
+from remotely.client.end_errors import EndError, connection_error, end_error
 from remotely.client.question import Question
 from remotely.errors import NoResources, RemotelyError, WorkerLost
 from remotely.futures import wakeup
@@ -33,19 +33,19 @@ class Channels:
         loop: Loop,
         pair: KeyPair,
         host: str,
-        blocked: Blocked | None,
+        waits: WaitReporter | None,
         ask: Ask,
     ) -> None:
         self._context = context
         self._loop = loop
         self._pair = pair
         self._host = host
-        self._blocked = blocked
+        self._waits = waits
         self._ask = ask
-        self._budget = Budget()
+        self._budget = ByteBudget()
         self._open: set[Channel] = set()
 
-    def of(self, actor: ClusterActor) -> Channel:
+    def of(self, actor: ActorState) -> Channel:
         """Return the channel of an actor that has none, or none that is open.  Waits for it if it
         is being restarted; raises how it ended."""
         if self._loop.is_own_thread():  # whose answers all of the below would wait for
@@ -66,16 +66,16 @@ class Channels:
         channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
         return {actor: calls for actor, calls in channels if calls}
 
-    def locate(self, actor: ClusterActor) -> None:
+    def locate(self, actor: ActorState) -> None:
         """Learn where it lives.  Raises how it ended."""
         located = self._ask(lambda t: control.Locate(ticket=t, actor=actor.actor)).result()
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
-            raise how_it_ended(actor.name, actor.location, gone)(False)
+            raise end_error(actor.name, actor.location, gone)(False)
         actor.location = located.location
         actor.expect_life(located.location.life)
 
-    def open(self, actor: ClusterActor) -> Channel:
+    def open(self, actor: ActorState) -> Channel:
         """Open one to where an actor is known to live."""
         location = actor.location
         assert location is not None
@@ -89,7 +89,7 @@ class Channels:
                 self._pair,
                 self._budget,
                 self._broken,
-                self._blocked,
+                self._waits,
             )
         except (zmq.ZMQError, OSError) as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -102,10 +102,10 @@ class Channels:
         actor.channel = channel
         return channel
 
-    def end(self, channel: Channel, how: Ended, asked: bool = False) -> None:
+    def end(self, channel: Channel, how: EndError, asked: bool = False) -> None:
         channel.end(how, asked)
 
-    def end_all(self, how: Ended) -> None:
+    def end_all(self, how: EndError) -> None:
         for channel in list(self._open):
             channel.end(how, now=True)
 
@@ -124,10 +124,10 @@ class Channels:
     def _give_up(self, channel: Channel) -> None:
         if not channel.ended:
             same_host = channel.location.host == self._host
-            channel.end(how_it_broke(channel.location, same_host, channel.connected))
+            channel.end(connection_error(channel.location, same_host, channel.connected))
 
 
-def _cannot_wait(actor: ClusterActor) -> RemotelyError:
+def _cannot_wait(actor: ActorState) -> RemotelyError:
     if actor.ended is not None:
         return cast(RemotelyError, actor.ended(False))
     why = (

@@ -31,17 +31,17 @@ from typing import Any
 
 import msgspec
 
-from remotely.client.births import Births, heavy_modules, send_sources
+from remotely.client.actor_factory import ActorFactory, heavy_modules, send_sources
+from remotely.client.actor_state import ActorState
 from remotely.client.channels import Channels
-from remotely.client.closing import Endings
-from remotely.client.cluster_actor import ClusterActor
-from remotely.client.deadlock import Blocked
+from remotely.client.deadlock import WaitReporter
 from remotely.client.display import Display
-from remotely.client.end_reasons import how_it_ended
+from remotely.client.end_errors import end_error
 from remotely.client.log_listener import LogListener
 from remotely.client.question import Question, Questions
 from remotely.client.ref import Ref
-from remotely.engine import Options, Remote
+from remotely.client.termination import Terminations
+from remotely.engine import Options, RemoteActor
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -107,7 +107,7 @@ class Client:
         self.session = bound_id("client", key.pair.public, self._nonce)
         self.job = job or self.session
         self.inside = inside  # this actor; empty in a script
-        self._blocked = Blocked(inside, self._tell) if inside else None
+        self._waits = WaitReporter(inside, self._tell) if inside else None
         self._key = key
         self._patience_s = min(max(0.0, patience_s), control.LONGEST_S)
         self._on_shutdown = on_shutdown
@@ -116,14 +116,14 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._questions = Questions(self._tell)
-        self._actors: weakref.WeakValueDictionary[str, ClusterActor] = weakref.WeakValueDictionary()
+        self._actors: weakref.WeakValueDictionary[str, ActorState] = weakref.WeakValueDictionary()
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
         self._leaving = False
         self._display = Display(show_output)
         self._log_listener = LogListener(self._display.show)
-        self._unseen: deque[tuple[str, BaseException]] = deque()
-        self._on_unseen = self._note_unseen  # bound once, not with each call
+        self._unretrieved: deque[tuple[str, BaseException]] = deque()
+        self._on_unretrieved = self._note_unretrieved  # bound once, not with each call
 
         daemons.raise_descriptor_limit(at_most=DESCRIPTORS)
         self._loop = Loop()
@@ -138,11 +138,17 @@ class Client:
             self._refused,
         )
         self._channels = Channels(
-            self._context, self._loop, key.pair, self.host, self._blocked, self._ask
+            self._context, self._loop, key.pair, self.host, self._waits, self._ask
         )
-        self._endings = Endings(self._loop, self._link, self._channels)
-        self._births = Births(
-            self, shipment, self._patience_s, self._actors, self._ask, self._channels, self._endings
+        self._terminations = Terminations(self._loop, self._link, self._channels)
+        self._factory = ActorFactory(
+            self,
+            shipment,
+            self._patience_s,
+            self._actors,
+            self._ask,
+            self._channels,
+            self._terminations,
         )
         self._loop.every(TICK_EVERY_S, self._check_master)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
@@ -177,19 +183,19 @@ class Client:
         kwargs: dict[str, Any],
         options: Options,
         count: int,
-    ) -> list[Remote]:
+    ) -> list[RemoteActor]:
         self._check()
         source_finder.refuse_while_importing("makes an actor")
         source_library.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        actors = [self._births.new_actor(cls, options, count) for _ in range(count)]
-        self._births.make(actors, encoded, options)
+        actors = [self._factory.new_actor(cls, options, count) for _ in range(count)]
+        self._factory.make(actors, encoded, options)
         return list(actors)
 
     def call(
         self,
-        remotes: Sequence[Remote],
+        remotes: Sequence[RemoteActor],
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -199,22 +205,24 @@ class Client:
         encoded = codec.encode_arguments(args, kwargs, method)
         return self._send(remotes, Kind.CALL, method, encoded, background, retries)
 
-    def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
+    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         return self._send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
 
-    def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
+    def set(
+        self, remotes: Sequence[RemoteActor], name: str, value: object
+    ) -> list[CallFuture[Any]]:
         encoded = codec.encode(value, name)
         return self._send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
 
     def put(self, value: object) -> Ref:
         return Ref(codec.encode(value))
 
-    def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
+    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         self._check()
         deadline = time.monotonic() + grace_s
-        actors = [r for r in remotes if isinstance(r, ClusterActor) and r.ended is None]
+        actors = [r for r in remotes if isinstance(r, ActorState) and r.ended is None]
         if not grace_s:
-            self._endings.kill(actors)
+            self._terminations.kill(actors)
             return
         asked = self._send(actors, Kind.END, "", NOTHING, background=True)[::-1]
         failures: list[BaseException] = []  # of the classes' own `close`
@@ -227,37 +235,37 @@ class Client:
                 except Exception as error:
                     failures.append(error)
             for actor in actors:
-                self._endings.see_off(actor, deadline)
+                self._terminations.see_off(actor, deadline)
         finally:
             for actor in actors:
-                self._endings.mark_closed(actor)
+                self._terminations.mark_closed(actor)
         if failures:
             raise failures[0]
 
-    def release(self, remote: Remote) -> None:
+    def release(self, remote: RemoteActor) -> None:
         if self._closed or self._pid != os.getpid():
             return
-        assert isinstance(remote, ClusterActor)
+        assert isinstance(remote, ActorState)
         remote.is_released = True
         if remote.owned and remote.ended is None:
-            self._endings.ask_for([remote.actor], PLACE_S)
+            self._terminations.ask_for([remote.actor], PLACE_S)
         if (channel := remote.channel) is not None:  # no call is in flight: it would hold a handle
             drop = functools.partial(self._channels.end, channel, _last_handle_gone)
             self._loop.call(drop)
 
-    def find(self, name: str) -> Remote:
+    def find(self, name: str) -> RemoteActor:
         located = self._ask(lambda t: control.Locate(ticket=t, name=name)).result()
         if located.location is None:
             raise NameError(f"there is no actor named {name!r} on this cluster")
         return self.borrow(located.location.actor, name)
 
-    def borrow(self, actor: str, name: str) -> Remote:
+    def borrow(self, actor: str, name: str) -> RemoteActor:
         found = self._actors.get(actor)
         if found is None:
             request = control.Request(
                 actor=actor, name=name, class_name="", owner="", job="", python=this_machine.PYTHON
             )
-            found = self._actors[actor] = ClusterActor(self, request, owned=False)
+            found = self._actors[actor] = ActorState(self, request, owned=False)
         return found
 
     def forget(self) -> None:
@@ -319,7 +327,7 @@ class Client:
 
     def _send(
         self,
-        remotes: Sequence[Remote],
+        remotes: Sequence[RemoteActor],
         kind: Kind,
         name: str,
         encoded: codec.Encoded,
@@ -340,7 +348,7 @@ class Client:
                 else:
                     future = CallFuture(what, remote)
                 if background and kind is Kind.CALL:
-                    future.on_unseen = self._on_unseen
+                    future.on_unretrieved = self._on_unretrieved
                 self._send_to(remote, kind, name, outgoing, future, background)
                 futures.append(future)
         finally:
@@ -351,7 +359,7 @@ class Client:
         self, kind: Kind, name: str, encoded: codec.Encoded, future: CallFuture[Any]
     ) -> None:
         self._check()
-        assert isinstance(future.keep, ClusterActor)
+        assert isinstance(future.keep, ActorState)
         outgoing = OutgoingValue(encoded)
         try:
             self._send_to(future.keep, kind, name, outgoing, future, background=True)
@@ -360,14 +368,14 @@ class Client:
 
     def _send_to(
         self,
-        remote: Remote,
+        remote: RemoteActor,
         kind: Kind,
         name: str,
         outgoing: OutgoingValue,
         future: CallFuture[Any],
         background: bool,
     ) -> None:
-        assert isinstance(remote, ClusterActor)
+        assert isinstance(remote, ActorState)
         channel = remote.channel
         if channel is None or channel.ended:
             try:
@@ -422,11 +430,11 @@ class Client:
                 if not self._welcome.done():
                     self._welcome.set_result(message)
                 else:
-                    self._endings.ask_again()
+                    self._terminations.ask_again()
                     for question in self._questions.unanswered():
                         self._link.send(question)
-            case control.Deadlocked() if self._blocked is not None:
-                self._blocked.hear(message)
+            case control.Deadlocked() if self._waits is not None:
+                self._waits.hear(message)
             case control.Farewell():
                 self._farewell.set()
 
@@ -436,21 +444,21 @@ class Client:
             asked, _, _ = why.partition(". ")  # a group of 100 waits as one
             self._display.complain(asked, text)
 
-    def _note_unseen(self, what: str, error: BaseException) -> None:
+    def _note_unretrieved(self, what: str, error: BaseException) -> None:
         """On any thread, amid anything: a future with this error was dropped."""
         is_own = isinstance(error, RemotelyError) and not isinstance(error, ActorRaised)
         leaves = self._leaving and is_own
         if leaves or isinstance(error, NotConnected) or self._pid != os.getpid():
             return
-        self._unseen.append((what, error))
+        self._unretrieved.append((what, error))
         if not self._closed:
-            self._loop.call(self._tell_unseen)
+            self._loop.call(self._report_unretrieved)
 
-    def _tell_unseen(self) -> None:
-        while self._unseen:
-            what, error = self._unseen.popleft()
-            text = unretrieved.sentence(what, error)
-            self._display.complain(unretrieved.source(what, error), text)
+    def _report_unretrieved(self) -> None:
+        while self._unretrieved:
+            what, error = self._unretrieved.popleft()
+            text = unretrieved.report_text(what, error)
+            self._display.complain(unretrieved.report_key(what, error), text)
 
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():
@@ -465,16 +473,16 @@ class Client:
 
     def _hear_of_death(self, obituary: Obituary) -> None:
         if not obituary.restarting:
-            self._endings.told(obituary.actor)
+            self._terminations.told(obituary.actor)
         actor = self._actors.get(obituary.actor)
         if actor is None or (obituary.restarting and obituary.life < actor.request.life):
             return
-        how = how_it_ended(actor.name, actor.location, obituary)
+        how = end_error(actor.name, actor.location, obituary)
         channel = actor.channel
         if not obituary.restarting:
             actor.ended = how
             actor.gone = True
-            wakeup.ring(actor)
+            wakeup.wake(actor)
         elif actor.remade_from is not None and (actor.owned or obituary.lost):
             with actor.life_lock:
                 # Then the master was told to end it.
@@ -483,7 +491,7 @@ class Client:
                     actor.settled = False
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
-                remake = functools.partial(self._births.remake, actor, *actor.remade_from)
+                remake = functools.partial(self._factory.remake, actor, *actor.remade_from)
                 threading.Thread(target=remake, name="remotely-restart", daemon=True).start()
         else:  # the next call asks where it is, and is answered when it is there again
             actor.expect_life(obituary.life + 1)
@@ -501,7 +509,7 @@ class Client:
         self._display.close()
         self._questions.fail_all(NotConnected, SHUT_DOWN)
         self._channels.end_all(lambda may: NotConnected(SHUT_DOWN))
-        self._tell_unseen()
+        self._report_unretrieved()
         self._link.close()
         self._context.destroy(linger=0)
         self._loop.close()

@@ -1,11 +1,11 @@
-"""An actor that waits for another serves nobody meanwhile, and says so when it waits for long.
+"""How an actor that waits for another actor tells the master, so that deadlocks are found.
 
 Calls of a class without `concurrency` run on the main thread of their actor, and so do the plain
-methods of one with async methods.  Whatever that thread waits for must come without this actor's
-help.  A call to itself cannot, and is refused at once; a circle of several actors is found by the
-master (wait_graph.py), which has one of them raise Deadlock.
+methods of a class with async methods.  While that thread waits, the actor serves nobody.  So a call
+of an actor to itself would never return, and is refused at once.  A cycle of several actors is
+found by the master (wait_graph.py), which has one of them raise Deadlock.
 
-A wait with a timeout is not told of: it ends by itself.
+A wait with a timeout is not reported: it ends by itself.
 """
 
 import itertools
@@ -21,12 +21,12 @@ from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.control import Location
 
-SAY_AFTER_S = 2.0  # most waits are over by then, and cost nothing
-SAY_EVERY_S = 1.0
+REPORT_AFTER_S = 2.0  # most waits are over by then, and cost nothing
+REPORT_EVERY_S = 1.0
 
 
-class Blocked:
-    """What the main thread of an actor waits for.  `tell` sends a message to the master."""
+class WaitReporter:
+    """Reports what the main thread of an actor waits for.  `tell` sends to the master."""
 
     def __init__(self, inside: str, tell: Callable[[msgspec.Struct], None]) -> None:
         self._inside = inside
@@ -34,7 +34,7 @@ class Blocked:
         self._main = threading.main_thread().ident
         self._numbers = itertools.count(1)
         self._waits: list[tuple[int, CallFuture[Any]]] = []  # a handler may wait within a wait
-        self._said = False
+        self._has_reported = False
 
     def refuse(self, location: Location, what: str) -> None:
         """Raise Deadlock if the caller is about to wait for the actor in which it runs."""
@@ -46,7 +46,7 @@ class Blocked:
             )
 
     def begin(self, location: Location, future: CallFuture[Any]) -> bool:
-        """A wait without a timeout begins; false if others are served meanwhile."""
+        """A wait without a timeout begins.  Returns false if it blocks no other call."""
         if threading.get_ident() != self._main:
             return False
         self.refuse(location, future.what)
@@ -54,24 +54,24 @@ class Blocked:
         return True
 
     def go_on(self, location: Location, begin: float) -> float:
-        """Say that the wait goes on, if it has for a while; return for how long to wait now."""
+        """Report the wait if it has lasted for a while.  Returns how long to wait now."""
         waited_s = time.monotonic() - begin
-        if waited_s < SAY_AFTER_S:
-            return SAY_AFTER_S - waited_s
+        if waited_s < REPORT_AFTER_S:
+            return REPORT_AFTER_S - waited_s
         number, future = self._waits[-1]
-        self._said = True
+        self._has_reported = True
         self._tell(control.Blocked(wait=number, actor=location.actor, call=future.what))
-        return SAY_EVERY_S
+        return REPORT_EVERY_S
 
     def end(self) -> None:
         """The last wait that began is over."""
         self._waits.pop()
-        if self._said:
-            self._said = False
+        if self._has_reported:
+            self._has_reported = False
             self._tell(control.Unblocked())
 
     def hear(self, message: control.Deadlocked) -> None:
-        """On the loop's thread: the master has found a circle."""
+        """On the loop's thread: the master has found a cycle."""
         for number, future in list(self._waits):
             if number == message.wait:
                 future.settle(None, Deadlock(message.why))

@@ -17,7 +17,7 @@ from remotely.values.shipping import Shipment
 UNDER_WAY_BYTES = 64 << 20  # read into memory and not stored yet, for one actor
 
 
-class _OnItsWay:
+class _Upload:
     """One file on its way to one worker."""
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class _OnItsWay:
         self.is_over.set()
 
 
-class Freight:
+class FileUploads:
     """What this client has sent or is sending to each worker; safe to use from any thread."""
 
     def __init__(self, shipment: Shipment) -> None:
         self.files = shipment.files
         self._shipment = shipment
-        self._sent: dict[tuple[str, str], _OnItsWay] = {}  # by worker and hash
+        self._sent: dict[tuple[str, str], _Upload] = {}  # by worker and hash
         self._lock = threading.RLock()  # a signal handler may make an actor meanwhile
 
     def deliver(
@@ -74,9 +74,9 @@ class Freight:
             left = [digest for digest, other in others if other.failed]
         return [future for future, _ in under_way]
 
-    def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _OnItsWay | None:
+    def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _Upload | None:
         """Return what another actor sends already, or None: then it is ours to send."""
-        ours = _OnItsWay()
+        ours = _Upload()
         future.add_done_callback(ours.end)  # before others can find it
         with self._lock:
             other = self._sent.get(key)

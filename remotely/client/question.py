@@ -32,7 +32,7 @@ class Question(CallFuture[Any]):
     def wait_for_room(self) -> None:
         """There is none yet, the master says."""
         self._will_be_long = True
-        wakeup.ring(self)
+        wakeup.wake(self)
 
     def has_room(self) -> bool:
         """Wait for the answer, or for the word that it will be long in coming."""

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from remotely.engine import Options, Remote
+from remotely.engine import Options, RemoteActor
 from remotely.errors import ActorDied, NameTaken, name_taken
 from remotely.futures.future import CallFuture, completed, failed
-from remotely.futures.unretrieved import Tell, sentence, source
+from remotely.futures.unretrieved import Tell, report_key, report_text
 from remotely.objects.construct import construct
-from remotely.objects.stand_in import Routine, stays
+from remotely.objects.placeholders import RoutinePlaceholder, stays
 from remotely.reporting import log_records
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus, ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
@@ -40,8 +40,8 @@ class InProcess:
     def __init__(self) -> None:
         self._objects: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        self._remotes: weakref.WeakValueDictionary[str, Remote] = weakref.WeakValueDictionary()
-        self._killed: weakref.WeakSet[Remote] = weakref.WeakSet()
+        self._remotes: weakref.WeakValueDictionary[str, RemoteActor] = weakref.WeakValueDictionary()
+        self._killed: weakref.WeakSet[RemoteActor] = weakref.WeakSet()
         self._counts: dict[str, itertools.count[int]] = {}
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._undo_naming = log_records.name_actors(_running.get)
@@ -53,60 +53,62 @@ class InProcess:
         kwargs: dict[str, Any],
         options: Options,
         count: int,
-    ) -> list[Remote]:
+    ) -> list[RemoteActor]:
         return [self._make(cls, args, kwargs, options) for _ in range(count)]
 
     def call(
         self,
-        remotes: Sequence[Remote],
+        remotes: Sequence[RemoteActor],
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        def run(remote: Remote, target: Any) -> Any:
+        def run(remote: RemoteActor, target: Any) -> Any:
             value = _finish(getattr(target, method)(*args, **kwargs))
             return remote.face(remote) if value is target else value
 
-        tell = self._on_unseen if background else None
+        tell = self._on_unretrieved if background else None
         return [
             self._outcome(remote, functools.partial(run, remote), f"{remote.name}.{method}", tell)
             for remote in remotes
         ]
 
-    def get(self, remotes: Sequence[Remote], name: str) -> list[CallFuture[Any]]:
+    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         def read(target: Any) -> Any:
             value = getattr(target, name)
-            return Routine(value) if stays(value) else value
+            return RoutinePlaceholder(value) if stays(value) else value
 
         return [self._outcome(remote, read) for remote in remotes]
 
-    def set(self, remotes: Sequence[Remote], name: str, value: object) -> list[CallFuture[Any]]:
+    def set(
+        self, remotes: Sequence[RemoteActor], name: str, value: object
+    ) -> list[CallFuture[Any]]:
         return [self._outcome(r, lambda target: setattr(target, name, value)) for r in remotes]
 
     def put(self, value: object) -> object:
         return value
 
-    def end(self, remotes: Sequence[Remote], grace_s: float) -> None:
+    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         for remote in remotes:
             if not grace_s and remote.actor in self._objects:
                 self._killed.add(remote)
             self._end(remote.actor, grace_s > 0)
 
-    def release(self, remote: Remote) -> None:
+    def release(self, remote: RemoteActor) -> None:
         if remote.owned:
             self._end_unasked(remote.actor)
 
-    def find(self, name: str) -> Remote:
+    def find(self, name: str) -> RemoteActor:
         if name not in self._names:
             raise NameError(f"there is no actor named {name!r}")
         return self.borrow(self._names[name], name)
 
-    def borrow(self, actor: str, name: str) -> Remote:
+    def borrow(self, actor: str, name: str) -> RemoteActor:
         found = self._remotes.get(actor)
         if found is None:
-            found = self._remotes[actor] = Remote(self, actor, name, owned=False)
+            found = self._remotes[actor] = RemoteActor(self, actor, name, owned=False)
         return found
 
     def report(self) -> ClusterStatus:
@@ -154,7 +156,7 @@ class InProcess:
         except Exception:
             traceback.print_exc()
 
-    def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> Remote:
+    def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> RemoteActor:
         if options.name in self._names:
             raise NameTaken(name_taken(options.name, "here"))
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
@@ -162,11 +164,15 @@ class InProcess:
         actor = uuid.uuid4().hex
         self._objects[actor] = _as_actor(name, lambda: construct(cls, args, kwargs))
         self._names[name] = actor
-        remote = self._remotes[actor] = Remote(self, actor, name, owned=not options.detached)
+        remote = self._remotes[actor] = RemoteActor(self, actor, name, owned=not options.detached)
         return remote
 
     def _outcome(
-        self, remote: Remote, run: Callable[[Any], Any], what: str = "", tell: Tell | None = None
+        self,
+        remote: RemoteActor,
+        run: Callable[[Any], Any],
+        what: str = "",
+        tell: Tell | None = None,
     ) -> CallFuture[Any]:
         if remote.actor not in self._objects:
             how = "killed" if remote in self._killed else "closed"
@@ -177,8 +183,8 @@ class InProcess:
         except (Exception, asyncio.CancelledError) as error:
             return failed(error, what, tell)
 
-    def _on_unseen(self, what: str, error: BaseException) -> None:
-        self._throttled.add(source(what, error), sentence(what, error), time.monotonic())
+    def _on_unretrieved(self, what: str, error: BaseException) -> None:
+        self._throttled.add(report_key(what, error), report_text(what, error), time.monotonic())
 
 
 def _as_actor(name: str, work: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ they ask whether something is done.  So `_condition` is each future's own, made 
 Whoever settles the future notes the outcome first and then looks for the condition; whoever makes
 it looks for an outcome then: one of the two sees the other.
 
-Who waits for one receives its reply on its own thread (see channel.py), so a plain call has no
+Who waits for one receives its reply on its own thread (see inbox.py), so a plain call has no
 hand-over from another thread on its way.  Who wants to be told (a callback, an await, `wait` and
 `as_completed` of the standard library) has the client's loop receive it.
 
@@ -32,13 +32,13 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from remotely.errors import CallTimeout
 from remotely.futures import wakeup
 from remotely.futures.shield import shield
-from remotely.futures.unretrieved import Tell, Unseen
+from remotely.futures.unretrieved import Tell, UnretrievedReport
 
 log = logging.getLogger("remotely")
 
 R = TypeVar("R")
 
-_Outcome = tuple[str, Any, BaseException | None, Unseen | None]  # state, result, error
+_Outcome = tuple[str, Any, BaseException | None, UnretrievedReport | None]  # state, result, error
 
 
 class Receiver(Protocol):
@@ -82,8 +82,8 @@ class Condition(threading.Condition):
 class CallFuture(Future[R]):
     """The one outcome of one call.  It can be cancelled until the call leaves this process."""
 
-    on_unseen: Tell | None = None  # who is told of an error that nobody looked at
-    _unseen: Unseen | None = None
+    on_unretrieved: Tell | None = None  # who is told of an error that nobody looked at
+    _report: UnretrievedReport | None = None
     _own: Condition | None = None
 
     def __init__(self, what: str, keep: object = None) -> None:
@@ -104,8 +104,8 @@ class CallFuture(Future[R]):
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
         if not self.answered:
             self.wait(timeout)
-        if self._unseen is not None:
-            self._see()
+        if self._report is not None:
+            self._cancel_report()
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
         try:
@@ -119,8 +119,8 @@ class CallFuture(Future[R]):
         """Wait for the error, or None if there is none.  Raises CallTimeout."""
         if not self.answered:
             self.wait(timeout)
-        if self._unseen is not None:
-            self._see()
+        if self._report is not None:
+            self._cancel_report()
         if self.cancelled():
             raise CancelledError
         return self._exception
@@ -174,27 +174,27 @@ class CallFuture(Future[R]):
         self._settle("FINISHED", result, error)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
-        tell = None if error is None else self.on_unseen
-        unseen = None if error is None or tell is None else Unseen(self.what, error)
-        mine = state, result, error, unseen
+        tell = None if error is None else self.on_unretrieved
+        report = None if error is None or tell is None else UnretrievedReport(self.what, error)
+        mine = state, result, error, report
         outcomes = self._outcomes
         outcomes.append(mine)
         outcome = outcomes[0]
         if outcome is not mine:
             del outcomes[1:]
-        elif unseen is not None and tell is not None:
-            unseen.arm(tell)
+        elif report is not None and tell is not None:
+            report.arm(tell)
         if (own := self._own) is None:
             self._note(outcome)
         else:
             self._note_and_notify(own, outcome)
-        if wakeup.hung:
-            wakeup.ring(self)
+        if wakeup.sleepers:
+            wakeup.wake(self)
         self._finish()
         self.answered = True
 
     def _note(self, outcome: _Outcome) -> None:
-        state, self._result, self._exception, self._unseen = outcome
+        state, self._result, self._exception, self._report = outcome
         self._state = state  # last: then the others are there
 
     def _note_and_notify(self, own: Condition, outcome: _Outcome) -> None:
@@ -288,10 +288,10 @@ class CallFuture(Future[R]):
 
     _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
 
-    def _see(self) -> None:
-        unseen, self._unseen = self._unseen, None
-        if unseen is not None:
-            unseen.seen()
+    def _cancel_report(self) -> None:
+        report, self._report = self._report, None
+        if report is not None:
+            report.cancel()
 
     def _check_pending(self) -> None:
         if self._state != "PENDING":
@@ -317,9 +317,11 @@ def completed(value: R) -> CallFuture[R]:
     return future
 
 
-def failed(error: BaseException, what: str = "", on_unseen: Tell | None = None) -> CallFuture[Any]:
+def failed(
+    error: BaseException, what: str = "", on_unretrieved: Tell | None = None
+) -> CallFuture[Any]:
     future: CallFuture[Any] = CallFuture(what)
-    future.on_unseen = on_unseen
+    future.on_unretrieved = on_unretrieved
     future.set_exception(error)
     return future
 

@@ -5,7 +5,7 @@ the end of each of its operations.  A handler that raises (Ctrl-C) then leaves h
 socket, or takes a frame with it that had just been received; a handler that calls an actor would
 send amid another message.  What cannot be done again or undone after that is done `with shield:`,
 where handlers are put off until the end of the section.  Everything else is written so that it
-can be done again: see channel.py.
+can be done again: see inbox.py.
 
 A section costs a microsecond, on the main thread; on any other it costs next to nothing, since no
 handler runs there.  What must be left out of it is whatever may take long, above all a user's code.

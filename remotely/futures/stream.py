@@ -1,8 +1,8 @@
-"""Iterating over there: what a method that yields gives its caller.
+"""Streams: what the caller of a generator method gets.
 
-Each item is an ordinary call, `NEXT`, and a few of them are always on their way.  So the actor
-works ahead of its consumer by that many items and no more, other calls are served between two
-items, and an actor that dies raises at the consumer like any call.
+Each item is an ordinary call, `NEXT`, and a few of these are always in flight.  So the actor works
+ahead of its consumer by that many items and no more, it serves other calls between two items, and
+if it dies the consumer gets the same error as from any call.
 """
 
 import itertools
@@ -18,17 +18,17 @@ AHEAD = 4  # items in flight: enough to hide a round trip, few enough to stay fr
 T = TypeVar("T")
 
 
-class Token:
-    """Travels in the place of a generator, which cannot."""
+class StreamToken:
+    """Travels in the place of a generator, which cannot be pickled."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Stream(Generic[T]):
-    """The items of a generator that lives in an actor.  Nothing runs before the first is asked for.
+    """The items of a generator that lives in an actor.  It starts when you ask for the first item.
 
-    `ask` sends for the next item, `end` closes the generator; both return at once.
+    `ask` requests the next item, `end` closes the generator; both return at once.
     """
 
     def __init__(self, ask: Callable[[], CallFuture[Any]], end: Callable[[], None]) -> None:
@@ -57,14 +57,14 @@ class Stream(Generic[T]):
         return future.result()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close the generator over there.  Items that are on their way are dropped."""
+        """Close the generator in the actor.  Items that are in flight are dropped."""
         if not self._over:
             self._over = True
             self._coming.clear()
             self._end()
 
     def when_ready(self, tell: Callable[["Stream[T]"], None]) -> None:
-        """Call `tell` when `next` will not wait; once."""
+        """Call `tell` once, when `next` will not block."""
         self._fill()
         self._coming[0].add_done_callback(lambda _: tell(self))
 
@@ -83,9 +83,9 @@ class Stream(Generic[T]):
 
 
 def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
-    """Yield items of several streams, from whichever is ready first.
+    """Yield the items of several streams, from whichever is ready first.
 
-    When the consumer stops, all are closed; when one raises, so does this.
+    If you stop iterating, all streams are closed.  If one of them raises, this raises too.
     """
     members = list(streams)
     remote = [member for member in members if isinstance(member, Stream)]
@@ -111,7 +111,7 @@ def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
 
 
 def _in_turn(iterators: list[Iterator[T]]) -> Iterator[T]:
-    """Yield from plain iterators, those of REMOTELY_LOCAL=1, one after the other and round."""
+    """Yield from plain iterators, those of REMOTELY_LOCAL=1, in turn."""
     nothing: Any = object()
     for items in itertools.zip_longest(*iterators, fillvalue=nothing):
         yield from (item for item in items if item is not nothing)

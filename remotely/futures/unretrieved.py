@@ -1,8 +1,8 @@
-"""Errors that nobody looked at: told once, when the future that holds one is dropped.
+"""Errors that nobody retrieved: reported once, when the future that holds the error is dropped.
 
-A script that submits and forgets would go on in silence with what a failed call has left.  Only a
-future with an error gets an `Unseen`, so a value costs nothing.  The last reference may go on any
-thread, amid anything, so whoever is told must not wait or take locks.
+Otherwise a script that submits calls and forgets them would silently go on after a failure.  Only a
+future with an error gets an `UnretrievedReport`, so a value costs nothing.  The last reference may
+go on any thread, in the middle of anything, so the `Tell` callback must not wait or take locks.
 """
 
 import traceback
@@ -10,48 +10,49 @@ from collections.abc import Callable
 
 from remotely.errors import RemoteTraceback
 
-Tell = Callable[[str, BaseException], None]  # which call, and what came of it
+Tell = Callable[[str, BaseException], None]  # which call, and its error
 
 
-class Unseen:
-    """Goes with a future, until somebody has looked at its error: then it is told `seen`.
+class UnretrievedReport:
+    """Goes with a future that holds an error, and reports the error unless it is cancelled.
 
-    It tells nobody before it is armed, so that one too many does no harm.
+    It reports nothing until it is armed, so that creating one too many does no harm.
     """
 
-    __slots__ = ("_error", "_is_seen", "_tell", "_what")
+    __slots__ = ("_error", "_is_cancelled", "_tell", "_what")
 
     def __init__(self, what: str, error: BaseException) -> None:
         self._what = what
         self._error = error
         self._tell: Tell | None = None
-        self._is_seen = False
+        self._is_cancelled = False
 
     def arm(self, tell: Tell) -> None:
         self._tell = tell
 
-    def seen(self) -> None:
-        self._is_seen = True
+    def cancel(self) -> None:
+        """Report nothing: somebody has retrieved the error."""
+        self._is_cancelled = True
 
     def __del__(self) -> None:
-        if self._tell is not None and not self._is_seen:
+        if self._tell is not None and not self._is_cancelled:
             self._tell(self._what, self._error)
 
 
-def source(what: str, error: BaseException) -> str:
-    """Return what the same errors of a group's members have in common."""
+def report_key(what: str, error: BaseException) -> str:
+    """Return what the same error of several members of a group has in common."""
     _, _, method = what.partition(".")
     return f"{method} {type(error).__name__} {'' if hasattr(error, 'may_have_run') else error}"
 
 
-def sentence(what: str, error: BaseException) -> str:
-    """Return what to print of it."""
+def report_text(what: str, error: BaseException) -> str:
+    """Return what to print about an error that nobody retrieved."""
     cause = error.__cause__
     if isinstance(cause, RemoteTraceback):
         trace = str(cause.args[0])
     else:
         trace = "".join(traceback.format_exception(error))
     return (
-        f"remotely: {what} failed, and its future was dropped unseen; to handle the error, call "
-        f"result() or exception() on what submit returns\n{trace.rstrip()}"
+        f"remotely: {what} failed, and the error was never retrieved; to handle it, call result() "
+        f"or exception() on the future that submit returns\n{trace.rstrip()}"
     )

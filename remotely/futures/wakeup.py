@@ -1,8 +1,9 @@
-"""How threads sleep until another one has done something, without a lock that either holds.
+"""How threads sleep until another thread has done something, with no lock held by either.
 
-A sleeper first leaves its bell, and then looks whether there is anything to sleep for; whoever has
-done something rings after it is done.  So one of the two sees the other.  A signal handler may
-strike anywhere in here, and itself wait for whatever it likes: nobody waits for its thread.
+A sleeper first registers itself, and then looks whether it has to sleep at all.  The other thread
+wakes sleepers after it has done its work.  So one of the two always sees the other.  A signal
+handler may strike anywhere in here, and may itself wait for whatever it likes: no thread waits for
+the one that it interrupted.
 """
 
 import os
@@ -11,37 +12,37 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-hung: list[tuple[threading.Lock, object]] = []  # the bells of all who sleep, and for what
+sleepers: list[tuple[threading.Lock, object]] = []  # a held lock for each, and its subject
 
 
 def sleep_until(
     is_over: Callable[[], object], timeout_s: float | None = None, about: object = None
 ) -> None:
-    """Return when it is over, or after a time.  Who ends it is to ring `about` the same."""
+    """Return when `is_over`, or after a time.  Whoever makes it over calls `wake(about)`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while not is_over():
         left_s = -1.0 if deadline is None else deadline - time.monotonic()
         if deadline is not None and left_s <= 0:
             return
-        bell = threading.Lock()
-        bell.acquire()
-        mine = bell, about
+        lock = threading.Lock()
+        lock.acquire()
+        mine = lock, about
         try:
-            hung.append(mine)
+            sleepers.append(mine)
             if not is_over():
-                bell.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
+                lock.acquire(timeout=min(left_s, threading.TIMEOUT_MAX))
         finally:
-            if mine in hung:
-                hung.remove(mine)
+            if mine in sleepers:
+                sleepers.remove(mine)
 
 
-def ring(about: object = None) -> None:
-    """Have those who sleep for this look again.  Whoever is interrupted in it may do it again."""
-    for bell, subject in tuple(hung):
+def wake(about: object = None) -> None:
+    """Have the threads that sleep about this look again.  Repeat it if you are interrupted."""
+    for lock, subject in tuple(sleepers):
         if subject is about:
-            with suppress(RuntimeError):  # it has been rung already
-                bell.release()
+            with suppress(RuntimeError):  # it has been released already
+                lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=hung.clear)  # the parent's threads do not sleep there
+    os.register_at_fork(after_in_child=sleepers.clear)  # the parent's threads do not sleep there

@@ -53,8 +53,8 @@ CLIENT_OPTIONS: list[tuple[int, int, str]] = [
 REMOTE_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
     (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
-    # When libzmq pings, it asserts that input was never stopped: see the test.  in_flight.py limits
-    # what an honest client has on its way; any other holder of a key could fill the memory anyway.
+    # When libzmq pings, it asserts that input was never stopped: see the test.  back_pressure.py
+    # limits what an honest client has on its way; any other key holder could fill memory anyway.
     (
         zmq.RCVHWM,
         0,

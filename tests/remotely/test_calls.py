@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.client import channel
+from remotely.client import inbox
 from remotely.client.channel import HOLD_ABOVE
 from remotely.futures.future import CallFuture
 from remotely.protocol import wire
@@ -523,7 +523,7 @@ def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
 def test_a_call_is_cancelled_only_if_it_never_runs(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LOOK_S", 3600)  # what is held leaves when somebody waits
+    monkeypatch.setattr(inbox, "LOOK_S", 3600)  # what is held leaves when somebody waits
     echo = Echo()
     futures = {number: echo.note.submit(number) for number in range(HOLD_ABOVE + 10)}
     held = [number for number, future in futures.items() if not future.running()]

@@ -19,7 +19,8 @@ import pytest
 
 import remotely
 from remotely.client import delivery
-from remotely.client.channel import Channel
+from remotely.client.connection_monitor import ConnectionMonitor
+from remotely.client.inbox import Inbox
 from remotely.transport import sockets
 from tests.clusters import free_port, wait_until
 
@@ -299,7 +300,7 @@ def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The news of a death comes from the master, and may overtake those of the connection."""
-    monkeypatch.setattr(Channel, "_hear_monitor", lambda self: None)
+    monkeypatch.setattr(ConnectionMonitor, "_hear", lambda self: None)
     worker = Worker()
     pid = worker.pid()
     future = worker.sleep.submit(60)
@@ -315,20 +316,20 @@ def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
     """Its descriptor goes with its thread: later it may be somebody else's file."""
     worker = Worker()
     pid = worker.pid()
-    channels: list[Channel] = []
+    inboxes: list[Inbox] = []
     woken: list[bool] = []
-    wait, write, mine = Channel.wait, os.eventfd_write, delivery.of_this_thread().wake
+    wait, write, mine = Inbox.wait, os.eventfd_write, delivery.this_thread().wake
 
-    def waits(self: Channel, *args: Any) -> None:
-        channels.append(self)
+    def waits(self: Inbox, *args: Any) -> None:
+        inboxes.append(self)
         wait(self, *args)
 
     def writes(fd: int, value: int) -> None:
         if fd == mine:
-            woken.append(channels[-1]._lock._is_owned())
+            woken.append(inboxes[-1]._lock._is_owned())
         write(fd, value)
 
-    monkeypatch.setattr(Channel, "wait", waits)
+    monkeypatch.setattr(Inbox, "wait", waits)
     monkeypatch.setattr(os, "eventfd_write", writes)
     killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
     killer.start()

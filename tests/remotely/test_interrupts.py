@@ -93,7 +93,7 @@ def interrupt_calls(n: int, seed: int) -> None:
         wait_until(functools.partial(_are_told, seen, told), "all are told")
         assert len(seen) == len(told)
     channel = echo._remotely_remote.channel
-    assert channel._account.nbytes == 0
+    assert channel._back_pressure.nbytes == 0
 
 
 def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str) -> None:
@@ -146,10 +146,10 @@ def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile
     for _ in range(3):
         echo.echo(LARGE)  # from the second on through memory, which ends with the channel
     channel = echo._remotely_remote.channel
-    wait_until(lambda: channel._partner and not channel._pending, "memory is shared")
+    wait_until(lambda: channel._memory.peer and not channel._pending, "memory is shared")
     hand_over = delivery.hand_over
 
-    def end_and_hand_over(own: delivery.OfThread) -> None:
+    def end_and_hand_over(own: delivery.ThreadState) -> None:
         if any(future.what.endswith(".echo") for _, future, _ in own.arrived):
             channel.end(lambda may: remotely.ActorDied("ended on purpose", may_have_run=may))
         hand_over(own)

@@ -871,9 +871,9 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
 
         client = done(RealClient, world.address, world.client_key, Shipment())
         if life:
-            actor = client._births.new_actor(World, Options(), 1)
+            actor = client._factory.new_actor(World, Options(), 1)
             actor.expect_life(life)
-            made = script.submit(client._births.remake, actor, NOTHING, Options())
+            made = script.submit(client._factory.remake, actor, NOTHING, Options())
         else:
             made = script.submit(client.place, World, (), {}, Options(), 1)
         born = worker.hears(control.Spawn)
@@ -905,7 +905,7 @@ def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        actor = client._births.new_actor(World, Options(max_restarts=1), 1)
+        actor = client._factory.new_actor(World, Options(max_restarts=1), 1)
         actor.remade_from = NOTHING, Options(max_restarts=1)
         actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
         told = control.Obituary(actor=actor.actor, life=0, restarting=True)
@@ -924,11 +924,11 @@ def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        monkeypatch.setattr(client._births, "_init", lambda _, place, *rest: [place])
-        actor = client._births.new_actor(World, Options(max_restarts=1), 1)
+        monkeypatch.setattr(client._factory, "_init", lambda _, place, *rest: [place])
+        actor = client._factory.new_actor(World, Options(max_restarts=1), 1)
         client.release(actor)
         actor.expect_life(1)
-        remade = script.submit(client._births.remake, actor, NOTHING, Options(max_restarts=1))
+        remade = script.submit(client._factory.remake, actor, NOTHING, Options(max_restarts=1))
         worker.spawns(actor.actor)
         assert worker.hears(control.End).actor == actor.actor
         worker.buries(actor.actor, life=1, asked=True)

@@ -102,7 +102,7 @@ def test_environments_that_crash_now_and_then_do_not_end_a_run(
     told, dumped = capfd.readouterr()
     assert told.count("an actor died and is replaced") == 1
     assert "more actors were replaced" in told
-    assert "dropped unseen" not in dumped
+    assert "never retrieved" not in dumped
     assert 1 <= dumped.count("Fatal Python error") <= 2  # of the first two, not of replacements
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely.client import channel, delivery
+from remotely.client import channel, delivery, inbox
 from remotely.client.channel import Channel
+from remotely.client.inbox import Inbox
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.transport import sockets
@@ -45,7 +46,7 @@ def by_a_callback(_: Channel, future: CallFuture[Any]) -> None:
 
 
 def by_the_loop(line: Channel, _: CallFuture[Any]) -> None:
-    line._loop.call(line._look)
+    line._loop.call(line._inbox._look)
 
 
 @pytest.mark.parametrize("sent", [by_a_wait, by_a_callback, by_the_loop])
@@ -56,11 +57,11 @@ def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_o
     sent: Callable[[Channel, CallFuture[Any]], None],
 ) -> None:
     monkeypatch.setattr(channel, "HOLD_ABOVE", 0)
-    monkeypatch.setattr(channel, "LOOK_S", 60.0)
+    monkeypatch.setattr(inbox, "LOOK_S", 60.0)
     echo = Echo()
     line = echo._remotely_remote.channel
     told = threading.Event()
-    sleep, send = Channel._sleep, sockets.send
+    sleep, send = Inbox._sleep, sockets.send
 
     def sleep_once_told(*args: Any) -> None:
         assert told.wait(NO_LATER_THAN_S)
@@ -73,15 +74,15 @@ def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_o
             wait_until(lambda: sockets.readable(socket), "the reply is there")
             told.set()
 
-    monkeypatch.setattr(Channel, "_sleep", sleep_once_told)
+    monkeypatch.setattr(Inbox, "_sleep", sleep_once_told)
     first = echo.echo_once_there_is.submit(tmp_path / "answer", 1)
     values: list[Any] = []
     sleeper = threading.Thread(target=lambda: values.append(first.result()), daemon=True)
     sleeper.start()
-    wait_until(lambda: line._leader is not None, "it is about to sleep")
+    wait_until(lambda: line._inbox._leader is not None, "it is about to sleep")
     monkeypatch.setattr(sockets, "send", send_and_be_told)
     second = echo.echo.submit(2)
-    assert line.holds(second)
+    assert line._inbox.holds(second)
     sent(line, second)
     sleeper.join(NO_LATER_THAN_S)
     assert values == [1]
@@ -97,12 +98,12 @@ def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(
         future = echo.echo.submit(1)
         wait_until(lambda: sockets.readable(line._socket), "the reply is there")
         if another_leads:
-            line._leader = leader = os.eventfd(0, os.EFD_CLOEXEC)
+            line._inbox._leader = leader = os.eventfd(0, os.EFD_CLOEXEC)
         try:
             assert future.result(timeout=0) == 1
         finally:
             if another_leads:
-                line._leader = None
+                line._inbox._leader = None
                 os.close(leader)
 
 
@@ -111,21 +112,21 @@ def test_a_handler_that_interrupts_a_call_with_its_lock_held_may_ask_the_master(
 ) -> None:
     echo, line = an_echo()
     client = echo._remotely_remote.engine
-    flush = Channel._flush
+    drain = Inbox.drain
     answers: list[object] = []
 
     def ask(*_: object) -> None:
         question = client._ask(lambda ticket: control.AskStatus(ticket=ticket))
         answers.append(question.result(NO_LATER_THAN_S))
 
-    def flush_interrupted(self: Channel, arrived: Any) -> None:
-        flush(self, arrived)
+    def drain_interrupted(self: Inbox, arrived: Any) -> None:
+        drain(self, arrived)
         if threading.current_thread() is threading.main_thread() and not answers:
-            for act in (line._look, line._hear, line._attend, line.tend):
+            for act in (line._inbox._look, line._inbox._hear, line._inbox._attend, line.tend):
                 line._loop.call(act)
             signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr(Channel, "_flush", flush_interrupted)
+    monkeypatch.setattr(Inbox, "drain", drain_interrupted)
     before = signal.signal(signal.SIGUSR1, ask)
     try:
         assert echo.echo(1) == 1
@@ -158,17 +159,17 @@ def test_what_the_loop_cannot_do_at_once_it_does_in_order_and_waits_for_all_of_i
     _, line = an_echo()
     done: list[int] = []
     turns: list[bool] = []
-    take_turn = line._take_turn
+    run = line._turns._run
 
-    def count_and_take() -> None:
-        turns.append(line._is_late)
-        take_turn()
+    def count_and_run() -> None:
+        turns.append(line._turns._is_late)
+        run()
 
-    line._take_turn = count_and_take
+    line._turns._run = count_and_run
     with line._lock:
         for n in range(50):
-            line._loop.call(lambda n=n: line._in_turn(lambda _: done.append(n)))
-        wait_until(lambda: len(line._due) >= 50, "all are put off")
+            line._loop.call(lambda n=n: line._turns.take(lambda _: done.append(n)))
+        wait_until(lambda: len(line._turns._actions) >= 50, "all are put off")
         assert turns.count(False) == 1  # the others do not wait for the lock, each for itself
         assert not done
     wait_until(lambda: len(done) == 50, "the loop has its turn")
@@ -183,9 +184,9 @@ def test_what_the_loop_fails_at_keeps_nothing_else_from_its_turn(embedded: None)
         raise OSError("on purpose")
 
     with line._lock:
-        line._loop.call(lambda: line._in_turn(fail))
-        line._loop.call(lambda: line._in_turn(lambda _: done.append(1)))
-        wait_until(lambda: len(line._due) >= 2, "both are put off")
+        line._loop.call(lambda: line._turns.take(fail))
+        line._loop.call(lambda: line._turns.take(lambda _: done.append(1)))
+        wait_until(lambda: len(line._turns._actions) >= 2, "both are put off")
     wait_until(lambda: done == [1], "the loop has its turn")
 
 
@@ -199,7 +200,7 @@ def test_calls_end_though_an_interrupt_strikes_where_there_is_no_loop_to_leave_t
         signal.raise_signal(signal.SIGINT)
         return remotely.NotConnected("shut down on purpose")
 
-    monkeypatch.setattr(Channel, "_leave_to_loop", lambda *_: None)
+    monkeypatch.setattr(Inbox, "leave_to_loop", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         line.end(interrupted, now=True)
     assert all("on purpose" in str(future.exception(timeout=0)) for future in futures)
@@ -226,7 +227,7 @@ def test_a_handler_that_waits_for_another_actor_does_not_keep_the_word_for_its_o
     """The other thread takes in the main thread's reply, and wakes it in the handler's wait."""
     echo, other = Echo(), Echo()
     line = echo._remotely_remote.channel
-    wake = delivery.of_this_thread().wake
+    wake = delivery.this_thread().wake
     first = echo.echo_once_there_is.submit(tmp_path / "first", 1)
     seconds: list[CallFuture[int]] = []
     has_word: list[bool] = []
@@ -246,7 +247,7 @@ def test_a_handler_that_waits_for_another_actor_does_not_keep_the_word_for_its_o
         has_word.append(is_readable(wake))
 
     def strike() -> None:
-        wait_until(lambda: line._leader is not None, "the main thread waits")
+        wait_until(lambda: line._inbox._leader is not None, "the main thread waits")
         signal.pthread_kill(main, signal.SIGUSR1)
 
     main = threading.get_ident()
@@ -287,7 +288,7 @@ def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client
     told: list[int] = []
     future = echo.give_up.submit()
     future._done_callbacks.append(lambda future: future.result())  # not to be run by this thread
-    line.attend_soon()
+    line._inbox.attend_soon()
     wait_until(lambda: not line._pending, "it is answered")
     echo.echo.submit(1).add_done_callback(lambda future: told.append(future.result()))
     wait_until(lambda: told == [1], "a later callback runs")
@@ -299,13 +300,13 @@ def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slep
     echo, line = an_echo()
     late = tmp_path / "late"
     slept: list[float | None] = []
-    sleep = Channel._sleep
+    sleep = Inbox._sleep
 
-    def sleep_and_note(self: Channel, *given: Any) -> None:
+    def sleep_and_note(self: Inbox, *given: Any) -> None:
         slept.append(given[-1])
         sleep(self, *given)
 
-    monkeypatch.setattr(Channel, "_sleep", sleep_and_note)
+    monkeypatch.setattr(Inbox, "_sleep", sleep_and_note)
 
     class Pending(dict[int, Any]):
         strikes = False
@@ -324,10 +325,11 @@ def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slep
     before = signal.signal(signal.SIGUSR1, take_in)
     try:
         with line._lock:
-            pending = line._pending = Pending(line._pending)
+            pending = Pending(line._pending)
+            line._pending = line._inbox._pending = pending
             first = echo.echo.submit(1)
             second = echo.echo_once_there_is.submit(late, 2)
-            line._busy = True
+            line._inbox._busy = True
             pending.strikes = True
         assert first.result(NO_LATER_THAN_S) == 1
         assert not slept
@@ -339,9 +341,9 @@ def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slep
 
 
 def test_a_fork_does_not_hear_the_words_that_wake_its_parent(embedded: None) -> None:
-    ours = delivery.of_this_thread().wake
+    ours = delivery.this_thread().wake
     if (child := os.fork()) == 0:
-        os.eventfd_write(delivery.of_this_thread().wake, 1)
+        os.eventfd_write(delivery.this_thread().wake, 1)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert select.select([ours], [], [], 0)[0] == []
@@ -355,20 +357,20 @@ def test_a_result_in_centuries_is_waited_for_too(embedded: None) -> None:
 def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(
     embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LOOK_S", 60.0)
+    monkeypatch.setattr(inbox, "LOOK_S", 60.0)
     echo, line = an_echo()
     future = echo.echo.submit(1)
     wait_until(lambda: sockets.readable(line._socket), "the reply is there")
     looks: list[int] = []
 
     def look() -> None:
-        line._busy = True  # a further call has been submitted
-        line._look()
+        line._inbox._busy = True  # a further call has been submitted
+        line._inbox._look()
         looks.append(1)
 
-    for _ in range(channel.LOOKS_PUT_OFF + 1):
+    for _ in range(inbox.MAX_LOOKS_DELAYED + 1):
         line._loop.call(look)
-    wait_until(lambda: len(looks) > channel.LOOKS_PUT_OFF, "the loop has looked")
+    wait_until(lambda: len(looks) > inbox.MAX_LOOKS_DELAYED, "the loop has looked")
     assert future.done()
 
 
@@ -392,19 +394,19 @@ def test_callbacks_run_though_an_interrupt_strikes_while_their_call_is_cancelled
     here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(channel, "HOLD_ABOVE", 0)
-    monkeypatch.setattr(channel, "LOOK_S", 60.0)
+    monkeypatch.setattr(inbox, "LOOK_S", 60.0)
     echo, line = an_echo()
     echo.echo_once_there_is.submit(tmp_path / "go", 1)
     future = echo.echo.submit(2)
     told: list[object] = []
     future._done_callbacks.append(told.append)
-    recall = line.recall
+    recall = line._inbox.recall
 
     def recall_interrupted(one: CallFuture[Any]) -> bool:
         signal.raise_signal(signal.SIGINT)
         return bool(recall(one))
 
-    line.recall = recall_interrupted
+    line._inbox.recall = recall_interrupted
     with pytest.raises(KeyboardInterrupt):
         future.cancel()
     (tmp_path / "go").touch()

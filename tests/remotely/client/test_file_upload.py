@@ -10,7 +10,7 @@ import pytest
 
 import remotely
 from remotely.client import file_upload as freight_module
-from remotely.client.file_upload import Freight
+from remotely.client.file_upload import FileUploads
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.shipping import Shipment
@@ -44,7 +44,7 @@ class Sender:
 def test_what_another_actor_is_sending_there_is_waited_for_and_not_sent_again(
     shipment: Shipment,
 ) -> None:
-    freight, first, second = Freight(shipment), Sender(), Sender()
+    freight, first, second = FileUploads(shipment), Sender(), Sender()
     missing = sorted(shipment.files.values())
     freight.deliver("worker", missing[:2], first)
     waits = threading.Thread(target=freight.deliver, args=("worker", missing, second))
@@ -56,7 +56,7 @@ def test_what_another_actor_is_sending_there_is_waited_for_and_not_sent_again(
 
 
 def test_what_another_actor_failed_to_store_is_sent_again(shipment: Shipment) -> None:
-    freight, first, second = Freight(shipment), Sender(), Sender()
+    freight, first, second = FileUploads(shipment), Sender(), Sender()
     missing = sorted(shipment.files.values())
     freight.deliver("worker", missing, first)
     for future in first.futures:
@@ -69,7 +69,7 @@ def test_an_interrupt_of_one_that_sends_leaves_nobody_waiting(shipment: Shipment
     """Wherever it strikes."""
     missing = sorted(shipment.files.values())
     for n in itertools.count(1):
-        freight, first, second = Freight(shipment), Sender(), Sender()
+        freight, first, second = FileUploads(shipment), Sender(), Sender()
         with (
             suppress(KeyboardInterrupt),
             struck_after(n, signal.SIGINT, freight_module) as has_struck,
@@ -91,7 +91,7 @@ def test_an_interrupt_of_one_that_sends_leaves_nobody_waiting(shipment: Shipment
 
 
 def test_each_worker_is_sent_its_own(shipment: Shipment) -> None:
-    freight, first, second = Freight(shipment), Sender(), Sender()
+    freight, first, second = FileUploads(shipment), Sender(), Sender()
     freight.deliver("one", shipment.files.values(), first)
     freight.deliver("another", shipment.files.values(), second)
     assert len(first.sent) == len(second.sent) == 3
@@ -100,7 +100,7 @@ def test_each_worker_is_sent_its_own(shipment: Shipment) -> None:
 def test_a_file_that_cannot_be_read_is_told_to_all_who_wait_for_it(
     shipment: Shipment, tmp_path: Path
 ) -> None:
-    freight, sender = Freight(shipment), Sender()
+    freight, sender = FileUploads(shipment), Sender()
     (tmp_path / "a").unlink()
     for _ in range(2):
         with pytest.raises(RemotelyError, match="is not what it was"):
@@ -111,7 +111,7 @@ def test_only_so_much_is_in_memory_at_a_time(
     shipment: Shipment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freight_module, "UNDER_WAY_BYTES", 2500)
-    freight, most = Freight(shipment), 0
+    freight, most = FileUploads(shipment), 0
     futures: list[CallFuture[None]] = []
 
     def send(digest: str, content: bytes, future: CallFuture[None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from remotely.client.births import Births
+from remotely.client.actor_factory import ActorFactory
 from remotely.client.question import Question, Questions
 from remotely.engine import Options
 from remotely.errors import NoResources
@@ -23,7 +23,7 @@ def test_who_waits_for_the_answer_is_not_woken_by_the_word_that_it_will_be_long(
     question = Question(control.AskStatus(ticket=1))
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(question.result)
-        wait_until(lambda: wakeup.hung, "a thread that waits")
+        wait_until(lambda: wakeup.sleepers, "a thread that waits")
         for _ in range(2):
             question.wait_for_room()
         assert not question.has_room()
@@ -57,14 +57,16 @@ def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() 
             questions.fail(1, NoResources("no room"))
 
     questions = Questions(tell)
-    births = Births(
+    births = ActorFactory(
         client=cast(Any, None),
         shipment=Shipment(()),
         patience_s=1.0,
         actors={},
         ask=questions.ask,
         channels=cast(Any, None),
-        endings=cast(Any, SimpleNamespace(ask_for=lambda actors, *_, **__: ended.extend(actors))),
+        terminations=cast(
+            Any, SimpleNamespace(ask_for=lambda actors, *_, **__: ended.extend(actors))
+        ),
     )
     request = control.Request(
         actor="a", name="a", class_name="C", owner="o", job="j", python=this_machine.PYTHON

@@ -15,7 +15,7 @@ import pytest
 
 import remotely
 from remotely.futures.future import CallFuture
-from remotely.futures.unretrieved import source
+from remotely.futures.unretrieved import report_key
 from tests.clusters import wait_until
 
 
@@ -37,7 +37,7 @@ class Actor:
 
 def raised(told: list[tuple[str, BaseException]]) -> CallFuture[Any]:
     future: CallFuture[Any] = CallFuture("Actor-1.set_param")
-    future.on_unseen = lambda what, error: told.append((what, error))
+    future.on_unretrieved = lambda what, error: told.append((what, error))
     future.set_exception(KeyError("x"))
     return future
 
@@ -59,7 +59,7 @@ class SeenEarly(CallFuture[Any]):
 def test_an_error_that_is_seen_before_whoever_notes_it_is_through_is_not_told() -> None:
     told: list[object] = []
     future = SeenEarly("Actor-1.set_param")
-    future.on_unseen = lambda what, error: told.append(error)
+    future.on_unretrieved = lambda what, error: told.append(error)
     future.set_exception(KeyError("x"))
     del future
     assert told == []
@@ -68,7 +68,7 @@ def test_an_error_that_is_seen_before_whoever_notes_it_is_through_is_not_told() 
 def test_of_two_outcomes_one_is_told_if_nobody_looks() -> None:
     told: list[object] = []
     future: CallFuture[Any] = CallFuture("Actor-1.set_param")
-    future.on_unseen = lambda what, error: told.append(error)
+    future.on_unretrieved = lambda what, error: told.append(error)
     first, second = KeyError("first"), KeyError("second")
     future.settle(None, first)
     future.settle(None, second)
@@ -117,17 +117,19 @@ def test_one_that_was_not_is_told_when_its_future_is_dropped() -> None:
 def test_a_value_and_an_error_without_a_listener_are_told_to_nobody() -> None:
     told: list[Any] = []
     future: CallFuture[int] = CallFuture("a call")
-    future.on_unseen = lambda *both: told.append(both)
+    future.on_unretrieved = lambda *both: told.append(both)
     future.set_result(1)
     del future
     CallFuture("a call").set_exception(KeyError())
     assert not told
 
 
-def test_the_same_error_of_a_groups_members_has_one_source() -> None:
-    assert source("A-1.f", KeyError("x")) == source("A-2.f", KeyError("x"))
-    assert source("A-1.f", KeyError("x")) != source("A-1.f", KeyError("y"))
-    assert source("A-1.f", remotely.ActorDied("A-1")) == source("A-2.f", remotely.ActorDied("A-2"))
+def test_the_same_error_of_a_groups_members_has_one_report_key() -> None:
+    assert report_key("A-1.f", KeyError("x")) == report_key("A-2.f", KeyError("x"))
+    assert report_key("A-1.f", KeyError("x")) != report_key("A-1.f", KeyError("y"))
+    assert report_key("A-1.f", remotely.ActorDied("A-1")) == report_key(
+        "A-2.f", remotely.ActorDied("A-2")
+    )
 
 
 def test_a_call_that_is_submitted_and_forgotten_tells_its_error_once(
@@ -148,7 +150,7 @@ def test_a_call_that_is_submitted_and_forgotten_tells_its_error_once(
     wait_until(is_told, "the error")
     remotely.shutdown()
     said += capsys.readouterr().err
-    assert said.count("set_param failed, and its future was dropped unseen") == 1
+    assert said.count("set_param failed, and the error was never retrieved") == 1
     assert said.count("KeyError: 'lr'") == 1
     assert "in set_param" in said
     assert "result() or exception()" in said

@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from remotely.client import in_flight, question
-from remotely.client.in_flight import Budget
+from remotely.client import back_pressure, question
+from remotely.client.back_pressure import ByteBudget
 from remotely.client.question import Question
 from remotely.errors import CallTimeout
 from remotely.futures import future, wakeup
@@ -44,21 +44,21 @@ def use_question() -> None:
 def use_budget() -> None:
     budget.wait_for_room(50)
     assert budget.take(50)
-    budget.give(50)
+    budget.give_back(50)
 
 
-budget = Budget(100)
+budget = ByteBudget(100)
 
 
 def do_what_takes_all_locks(asked: Question) -> None:
     CallFuture[int]("another call").set_result(1)
     budget.take(1, force=True)
-    budget.give(1)
+    budget.give_back(1)
     asked.set_result(2)
 
 
 @pytest.mark.parametrize("use", [use_future, use_question, use_budget])
-@pytest.mark.parametrize("module", [future, question, in_flight, wakeup])
+@pytest.mark.parametrize("module", [future, question, back_pressure, wakeup])
 def test_a_handler_may_ask_the_master_wherever_it_strikes(
     use: Callable[[], None], module: ModuleType
 ) -> None:
@@ -121,9 +121,9 @@ def test_in_a_fork_no_bell_of_the_parent_hangs() -> None:
     with ThreadPoolExecutor() as pool:
         asked = Question(control.AskStatus(ticket=1))
         pool.submit(asked.result)
-        wait_until(lambda: len(wakeup.hung) == 1, "a thread that sleeps")
+        wait_until(lambda: len(wakeup.sleepers) == 1, "a thread that sleeps")
         child = os.fork()
         if not child:
-            os._exit(len(wakeup.hung))
+            os._exit(len(wakeup.sleepers))
         asked.set_result(1)
     assert os.waitpid(child, 0)[1] == 0

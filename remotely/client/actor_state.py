@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remotely.client.channel import Channel
-from remotely.client.end_reasons import Ended
-from remotely.engine import Options, Remote
+from remotely.client.end_errors import EndError
+from remotely.engine import Options, RemoteActor
 from remotely.futures import wakeup
 from remotely.protocol import control
 from remotely.protocol.control import Location
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 LOOK_FOR_END_S = 0.2
 
 
-class ClusterActor(Remote):
+class ActorState(RemoteActor):
     def __init__(self, client: "Client", request: control.Request, owned: bool) -> None:
         super().__init__(client, request.actor, request.name, owned)
         self.request = request
         self.lock = threading.RLock()  # a signal handler may call amid a call
         self.location: Location | None = None
         self.channel: Channel | None = None
-        self.ended: Ended | None = None
+        self.ended: EndError | None = None
         self.gone = False  # its death was told
         self.remade_from: tuple[codec.Encoded, Options] | None = None
         self.settled = True  # not while it is made anew

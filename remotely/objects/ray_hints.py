@@ -19,7 +19,7 @@ OF_METHOD = {
 _MISSING = object()
 
 
-class Habit:
+class RayHint:
     """A name that a class does not have."""
 
     def __init__(self, word: str) -> None:
@@ -29,11 +29,11 @@ class Habit:
         raise AttributeError(_sentence(f"class {cls.__name__}", self._word, OF_CLASS, cls.__name__))
 
 
-def add_habits(cls: type) -> None:
+def add_ray_hints(cls: type) -> None:
     """Have a class say what to write, for those of the words that it does not have itself."""
     for word in OF_CLASS:
         if inspect.getattr_static(cls, word, _MISSING) is _MISSING:
-            setattr(cls, word, Habit(word))
+            setattr(cls, word, RayHint(word))
 
 
 def no_such_attribute(method: str, word: str) -> str:
@@ -45,11 +45,11 @@ def no_such_attribute(method: str, word: str) -> str:
 
 def static_member(cls: type, name: str, default: object) -> Any:
     """Return what a class has under a name, without running anything of it."""
-    return default if is_habit(cls, name) else inspect.getattr_static(cls, name, default)
+    return default if is_ray_hint(cls, name) else inspect.getattr_static(cls, name, default)
 
 
-def is_habit(cls: type, name: str) -> bool:
-    return name in OF_CLASS and isinstance(inspect.getattr_static(cls, name, None), Habit)
+def is_ray_hint(cls: type, name: str) -> bool:
+    return name in OF_CLASS and isinstance(inspect.getattr_static(cls, name, None), RayHint)
 
 
 def _sentence(what: str, word: str, words: dict[str, str], name: str) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from remotely.errors import ActorDied, WorkerLost
 from remotely.protocol.control import Location, Obituary
 
-Ended = Callable[[bool], BaseException]  # may_have_run -> what to raise
+EndError = Callable[[bool], BaseException]  # may_have_run -> what to raise
 
 
-def how_it_ended(name: str, location: Location | None, obituary: Obituary) -> Ended:
+def end_error(name: str, location: Location | None, obituary: Obituary) -> EndError:
     """Return what to raise for an actor that is no more."""
     if location is not None:
         name = f"{name} (pid {location.pid} on {location.machine})"
@@ -29,7 +29,7 @@ def how_it_ended(name: str, location: Location | None, obituary: Obituary) -> En
     return how
 
 
-def how_it_broke(location: Location, same_host: bool, was_connected: bool) -> Ended:
+def connection_error(location: Location, same_host: bool, was_connected: bool) -> EndError:
     """Return what to raise where a connection has ended, or never began, and nobody says why."""
     where = f"{location.name} on {location.machine}"
     if was_connected or same_host:

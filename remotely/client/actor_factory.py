@@ -10,12 +10,12 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remotely.client.actor_state import ActorState
 from remotely.client.channel import Channel
 from remotely.client.channels import Ask, Channels
-from remotely.client.closing import Endings
-from remotely.client.cluster_actor import ClusterActor
-from remotely.client.file_upload import Freight
+from remotely.client.file_upload import FileUploads
 from remotely.client.question import Question
+from remotely.client.termination import Terminations
 from remotely.engine import Options
 from remotely.errors import ActorDied
 from remotely.futures import wakeup
@@ -32,29 +32,27 @@ if TYPE_CHECKING:
     from remotely.client.client import Client
 
 
-class Births:
+class ActorFactory:
     def __init__(
         self,
         client: "Client",
         shipment: Shipment,
         patience_s: float,
-        actors: MutableMapping[str, ClusterActor],
+        actors: MutableMapping[str, ActorState],
         ask: Ask,
         channels: Channels,
-        endings: Endings,
+        terminations: Terminations,
     ) -> None:
         self._client = client
-        self._freight = Freight(shipment)
+        self._uploads = FileUploads(shipment)
         self._patience_s = patience_s
         self._actors = actors
         self._ask = ask
         self._channels = channels
-        self._endings = endings
+        self._terminations = terminations
         self._counts: dict[str, itertools.count[int]] = {}
 
-    def make(
-        self, actors: Sequence[ClusterActor], encoded: codec.Encoded, options: Options
-    ) -> None:
+    def make(self, actors: Sequence[ActorState], encoded: codec.Encoded, options: Options) -> None:
         """Place all of these and run their constructors; all of them or an error."""
         # No frame here holds a future whose error it raises; see future.py.
         places: deque[Question] = deque()
@@ -76,10 +74,10 @@ class Births:
         except BaseException:
             for place in places:  # else a new master would be asked for them
                 place.cancel()
-            self._endings.ask_for([actor.actor for actor in actors], 0.0, kill=True)
+            self._terminations.ask_for([actor.actor for actor in actors], 0.0, kill=True)
             raise
 
-    def new_actor(self, cls: type, options: Options, together: int) -> ClusterActor:
+    def new_actor(self, cls: type, options: Options, together: int) -> ActorState:
         """Return one that has a name, and no place yet."""
         client = self._client
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
@@ -102,11 +100,11 @@ class Births:
             env=options.env,
             modules=heavy_modules(),
         )
-        actor = ClusterActor(client, request, owned=not options.detached)
+        actor = ActorState(client, request, owned=not options.detached)
         self._actors[actor.actor] = actor
         return actor
 
-    def remake(self, actor: ClusterActor, encoded: codec.Encoded, options: Options) -> None:
+    def remake(self, actor: ActorState, encoded: codec.Encoded, options: Options) -> None:
         """Give an actor that died its next life; its handles stay."""
         life = actor.request.life
         try:
@@ -122,13 +120,13 @@ class Births:
         finally:
             # Maybe before it had a place: the master then ended its last life.
             if actor.is_released or actor.ended is not None:
-                self._endings.ask_for([actor.actor], 0.0)
+                self._terminations.ask_for([actor.actor], 0.0)
             with actor.life_lock:
                 if actor.request.life == life:
                     actor.settled = True
-            wakeup.ring(actor)
+            wakeup.wake(actor)
 
-    def _ask_for_place(self, actor: ClusterActor) -> Question:
+    def _ask_for_place(self, actor: ActorState) -> Question:
         return self._ask(
             lambda ticket: control.Place(
                 ticket=ticket, request=actor.request, patience_s=self._patience_s
@@ -137,7 +135,7 @@ class Births:
 
     def _init(
         self,
-        actor: ClusterActor,
+        actor: ActorState,
         place: Question,
         encoded: codec.Encoded,
         options: Options,
@@ -159,7 +157,7 @@ class Births:
             job=self._client.job,
             host=self._client.host,
             path=[str(Path(entry).absolute()) for entry in sys.path],
-            files=self._freight.files,
+            files=self._uploads.files,
             concurrency=options.concurrency,
             argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
             log_levels=log_records.levels(),
@@ -169,13 +167,13 @@ class Births:
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
         stored: list[CallFuture[None]] = []
-        if self._freight.files:
+        if self._uploads.files:
             try:
                 digests = missing.result()
             finally:
                 del missing  # see future.py
             worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
-            stored = self._freight.deliver(worker, digests, channel.send_file)
+            stored = self._uploads.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
         outgoing = OutgoingValue(encoded)
         channel.send(Kind.INIT, "", outgoing, future, background=True)
@@ -183,7 +181,7 @@ class Births:
         return [*stored, future]
 
 
-def send_sources(actor: ClusterActor, channel: Channel) -> None:
+def send_sources(actor: ActorState, channel: Channel) -> None:
     """Send the modules that an actor may not have; twice, if two threads call, is once."""
     life = channel.location.life
     there = actor.sent[1] if actor.sent[0] == life else frozenset()

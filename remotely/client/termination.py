@@ -3,9 +3,9 @@
 import time
 from collections.abc import Sequence
 
+from remotely.client.actor_state import ActorState
 from remotely.client.channels import Channels
-from remotely.client.cluster_actor import ClusterActor
-from remotely.client.end_reasons import how_it_ended
+from remotely.client.end_errors import end_error
 from remotely.protocol import control
 from remotely.protocol.control import Obituary
 from remotely.protocol.lease import TERM_S
@@ -16,7 +16,7 @@ KILLED_WAIT_S = 5.0  # for a killed actor's end to be told; a busy machine takes
 GONE_WAIT_S = 1.0  # after an actor was killed, for us to be told
 
 
-class Endings:
+class Terminations:
     def __init__(self, loop: Loop, link: MasterLink, channels: Channels) -> None:
         self._loop = loop
         self._link = link
@@ -45,7 +45,7 @@ class Endings:
         """The master says that it has ended."""
         self._asked.pop(actor, None)
 
-    def see_off(self, actor: ClusterActor, deadline: float) -> None:
+    def see_off(self, actor: ActorState, deadline: float) -> None:
         """Return when its process has ended, and have it made to after the deadline."""
         if self._loop.is_own_thread():  # a done-callback: this is the thread that would be told
             return
@@ -53,7 +53,7 @@ class Endings:
             self.ask_for([actor.actor], 0.0)
             actor.wait_for_end(time.monotonic() + TERM_S + GONE_WAIT_S)
 
-    def kill(self, actors: Sequence[ClusterActor]) -> None:
+    def kill(self, actors: Sequence[ActorState]) -> None:
         for actor in actors:
             if not actor.owned:  # who asks where it is, is told of its end
                 self._channels.locate(actor)
@@ -62,9 +62,9 @@ class Endings:
             actor.is_gone(KILLED_WAIT_S)
             self.mark_closed(actor)
 
-    def mark_closed(self, actor: ClusterActor) -> None:
+    def mark_closed(self, actor: ActorState) -> None:
         if actor.ended is None:
             gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
-            actor.ended = how_it_ended(actor.name, actor.location, gone)
+            actor.ended = end_error(actor.name, actor.location, gone)
             if actor.channel is not None:
                 self._channels.end(actor.channel, actor.ended, asked=True)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.client import in_flight
+from remotely.client import back_pressure
+from remotely.client.back_pressure import ByteBudget
 from remotely.client.client import DESCRIPTORS
-from remotely.client.in_flight import Budget
 from remotely.futures import wakeup
 from tests.clusters import wait_until
 
@@ -39,35 +39,35 @@ def channel_of(actor: Any) -> Any:
 def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 40)
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 40)
     slow = Slow()
     futures = []
     for _ in range(200):
         futures.append(slow.work.submit())
         assert len(channel_of(slow)._pending) <= 40
     assert [future.result() for future in futures] == list(range(1, 201))
-    assert caplog.text.count("wait for their answers") == 1
+    assert caplog.text.count("have no result yet") == 1
 
 
 def test_bytes_in_flight_are_bounded_a_handle(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(in_flight, "BYTES_A_HANDLE", 3_500_000)
+    monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
     slow = Slow()
     value = np.zeros(1_000_000, np.uint8)
     futures = []
     for _ in range(30):
         futures.append(slow.work.submit(value))
-        assert channel_of(slow)._account.nbytes <= 3_500_000
+        assert channel_of(slow)._back_pressure.nbytes <= 3_500_000
     assert [future.result() for future in futures] == list(range(1, 31))
-    assert channel_of(slow)._account.nbytes == 0
-    assert caplog.text.count("wait for their answers") == 1
+    assert channel_of(slow)._back_pressure.nbytes == 0
+    assert caplog.text.count("have no result yet") == 1
 
 
 def test_a_value_larger_than_the_bound_goes_alone(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_flight, "BYTES_A_HANDLE", 100_000)
+    monkeypatch.setattr(back_pressure, "MAX_BYTES", 100_000)
     slow = Slow()
     futures = [slow.work.submit(np.zeros(1_000_000, np.uint8)) for _ in range(3)]
     assert [future.result() for future in futures] == [1, 2, 3]
@@ -76,7 +76,7 @@ def test_a_value_larger_than_the_bound_goes_alone(
 def test_a_done_callback_that_submits_is_never_held_back(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 1)
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 1)
     slow = Slow()
     over = threading.Event()
 
@@ -92,7 +92,7 @@ def test_a_done_callback_that_submits_is_never_held_back(
 
 
 def test_a_dead_actor_holds_nobody_back(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight, "CALLS_A_HANDLE", 5)
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 5)
     slow = Slow()
     futures = [slow.work.submit(seconds=60.0) for _ in range(5)]
     killer = threading.Timer(0.2, lambda: remotely.close(slow, grace_s=0))
@@ -109,7 +109,7 @@ def test_a_dead_actor_holds_nobody_back(here: None, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
-    budget = Budget(100)
+    budget = ByteBudget(100)
     assert budget.take(60)
     assert not budget.take(50)
     went_on = threading.Event()
@@ -121,19 +121,19 @@ def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    wait_until(lambda: bool(len(wakeup.hung)), "it waits")
+    wait_until(lambda: bool(len(wakeup.sleepers)), "it waits")
     assert not went_on.is_set()
-    budget.give(60)
+    budget.give_back(60)
     thread.join(10)
     assert went_on.is_set()
 
 
 def test_the_first_and_who_may_not_wait_pass_at_once() -> None:
-    budget = Budget(100)
+    budget = ByteBudget(100)
     budget.wait_for_room(1000)
     assert budget.take(1000)
     assert budget.take(1000, force=True)
-    budget.give(2000)
+    budget.give_back(2000)
     budget.wait_for_room(100)
     assert budget.take(100)
 
@@ -161,7 +161,7 @@ def test_results_are_kept_with_their_futures_and_go_with_them(here: None) -> Non
     slow = Slow()
     futures = [slow.give.submit(1 << 20) for _ in range(50)]
     wait([futures[-1]], timeout=20)
-    assert channel_of(slow)._account.nbytes == 0
+    assert channel_of(slow)._back_pressure.nbytes == 0
     assert all(len(future.result()) == 1 << 20 for future in futures)
     gone = [weakref.ref(future) for future in futures]
     futures.clear()

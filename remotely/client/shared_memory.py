@@ -1,0 +1,81 @@
+"""Large values that a channel exchanges with its actor through shared memory.
+
+The client offers its arena when it first has a large value to send or receives one.  That value
+still travels by socket; see values/memory_peer.py for the exchange that follows.
+"""
+
+from contextlib import suppress
+from typing import Any, Protocol
+
+from remotely.futures.future import CallFuture
+from remotely.futures.shield import shield
+from remotely.protocol import control, wire
+from remotely.protocol.wire import Kind
+from remotely.values import arena, codec
+from remotely.values.arena import Loan
+from remotely.values.codec import NOTHING
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, unpack
+
+
+class Send(Protocol):
+    """`Channel.send`."""
+
+    def __call__(
+        self,
+        kind: Kind,
+        name: str,
+        outgoing: OutgoingValue,
+        future: CallFuture[Any],
+        background: bool,
+    ) -> None: ...
+
+
+class SharedMemory:
+    """The memory that this process shares with one actor.
+
+    peer        the actor as a partner in memory, once it has answered
+    may_offer   the actor is on this machine and has not been asked yet
+    """
+
+    def __init__(self, same_host: bool, send: Send) -> None:
+        self.peer: MemoryPeer | None = None
+        self.may_offer = same_host and arena.SUPPORTED
+        self._send = send
+
+    def offer(self) -> None:
+        """Ask the actor, once, to exchange large values through memory from now on."""
+        if not self.may_offer or (ours := arena.ours()) is None:
+            return
+        self.may_offer = False
+        future: CallFuture[Any] = CallFuture("the actor")
+        future.add_done_callback(self._open_theirs)
+        address = codec.Encoded((control.encode(ours.address),), ())
+        self._send(Kind.OPEN, "", OutgoingValue(address), future, background=True)
+
+    def open(self, message: wire.Message) -> wire.Message | Exception:
+        """Return a message with the buffers that were lent for it, or the error of its caller.
+
+        Do so when the message is taken in: it may be handed over after the channel has ended.
+        """
+        try:
+            payload, buffers = unpack(message, self.peer)
+        except Exception as error:
+            return error
+        return message._replace(payload=payload, buffers=buffers, loan=b"")
+
+    def _open_theirs(self, future: Any) -> None:
+        if future.exception() is not None or (theirs := future.result()) is None:
+            return  # the actor died, or cannot share memory: go on by socket
+        with suppress(Exception):  # this process cannot open it: go on by socket
+            peer = MemoryPeer(theirs)
+            peer.reads = True
+            self.peer = peer
+            opened: CallFuture[Any] = CallFuture("the actor")
+            self._send(Kind.OPENED, "", OutgoingValue(NOTHING), opened, background=True)
+
+
+def take_back(loan: Loan) -> None:
+    """Free what was lent for a message that did not leave."""
+    if (ours := arena.ours()) is not None:
+        with shield:
+            ours.take_back(loan)

@@ -1,0 +1,50 @@
+"""What an actor sends in the place of objects that must not leave it as copies.
+
+    the actor has                                   it sends             the client makes
+    itself: `return self`, `__enter__`, `a += 1`    SelfPlaceholder      a handle of the actor
+    a function or method, read as an attribute      RoutinePlaceholder   a method of the handle
+    a generator; the iterator of `__iter__`         StreamToken          a stream
+
+A copy would be silently wrong: calling it would change the copy only.  So functions, methods and
+`functools.partial`s of them stay, wherever the attribute comes from: the instance, a property, or
+the `__getattr__` of a wrapper.  Every other value travels.  That includes classes and objects that
+are merely callable, such as a network: you want them for their contents.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+from remotely.objects.idempotent import copy_mark
+
+
+class SelfPlaceholder:
+    """The actor's own object, as the result of one of its methods."""
+
+
+class RoutinePlaceholder:
+    """A function or method that stays in the actor; its docstring and retry mark travel."""
+
+    def __init__(self, function: Any) -> None:
+        self.__doc__ = inspect.getdoc(function)
+        copy_mark(function, self)
+
+
+def stays(value: object) -> bool:
+    """Tell whether an attribute is a function or method, which runs in the actor."""
+    if isinstance(value, type):
+        return False
+    return isinstance(value, functools.partial) or inspect.isroutine(value)
+
+
+def function_of(member: Any) -> Any:
+    """Return the function in a member of a class, without the wrappers around it."""
+    while True:
+        if isinstance(member, functools.partialmethod):
+            member = member.func
+        elif isinstance(member, staticmethod | classmethod):
+            member = member.__func__
+        elif isinstance(member, functools.singledispatchmethod):
+            member = member.func
+        else:
+            return member
