@@ -2,9 +2,9 @@
 
     python examples/ga3c_pong.py
 
-Four agents play 8 games each and have no model: they ask the Brain, which answers several
-at once and learns from what they tell it, all at the same time.  `remotely-rl train ga3c` is
-the same with metrics, checkpoints and a plot.
+Four agents play 8 games each and have no model: they ask the inference server, which answers
+several at once and learns from what they send it, all at the same time.  `remotely-rl train ga3c`
+is the same with metrics, checkpoints and a plot.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ MINUTES = 25
 def main(minutes: float = MINUTES) -> None:
     remotely.connect(cpus=CONFIG.actors + 1)  # or remotely.connect("host:8010")
     learner = make_learner(CONFIG)  # or make_learner(CONFIG, YourModel)
-    brain = ga3c.brain_of(CONFIG)(CONFIG, learner.model, learner.actions)
-    agents = [ga3c.Agent(CONFIG, brain, seed) for seed in range(CONFIG.actors)]
+    server = ga3c.make_server(CONFIG, learner.model, learner.actions)
+    agents = [ga3c.Agent(CONFIG, server, seed) for seed in range(CONFIG.actors)]
     calls = {agent.sample.submit(): agent for agent in agents}
     scores: list[float] = []
     steps, began, told = 0, time.monotonic(), 0.0
@@ -38,7 +38,7 @@ def main(minutes: float = MINUTES) -> None:
             steps += played.steps
         if time.monotonic() - told > 5:
             told = time.monotonic()
-            lag = [updates for _, behind in brain.report(steps).updates for updates in behind]
+            lag = [updates for _, behind in server.report(steps).updates for updates in behind]
             mean = np.mean(scores[-100:]) if scores else float("nan")
             speed = steps / (told - began)
             print(
@@ -46,7 +46,7 @@ def main(minutes: float = MINUTES) -> None:
                 f"  policy lag {np.mean(lag) if lag else 0:.1f}",
                 flush=True,
             )
-    torch.save(brain.state()["model"], "pong.pt")
+    torch.save(server.state()["model"], "pong.pt")
     print("The model is in pong.pt.")
 
 

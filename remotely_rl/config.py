@@ -1,11 +1,11 @@
-"""What every training run can be told; each algorithm's Config adds its own to it.
+"""The settings of training runs; each algorithm's Config adds its own.
 
-`settings.py` says what a field is made of.  Its prose is the help of `remotely-rl train`, its
+`settings.py` says what a field is made of.  Its prose is the help of `remotely-rl train`; its
 bounds are checked when a Config is made.
 """
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from remotely_rl.sync.client import MakeOptimizer
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """The fields that all algorithms have.  Made, it is whole: nothing in it is out of range."""
+    """The fields that all algorithms have.  Every field of a Config that exists is in bounds."""
 
     env: Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"] = (
         "ALE/Pong-v5"
@@ -30,70 +30,60 @@ class Common:
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     rollout_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 64
     random_start: Annotated[
-        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
+        int, "first play up to this many random steps, so that environments differ", NOT_NEGATIVE
     ] = 0
     total_steps: Annotated[
-        int, "stop after so many environment steps in all; 0: no limit", NOT_NEGATIVE
+        int, "stop after this many environment steps in all; 0: no limit", NOT_NEGATIVE
     ] = 0
-    minutes: Annotated[float, "stop after so many minutes in all; 0: no limit", NOT_NEGATIVE] = 0.0
+    minutes: Annotated[float, "stop after this many minutes in all; 0: no limit", NOT_NEGATIVE] = (
+        0.0
+    )
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
-    seed: Annotated[int, "where all random streams begin", NOT_NEGATIVE] = 1
+    seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
 
     gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.99
-    gae_lambda: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
-        0.95
-    )
+    gae_lambda: Annotated[
+        float, "lambda of GAE; 1 uses whole returns, 0 the value function alone", FRACTION
+    ] = 0.95
     reward_clip: Annotated[
-        float | None, "clip of rewards in the learner; 0: no clip; none: 1 in Atari games alone",
+        float | None, "clip rewards in the learner to this; 0: never; none: to 1 in Atari games",
         NOT_NEGATIVE,
     ] = None  # fmt: skip
-    normalize_advantage: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = True
     normalize_values: Annotated[
         bool | None,
-        "learn values in units of their own running mean and deviation; none: where rewards have"
-        " no clip",
+        "learn values in units of their running mean and deviation; none: where rewards are not"
+        " clipped",
     ] = None
 
-    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 3e-4
+    learning_rate: Annotated[float, "Adam's learning rate at the start", NOT_NEGATIVE] = 3e-4
     learning_rate_end: Annotated[
-        float | None, "Adam's, after anneal_steps; none: 0.0001, or learning_rate if that is lower",
+        float | None,
+        "learning rate after anneal_steps; none: 0.0001, or learning_rate if that is lower",
         NOT_NEGATIVE,
-    ] = None  # fmt: skip
-    target_kl: Annotated[
-        float, "nats that an update is to move: steers the rate, from learning_rate_end / 10 to"
-               " learning_rate x 4; 0: decay", NOT_NEGATIVE
-    ] = 0.0  # fmt: skip
-    entropy_coef: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = (
-        0.01
-    )
-    entropy_coef_end: Annotated[
-        float, "weight of the policy's entropy, after anneal_steps", NOT_NEGATIVE
-    ] = 0.001
-    anneal_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
-        1_000_000
-    )
-    value_coef: Annotated[float, "weight of the value's loss", NOT_NEGATIVE] = 0.5
+    ] = None
+    anneal_steps: Annotated[
+        int, "environment steps over which coefficients change, linearly", COUNT
+    ] = 1_000_000
     max_grad_norm: Annotated[
-        float, "bound of the gradient's norm over all parameters; 0: none", NOT_NEGATIVE
+        float, "clip the gradient's norm over all parameters to this; 0: never", NOT_NEGATIVE
     ] = 0.5
 
     lstm: Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE] = 0
     image_size: Annotated[int, "Atari: height and width of the image", Range(20)] = 42
     sticky_actions: Annotated[
-        float, "Atari: chance that the action before is repeated", FRACTION
+        float, "Atari: probability that the last action is repeated", FRACTION
     ] = 0.0
     life_loss_is_terminal: Annotated[bool, "Atari: a lost life ends the episode"] = False
 
-    device: Annotated[str, "where the learner computes: auto, cpu, cuda or cuda:N"] = "auto"
     precision: Annotated[
         str, "what networks compute in: float32, bfloat16, or auto, the faster of them here"
     ] = "auto"
     compile: Annotated[bool, "torch.compile the learner's network; a GPU gets CUDA graphs"] = False
-    learner_threads: Annotated[
-        int, "torch threads of a learner on the CPU; 0: as fits the template", NOT_NEGATIVE
-    ] = 0
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
+
+    # Names of the fields that were changed to resume a run; set by `training.config_of`.
+    overridden: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *args: Any, **given: Any) -> "Common":
         settings.check_names(cls, given)
@@ -102,25 +92,42 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
-        if self.target_kl and self.steps_an_update == 1:
-            raise TrainingError(
-                "target_kl steers one learner's rate by how far the later steps of an update are"
-                " from its first; here there are none: target_kl must be 0"
-            )
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """How a trained agent draws an action when it is not to take the likeliest."""
+        """How a trained agent draws an action when it does not take the most likely one."""
         return actions.sample(policy, generator)
 
     def check_run(self) -> None:
-        """Raises TrainingError for what is not worth a look whenever a Config is made, workers'
-        copies included: it is called where a run begins, before its folder is made."""
+        """Raises TrainingError for what takes too long to check in every copy of a Config.
+
+        It is called once, where a run begins, before its folder is made.
+        """
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
-        """Raises TrainingError for a network or actions that the template cannot train.
+        """Raises TrainingError for a network or actions that the algorithm cannot train.
 
         Like `check_run` it is called before the folder of a run is made.
         """
+
+    # What an algorithm without the field of this name does.
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @property
+    def normalize_advantage(self) -> bool:
+        return False
+
+    @property
+    def target_kl(self) -> float:
+        return 0.0
+
+    def entropy_coef_at(self, env_steps: int) -> float:
+        """The entropy coefficient after this many steps of the run."""
+        return 0.0
+
+    # What follows from the fields.
 
     @property
     def processes(self) -> int:
@@ -128,13 +135,8 @@ class Common:
         return self.actors
 
     @property
-    def steps_an_update(self) -> int:
-        """How many steps the optimizer takes on a batch."""
-        return 1
-
-    @property
     def atari(self) -> Atari:
-        """The preprocessing, should the environment be a game of Atari."""
+        """The preprocessing, if the environment is an Atari game."""
         return Atari(self.image_size, self.sticky_actions, self.life_loss_is_terminal)
 
     @property
@@ -148,14 +150,14 @@ class Common:
     def normalizes_values(self) -> bool:
         """Whether values are learnt in units of their own.
 
-        Those of clipped rewards are small as they are.  Others may be in the hundreds, and then
-        their errors fill the bound of the gradient's norm: the policy hardly moves.
+        Values of clipped rewards are small as they are.  Others may be in the hundreds: their
+        errors use up the gradient's norm, and the policy hardly moves.
         """
         return not self.clips_rewards_at if self.normalize_values is None else self.normalize_values
 
     @property
     def learning_rate_ends_at(self) -> float:
-        """What the schedule goes down to: never up, unless that is asked for."""
+        """Where the schedule ends: never above its start, unless that is asked for."""
         if self.learning_rate_end is None:
             return min(1e-4, self.learning_rate)
         return self.learning_rate_end
@@ -171,87 +173,134 @@ class Common:
 
 
 @dataclasses.dataclass(frozen=True)
-class OneEpoch(Common):
-    """The defaults of templates that use everything once: short pieces, whole returns."""
+class PolicyGradient(Common):
+    """What algorithms add whose one learner trains a policy and a value function."""
 
-    rollout_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 8
-    random_start: Annotated[
-        int, "first play up to so many random steps, to set the environments apart", NOT_NEGATIVE
-    ] = 250
-    gae_lambda: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
-        1.0
+    normalize_advantage: Annotated[
+        bool, "scale advantages to mean 0 and standard deviation 1"
+    ] = True  # fmt: skip
+    entropy_coef: Annotated[float, "entropy coefficient at the start", NOT_NEGATIVE] = 0.01
+    entropy_coef_end: Annotated[float, "entropy coefficient after anneal_steps", NOT_NEGATIVE] = (
+        0.001
     )
-    normalize_advantage: Annotated[bool, "scale advantages to mean 0 and deviation 1"] = False
-    # Advantages of Pong have a deviation of 0.15: 0.01 would keep the policy near chance.
-    entropy_coef: Annotated[float, "weight of the policy's entropy, at the start", NOT_NEGATIVE] = (
-        0.004
-    )
-    anneal_steps: Annotated[int, "environment steps over which both change, linearly", COUNT] = (
-        3_000_000
-    )
+    value_coef: Annotated[float, "value loss coefficient", NOT_NEGATIVE] = 0.5
+
+    device: Annotated[str, "where the learner computes: auto, cpu, cuda or cuda:N"] = "auto"
+    learner_threads: Annotated[
+        int, "torch threads of a learner on the CPU; 0: as fits the algorithm", NOT_NEGATIVE
+    ] = 0
+
+    def entropy_coef_at(self, env_steps: int) -> float:
+        done = self.progress(env_steps)
+        return self.entropy_coef + done * (self.entropy_coef_end - self.entropy_coef)
 
 
 @dataclasses.dataclass(frozen=True)
-class SeveralEpochs(Common):
-    """What templates can be told besides whose updates take several steps on one batch.
+class SeveralEpochs(PolicyGradient):
+    """What algorithms add whose updates take several steps on one batch.
 
     Only they can steer the learning rate: how far an update has moved the policy shows in its
     later steps.
     """
 
-    learning_rate: Annotated[float, "Adam's, at the start", NOT_NEGATIVE] = 1e-3
-    target_kl: float = 0.01
+    learning_rate: float = 1e-3
+    target_kl: Annotated[
+        float, "steer the rate to this KL of an update, from learning_rate_end / 10 to"
+               " learning_rate * 4; 0: anneal", NOT_NEGATIVE
+    ] = 0.01  # fmt: skip
 
     epochs: Annotated[int, "times that an update goes over its batch", COUNT] = 3
-    minibatches: Annotated[int, "parts of the batch, with a step each", COUNT] = 4
+    minibatches: Annotated[int, "parts of the batch, with an optimizer step each", COUNT] = 4
 
-    @property
-    def steps_an_update(self) -> int:
-        return self.epochs * self.minibatches
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target_kl and self.epochs * self.minibatches == 1:
+            raise TrainingError(
+                "target_kl steers the learning rate by how far the later steps of an update are"
+                " from its first; with one step per update target_kl must be 0"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class Streaming(SeveralEpochs):
-    """What templates whose actors run free can be told besides."""
+    """What algorithms add whose actors run free."""
 
     actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
                            " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
     # An older policy's clipped c cuts traces by itself.
-    gae_lambda: Annotated[float, "lambda; 1 trusts whole returns, 0 the value alone", FRACTION] = (
-        1.0
-    )
+    gae_lambda: float = 1.0
 
-    batch_trajectories: Annotated[int, "trajectories that an update learns from", COUNT] = 2
-    ahead: Annotated[int, "trajectories that an actor may sample before one is learnt", COUNT] = 1
+    batch_trajectories: Annotated[int, "trajectories in an update", COUNT] = 2
+    ahead: Annotated[
+        int, "trajectories that an actor may sample before one is learnt from", COUNT
+    ] = 1
     max_staleness: Annotated[
-        int | None, "updates that experience may be behind; 0: rounds, none: no limit", NOT_NEGATIVE
-    ] = None
+        int | None, "most updates that experience may be behind; 0: rounds, none: no limit",
+        NOT_NEGATIVE,
+    ] = None  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Shared(OneEpoch):
-    """What templates can be told besides whose workers share parameters by a sync rule."""
+class CentralInference(SeveralEpochs):
+    """What algorithms add whose actors hold no model and ask an inference server."""
+
+    actors: Annotated[int, "agents, at the start", COUNT] = 4
+    envs_per_actor: Annotated[int, "environments that each agent steps together", COUNT] = 8
+    predictors: Annotated[int, "threads that answer agents, at the start", COUNT] = 1
+    trainers: Annotated[int, "threads that learn, at the start", COUNT] = 1
+    adjust_s: Annotated[
+        float, "seconds for which a change of these numbers is tried; 0: never change them",
+        NOT_NEGATIVE,
+    ] = 0.0  # fmt: skip
+    most_agents: Annotated[int, "most agents, if numbers are adjusted", COUNT] = 16
+    predict_requests: Annotated[int, "requests that a predictor waits for", COUNT] = 2
+    predict_wait_ms: Annotated[
+        float, "milliseconds after which it answers the requests that have come", NOT_NEGATIVE
+    ] = 2.0
+    train_rows: Annotated[int, "steps of experience that a trainer waits for", COUNT] = 1024
+
+    @property
+    def most(self) -> int:
+        """Most agents at a time."""
+        return max(self.actors, self.most_agents) if self.adjust_s else self.actors
+
+    @property
+    def processes(self) -> int:
+        return self.most + 1  # the inference server
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared(Common):
+    """What algorithms add whose workers share parameters by a sync rule."""
 
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
+    rollout_steps: int = 8
+    random_start: int = 250
+    gae_lambda: float = 1.0
+    learning_rate: Annotated[
+        float, "the shared optimizer's learning rate at the start", NOT_NEGATIVE
+    ] = 7e-4
+    anneal_steps: int = 3_000_000
 
     sync: Annotated[
-        str, "by which rule workers share parameters (`remotely-rl rules`); rate= voids a schedule"
-    ] = "asynchronous"
+        str, "rule by which workers share parameters (`remotely-rl rules`); rate= replaces"
+             " learning_rate"
+    ] = "asynchronous"  # fmt: skip
     accumulate: Annotated[int, "segments whose gradients a worker sums up for a push", COUNT] = 1
     optimizer: Annotated[
         str, "of the shared parameters, or of workers that step by themselves: rmsprop, adam or sgd"
     ] = "rmsprop"
-    rmsprop_decay: Annotated[float, "of the mean of squared gradients", FRACTION] = 0.99
-    rmsprop_epsilon: Annotated[float, "added to its root", NOT_NEGATIVE] = 1e-4
+    rmsprop_decay: Annotated[float, "decay of the mean of squared gradients", FRACTION] = 0.99
+    rmsprop_epsilon: Annotated[float, "added to the root of that mean", NOT_NEGATIVE] = 1e-4
 
     def check_run(self) -> None:
-        """Makes a rule of one parameter: what is wrong with the word or the optimizer shows."""
+        """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""
         sync.make(self.sync, torch.zeros(1), self.actors, self.make_optimizer)
 
     @property
     def make_optimizer(self) -> MakeOptimizer:
-        """What makes the shared parameters' optimizer."""
+        """Makes the shared parameters' optimizer."""
         rate = self.learning_rate
         kinds: dict[str, MakeOptimizer] = {
             "rmsprop": lambda p: torch.optim.RMSprop(

@@ -9,6 +9,7 @@ all comes at the end, with `--write` into docs/results.md.
 """
 
 import argparse
+import dataclasses
 import importlib
 import itertools
 import statistics
@@ -116,7 +117,9 @@ def config_of(algorithm: str, env: str, seed: int) -> Any:
     module = importlib.import_module(f"remotely_rl.algorithms.{algorithm}")
     target, minutes = TASKS[env]
     by_both = BOTH.get((algorithm, env), {})
+    known = {field.name for field in dataclasses.fields(module.Config)}
     fields = {**COMMON, **PROBLEMS[env], **ALGORITHMS[algorithm], **by_both}
+    fields = {name: value for name, value in fields.items() if name in known}
     return module.Config(env=env, seed=seed, target=target, minutes=minutes, **fields)
 
 

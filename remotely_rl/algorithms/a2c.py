@@ -1,21 +1,21 @@
-"""A2C: rounds of a few steps by all actors, one update a round, nothing used twice.
+"""A2C: short rounds sampled by all actors, one update per round, no experience used twice.
 
 The synchronous form of A3C (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), batched as
 by Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811): all actors step in lock-step,
-`actors.begin(params)`, and the learner takes one step on what they bring.
+`actors.begin(params)`, and the learner takes one step on what they sampled.
 
-The learning rate holds for 16 environments; with more, gradients are less noisy, and it
-grows with the square root of their number (their section 4).  `random_start` sets the
-environments apart at first, so that a batch does not hold the same moment of every game.
+The learning rate is given for 16 environments.  With more, gradients are less noisy, and the
+rate grows with the square root of their number (their section 4).  `random_start` first plays
+random steps in each environment, so that a batch does not hold the same moment of every game.
 
-Where it differs from the second paper:
+Differences from the second paper:
 
-    actors compute with copies of the network, where theirs ask one GPU
-    pieces of 8 steps, where theirs have 5
-    Adam, where theirs is RMSProp, and a rate that falls to a seventh; theirs is constant
-    entropy's weight falls from 0.004 to 0.001; theirs is 0.01
+    actors compute with copies of the network; theirs send observations to one GPU
+    rollouts of 8 steps; theirs have 5
+    Adam, with a rate that falls to a seventh; theirs is RMSProp at a constant rate
+    the entropy coefficient falls from 0.004 to 0.001; theirs is 0.01
     an environment whose episode has ended is reset at once; theirs waits for the update
-    an episode that was truncated bootstraps, and the input is normalized
+    truncated episodes bootstrap, and the input is normalized
     values are learnt in units of their own deviation where rewards are not clipped
 """
 
@@ -27,11 +27,13 @@ from typing import Annotated
 from torch import Tensor
 
 from remotely_rl import networks
-from remotely_rl.config import OneEpoch
+from remotely_rl.config import PolicyGradient
 from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.functions import losses
-from remotely_rl.learning.learner import Learner, Losses, Rows
+from remotely_rl.functions import losses, returns
+from remotely_rl.learning.batches import make_batch, to_device
+from remotely_rl.learning.learner import Learner, Losses
 from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
 
@@ -39,14 +41,21 @@ RATE_IS_FOR = 16  # environments
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OneEpoch):
-    """All that can be set.  The prose is the help of `remotely-rl train a2c`."""
+class Config(PolicyGradient):
+    """The settings.  Their prose is the help of `remotely-rl train a2c`."""
 
-    learning_rate: Annotated[float, "Adam's, at the start, for 16 environments", NOT_NEGATIVE] = (
-        7e-4
-    )
+    rollout_steps: int = 8
+    random_start: int = 250
+    gae_lambda: float = 1.0
+    normalize_advantage: bool = False
+    # Advantages of Pong have a deviation of 0.15: 0.01 would keep the policy near chance.
+    entropy_coef: float = 0.004
+    anneal_steps: int = 3_000_000
+    learning_rate: Annotated[
+        float, "Adam's learning rate at the start, for 16 environments", NOT_NEGATIVE
+    ] = 7e-4
     scale_rate: Annotated[
-        bool, "let the rates grow with the square root of the number of environments"
+        bool, "scale the learning rates by the square root of the number of environments / 16"
     ] = True
 
 
@@ -63,22 +72,36 @@ def scaled(config: Config) -> Config:
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
+    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """The policy gradient, the value's error, the policy's entropy."""
+    """The policy gradient, the value loss, the policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
     gradient = losses.policy_gradient(log_prob, rows.advantage)
-    error = losses.squared_error(value, rows.target)
+    error = losses.squared_error(value, rows.value_target)
     entropy = actions.entropy(policy).mean()
+    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
     total = gradient + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
+    return Losses(total, gradient, error, entropy, kl)
 
 
-def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
-    """One step on a round; `env_steps` so far set rate and entropy.  Returns a row's numbers."""
-    learner.follow(env_steps)
-    return learner.learn(learner.on_policy(trajectory), compute_losses)
+def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> dict[str, float]:
+    """Take one step on a round; returns metrics.  `env_steps` so far set the annealed
+    coefficients."""
+    config = learner.config
+    learner.learning_rate.anneal(env_steps)
+    entropy_coef = config.entropy_coef_at(env_steps)
+
+    rollout = to_device(learner, trajectory)
+    targets = returns.gae(
+        rollout.reward, rollout.discount, rollout.value,
+        valid=rollout.valid, gae_lambda=config.gae_lambda,
+    )  # fmt: skip
+    batch = make_batch(learner, rollout, targets)
+
+    policy, value, rows = learner.forward(batch)
+    parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
+    return learner.end_update([learner.step(parts)], batch)
 
 
 def train(
@@ -90,7 +113,7 @@ def train(
 ) -> training.Result:
     """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
 
-    `training.begin` says what the arguments are.  The same seed gives the same run, bit by
+    See `training.begin` for the arguments.  The same seed gives the same run, bit by
     bit, on one machine.
     """
     with training.begin("a2c", Config, config, model, run, resume, prepare=scaled) as session:
@@ -102,6 +125,6 @@ def train(
             if trajectory is None:
                 continue
             with session.spending("learning"):
-                numbers = update(learner, trajectory, session.env_steps)
-            session.learnt(numbers, staleness=[0])
+                metrics = update(learner, trajectory, session.env_steps)
+            session.learnt(metrics, staleness=[0])
     return session.result

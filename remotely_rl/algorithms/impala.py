@@ -1,31 +1,31 @@
-"""IMPALA: actors that run free, and a learner that corrects for their being behind.
+"""IMPALA: actors that never wait, and a learner that corrects for their older policies.
 
 Espeholt et al. 2018, https://arxiv.org/abs/1802.01561; equation and section numbers are
-theirs.  Actors sample on while the learner learns.  An update asks the newest parameters
-about the whole batch, lets V-trace tell what each observation was worth and how much better
-each action was than that (section 4), and takes a step for each minibatch.
+theirs.  Actors keep sampling while the learner learns.  An update runs the current network on
+the whole batch; V-trace computes from that the value targets, and how much better than
+expected each action was (section 4).  Then it takes a step for each minibatch.
 
-How far behind the actors may be is a dial: `max_staleness` 0 makes rounds of it, no limit
-lets them run free; the staleness of what is learnt from is always shown.
+`max_staleness` limits how far the actors may be behind: 0 makes synchronous rounds, none lets
+them run free.  The staleness of the experience is always reported.
 
-The paper uses everything once; in that way the policy hardly moves in the first million
-steps of Pong.  Here an update may go over its batch several times (`epochs`, `minibatches`),
-and over earlier ones too, from a small circular buffer (`replay_batches`, `replays`): to
-V-trace that is only a policy that is a little older.  Rho says how far the newest policy is
-from the one that acted; from there on, over the passes, `clip_range` bounds the step as PPO's does
-(the decoupled objective of Hilton et al. 2022, https://arxiv.org/abs/2110.00641, equation 6).
-A bound around the policy that acted, which is an update behind, leaves each update half
-the room: on Pong it took twice the steps.
+The paper uses all experience once.  On Pong the policy then hardly moves in the first million
+steps.  Here an update may go over its batch several times (`epochs`, `minibatches`), and over
+earlier batches from a small circular buffer (`replay_batches`, `replays`): to V-trace these are
+just a policy that is a little older.  Rho says how far the current policy is from the one that
+acted; from there on, over the epochs, `clip_range` bounds the update as PPO's does (the
+decoupled objective of Hilton et al. 2022, https://arxiv.org/abs/2110.00641, equation 6).
+A clip around the policy that acted, which is an update behind, leaves each update half the
+room: on Pong it took twice the steps.
 
-Where it differs from the paper, besides:
+Other differences from the paper:
 
-    losses are means and the gradient's norm is bounded by 0.5; theirs are sums, bounded by 40
+    losses are means and the gradient's norm is clipped at 0.5; theirs are sums, clipped at 40
     Adam at a rate that is steered; theirs is RMSProp at one that falls to 0
-    advantages are standardised, and their rho is clipped at 2; theirs are as they are, at 1
-    an update is of 2 trajectories of 16 games by 64 steps; theirs is of 32 games by 20
-    entropy's weight falls from 0.01 to 0.001; for Atari theirs is 0.01
+    advantages are normalized, and their rho is clipped at 2; theirs are not, at 1
+    an update has 2 trajectories of 16 games by 64 steps; theirs has 32 games by 20
+    the entropy coefficient falls from 0.01 to 0.001; for Atari theirs is 0.01
     a lost life ends an episode only with `life_loss_is_terminal`
-    an episode that was truncated bootstraps, and the input is normalized
+    truncated episodes bootstrap, and the input is normalized
     values are learnt in units of their own deviation where rewards are not clipped
 
 `epochs=1, minibatches=1, target_kl=0, rho_bar_pg=1, normalize_advantage=False` is nearest to the
@@ -45,28 +45,31 @@ from remotely_rl import networks
 from remotely_rl.config import Streaming
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
+from remotely_rl.experience.batch import Batch, DeviceTrajectory, Transitions, concatenate
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
-from remotely_rl.learning.learner import Batch, Learner, Lesson, Losses, Rows
+from remotely_rl.learning.batches import make_batch, to_device
+from remotely_rl.learning.learner import Learner, Losses
 from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Streaming):
-    """All that can be set.  The prose is the help of `remotely-rl train impala`."""
+    """The settings.  Their prose is the help of `remotely-rl train impala`."""
 
-    replay_batches: Annotated[int, "batches that are kept to be met again", NOT_NEGATIVE] = 0
-    replays: Annotated[int, "of those kept, how many are gone over in an update", NOT_NEGATIVE] = 1
+    replay_batches: Annotated[int, "earlier batches to keep for replay", NOT_NEGATIVE] = 0
+    replays: Annotated[int, "kept batches that an update replays", NOT_NEGATIVE] = 1
 
     rho_bar: Annotated[float, "clip of V-trace's rho, for values", NOT_NEGATIVE] = 1.0
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar", NOT_NEGATIVE] = 1.0
-    # Above 1, or what is subtracted from all advantages would push the policy: only with
-    # rho = pi / mu does a constant cancel out.
+    # Above 1, or what normalization subtracts from all advantages would push the policy: a
+    # constant cancels out only with rho = pi / mu.
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
     clip_range: Annotated[
-        float, "how far an update may move an action's probability; 0: no bound", NOT_NEGATIVE
-    ] = 0.2
+        float, "clip the ratio of an action's probabilities to 1 - this and 1 + this; 0: never",
+        NOT_NEGATIVE,
+    ] = 0.2  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,71 +77,96 @@ class Config(Streaming):
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
 
 
-def corrected(learner: Learner, batch: Batch, log_prob: Tensor, value: Tensor) -> Lesson:
-    """V-trace (equation 1, section 4.2) by what the newest parameters say of a batch:
-    log-probability of its actions [T, B], value of its observations [T + 1, B]."""
+def v_trace_batch(
+    learner: Learner[Config], rollout: DeviceTrajectory, policy: Tensor, value: Tensor
+) -> Batch:
+    """V-trace (equation 1, section 4.2), by what the current network makes of a trajectory:
+    policy [T + 1, B, outputs] and value [T + 1, B]."""
     config = learner.config
-    assert isinstance(config, Config)
-    target = returns.v_trace(
-        log_prob - batch.log_prob,
-        batch.reward,
-        batch.discount,
-        value,
-        valid=batch.valid,
+    log_prob = learner.actions.log_prob(policy[:-1], rollout.action)
+    log_rho = log_prob - rollout.log_prob
+    targets = returns.v_trace(
+        log_rho,
+        rollout.reward,
+        rollout.discount,
+        learner.value_scale.denormalize(value),
+        valid=rollout.valid,
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
-        rho_bar_pg=None,  # weighs them once they are scaled
+        rho_bar_pg=None,  # it weights the advantages once they are normalized
         gae_lambda=config.gae_lambda,
     )
-    rho = (log_prob - batch.log_prob).exp().clamp(max=config.rho_bar_pg)
-    return learner.lesson(batch, log_prob, target, weight=rho)
+    rho = log_rho.exp().clamp(max=config.rho_bar_pg)
+    return make_batch(learner, rollout, targets, old_log_prob=log_prob, weight=rho)
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
+    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """Section 4.2's three parts; `rows.log_prob` is by the policy before the update, and the
-    advantage has its rho."""
+    """The three parts of section 4.2.  `rows.old_log_prob` is by the policy before the update,
+    and the advantage includes its rho."""
     log_prob = actions.log_prob(policy, rows.action)
     gradient = losses.clipped_surrogate(
-        log_prob - rows.log_prob, rows.advantage, config.clip_range or math.inf
+        log_prob - rows.old_log_prob, rows.advantage, config.clip_range or math.inf
     )
-    error = losses.squared_error(value, rows.target)
+    error = losses.squared_error(value, rows.value_target)
     entropy = actions.entropy(policy).mean()
+    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
     total = gradient + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, gradient, error, entropy, losses.kl_estimate(log_prob - rows.begun))
+    return Losses(total, gradient, error, entropy, kl)
 
 
-class Buffer:
-    """The newest batches, to be met again: a circular buffer."""
+class ReplayBuffer:
+    """A circular buffer of the newest trajectories."""
 
     def __init__(self, config: Config):
-        self._kept: deque[Batch] = deque(maxlen=config.replay_batches)
+        self._kept: deque[DeviceTrajectory] = deque(maxlen=config.replay_batches)
         self._replays = config.replays
 
-    def with_earlier(self, batch: Batch, random: torch.Generator) -> list[Batch]:
-        """A new batch and, at random, some of those kept; then it is kept too."""
-        some = torch.randperm(len(self._kept), generator=random)[: self._replays].tolist()
-        batches = [batch, *(self._kept[i] for i in some)]
-        self._kept.append(batch)
-        return batches
+    def with_replays(
+        self, rollout: DeviceTrajectory, generator: torch.Generator
+    ) -> list[DeviceTrajectory]:
+        """A new trajectory and, at random, some of those kept; then keeps the new one too."""
+        some = torch.randperm(len(self._kept), generator=generator)[: self._replays].tolist()
+        rollouts = [rollout, *(self._kept[i] for i in some)]
+        self._kept.append(rollout)
+        return rollouts
 
 
 def update(
-    learner: Learner, buffer: Buffer, trajectory: Trajectory, env_steps: int
+    learner: Learner[Config], buffer: ReplayBuffer, trajectory: Trajectory, env_steps: int
 ) -> dict[str, float]:
-    """Learns from a batch, all passes; `env_steps` so far set rate and entropy.
+    """Learn from a batch; returns metrics.  `env_steps` so far set the annealed coefficients.
 
-    Returns a row's numbers.
+    With one minibatch, the forward pass that V-trace needs serves the first epoch's gradient
+    too.  With several, a minibatch is of rows from everywhere in all trajectories: steps on a
+    few whole sequences each are led astray by what these have in common.
     """
-    config = learner.config
-    assert isinstance(config, Config)
-    learner.follow(env_steps)
-    batches = buffer.with_earlier(learner.take(trajectory), learner.random)
-    return learner.learn_corrected(
-        batches, corrected, compute_losses, config.epochs, config.minibatches
-    )
+    config, actions = learner.config, learner.actions
+    learner.learning_rate.anneal(env_steps)
+    entropy_coef = config.entropy_coef_at(env_steps)
+
+    steps, batches = [], []
+    whole = config.minibatches == 1
+    for rollout in buffer.with_replays(to_device(learner, trajectory), learner.generator):
+        with torch.set_grad_enabled(whole):
+            policy, value = learner.unroll(rollout)
+        batch = v_trace_batch(learner, rollout, policy.detach(), value.detach())
+        if whole:
+            policy, value = policy[:-1][rollout.valid], value[:-1][rollout.valid]
+            rows = batch.valid_transitions
+            parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
+            steps.append(learner.step(parts))
+        batches.append(batch)
+
+    batch, count = concatenate(batches), config.minibatches * len(batches)
+    for _ in range(1 if whole else 0, config.epochs):
+        for minibatch in batch.minibatches(count, learner.generator):
+            policy, value, rows = learner.forward(minibatch)
+            parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
+            steps.append(learner.step(parts))
+    return learner.end_update(steps, batches[0], config.epochs)  # replays were counted before
 
 
 def train(
@@ -150,23 +178,21 @@ def train(
 ) -> training.Result:
     """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
 
-    `training.begin` says what the arguments are.  A seed does not repeat a run: which
-    trajectory comes first is up to the machine.  (With `max_staleness=0` and as many
+    See `training.begin` for the arguments.  A seed does not repeat a run, because the
+    order of trajectories depends on timing.  (With `max_staleness=0` and as many
     `batch_trajectories` as actors it does.)
     """
     with training.begin("impala", Config, config, model, run, resume) as session:
-        learner = session.learner
-        assert isinstance(learner.config, Config)
-        config = learner.config
+        learner, config = session.learner, session.learner.config
         actors = session.stream(config.ahead, config.batch_trajectories, config.max_staleness)
-        buffer = Buffer(config)
+        buffer = ReplayBuffer(config)
         while not session.over():
             trajectory = session.gather(actors, config.batch_trajectories)
             if trajectory is None:
                 continue
             staleness = (learner.version - trajectory.version).tolist()
             with session.spending("learning"):
-                numbers = update(learner, buffer, trajectory, session.env_steps)
+                metrics = update(learner, buffer, trajectory, session.env_steps)
                 actors.publish(learner.parameters())
-            session.learnt(numbers, staleness)
+            session.learnt(metrics, staleness)
     return session.result

@@ -1,23 +1,23 @@
-"""Asynchronous n-step Q-learning, and its small siblings: one-step Q, SARSA.
+"""Asynchronous n-step Q-learning, and its special cases: one-step Q and SARSA.
 
 Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithms 1, S1 and S2.  A worker plays T
-steps by an epsilon-greedy policy of the parameters that it has, which it leaves as they are
-meanwhile, and pushes one gradient for all of them.  The target of a step is the sum of
-rewards up to the segment's end and what a target network says of the observation there:
+steps by an epsilon-greedy policy of the parameters that it has, which do not change meanwhile,
+and pushes one gradient for all of them.  The target of a step is the sum of rewards up to the
+segment's end, plus a target network's value of the observation there:
 
     n-step     the best action's value             gae_lambda 1
     one-step   the same, one step after each       gae_lambda 0
     SARSA      the value of the action taken       on_policy
 
-Each environment has an epsilon of its own, which falls from 1 to one of three: some explore
-for ever, so that the workers see different things.  The returns that are shown are those of
-the environments which explore least.  A worker's target network
-is the parameters that it had when `target_every` steps of all were last done: the paper's is
-shared, and may differ by what was under way just then.
+Each environment has an epsilon of its own, which falls from 1 to one of three values: some
+explore forever, so that workers see different things.  Reported returns are those of the
+environments that explore least.  A worker's target network is the parameters that it had when
+all workers' steps last passed a multiple of `target_every`; the paper's is shared, and may
+differ by what was in flight just then.
 
-`sync` names the rule of the shared step; see `a3c.py`, whose differences from the paper are
-this one's too.  Besides, epsilons fall over 200,000 steps where theirs take a million (4 million
-frames); an environment keeps the one that it ends at; and the network has dueling heads.
+`sync` names the rule of the shared step; see `a3c.py`, whose differences from the paper apply
+here too.  Besides, epsilons fall over 200,000 steps where theirs take a million (4 million
+frames); an environment keeps the epsilon that it ends at; and the network has dueling heads.
 """
 
 import copy
@@ -37,12 +37,13 @@ from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
+from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
 from remotely_rl.learning import sharing
-from remotely_rl.learning.learner import Losses, Rows
+from remotely_rl.learning.learner import Losses
 from remotely_rl.runs import training
 from remotely_rl.runs.shared_training import share
-from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
+from remotely_rl.settings import COUNT, FRACTION
 
 # What environments' epsilons fall to, and the share of them: section 8 of the paper.
 EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
@@ -50,14 +51,11 @@ EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
 
 @dataclasses.dataclass(frozen=True)
 class Config(Shared):
-    """All that can be set.  The prose is the help of `remotely-rl train n_step_q`."""
+    """The settings.  Their prose is the help of `remotely-rl train n_step_q`."""
 
-    learning_rate: Annotated[float, "the shared optimizer's, at the start", NOT_NEGATIVE] = 7e-4
-    # Epsilon-greedy play goes by the order of values alone, and a target network holds on to the
-    # units of its day.
-    normalize_values: Annotated[
-        bool | None, "learn values in units of their own running mean and deviation"
-    ] = False
+    # Epsilon-greedy play goes by the order of values alone, and a target network keeps the units
+    # of its day.
+    normalize_values: bool | None = False
     explore_steps: Annotated[
         int, "environment steps over which the epsilons fall from 1", COUNT
     ] = 200_000
@@ -65,16 +63,16 @@ class Config(Shared):
     on_policy: Annotated[bool, "SARSA: bootstrap from the action taken, not from the best"] = False
     dueling: Annotated[bool, "add the value head to the advantages of the policy head"] = True
     play_epsilon: Annotated[
-        float, "chance of a random action where a trained agent plays by chance", FRACTION
+        float, "probability of a random action when a trained agent plays by sampling", FRACTION
     ] = 0.01
-    entropy_coef: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
-    entropy_coef_end: Annotated[float, "has no meaning here", NOT_NEGATIVE] = 0.0
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         if not isinstance(actions, Discrete):
-            raise TrainingError("n_step_q needs actions that are numbered: a space Discrete(n)")
+            raise TrainingError("n_step_q needs a Discrete(n) action space")
         if networks.is_recurrent(model):
-            raise TrainingError("n_step_q holds no memory; for an LSTM take a2c, ppo or impala")
+            raise TrainingError(
+                "n_step_q keeps no recurrent state; to train an LSTM use a2c, ppo or impala"
+            )
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """How a trained agent plays when it is not to be greedy."""
@@ -94,20 +92,20 @@ def q_values(policy: Tensor, value: Tensor, dueling: bool) -> Tensor:
 
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: torch.Generator) -> Tensor:
-    """The best of actions [B, A], or with chance epsilon [B] any."""
+    """The best of actions [B, A], or with probability epsilon [B] a random one."""
     at_random = torch.rand(len(q), generator=generator) < epsilon
     any_of = torch.randint(q.shape[-1], (len(q),), generator=generator)
     return torch.where(at_random, any_of, q.argmax(-1))
 
 
 def epsilon(final: Tensor, env_steps: int, explore_steps: int) -> Tensor:
-    """Where epsilons that end at `final` [B] are after so many steps of all."""
+    """Epsilons that end at `final` [B], after this many steps of all workers."""
     done = min(1.0, env_steps / explore_steps)
     return 1.0 + done * (final - 1.0)
 
 
 def finals(count: int, seed: int) -> Tensor:
-    """What the epsilons of `count` environments end at: drawn, but in the shares of EPSILONS."""
+    """Final epsilons of `count` environments: drawn, but in the proportions of EPSILONS."""
     random = np.random.default_rng(seed)
     ends = np.cumsum([share for _, share in EPSILONS])
     # A stratified draw: one at random of each of `count` equal parts.
@@ -117,19 +115,19 @@ def finals(count: int, seed: int) -> Tensor:
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
+    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
     """The squared error of the value of the action taken."""
     q = q_values(policy, value, config.dueling)
     taken = q.gather(-1, rows.action.unsqueeze(-1)).squeeze(-1)
-    error = losses.squared_error(taken, rows.target)
+    error = losses.squared_error(taken, rows.value_target)
     zero = torch.zeros(())
     return Losses(error, zero, error.detach(), zero, zero)
 
 
 class QActor(Actor):
-    """Plays epsilon-greedily; what it says an observation is worth, its target network says."""
+    """Acts epsilon-greedily; its values are those of its target network."""
 
     def __init__(self, config: Config, model: nn.Module, seed: int):
         super().__init__(config, model, seed)
@@ -148,7 +146,7 @@ class QActor(Actor):
         return super().sample()
 
     def episodes(self) -> list[Episode]:
-        """The games that were finished where the least is explored."""
+        """Finished episodes of the environments that explore least."""
         least = self.final == self.final.min()
         of_all = self.player.envs.pop_episodes_by_environment()
         return [game for which, game in of_all if least[which]]
@@ -171,7 +169,7 @@ class QActor(Actor):
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
-    """What a worker computes with."""
+    """Makes what a worker computes with."""
     return sharing.SegmentWork(config, remotely.local(QActor, config, model, seed), compute_losses)
 
 
@@ -184,8 +182,8 @@ def train(
 ) -> training.Result:
     """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
 
-    `training.begin` says what the arguments are.  A seed does not repeat a run: who comes
-    first is up to the machine.  (With a synchronous rule it does.)
+    See `training.begin` for the arguments.  A seed does not repeat a run, because the order of
+    pushes depends on timing.  (With a synchronous rule it does.)
     """
     with training.begin("n_step_q", Config, config, model, run, resume) as session:
         share(session, make_work)

@@ -1,80 +1,114 @@
-"""PPO: a round of experience, gone over several times, but never far from where it began.
+"""PPO: a round of experience, gone over several times without moving the policy far.
 
 Schulman et al. 2017, https://arxiv.org/abs/1707.06347.  All actors sample with the same
-parameters; advantages are GAE's (Schulman et al. 2016); several passes in minibatches move
-the policy, each action's probability by `clip_range` at most.
+parameters.  Advantages are by GAE (Schulman et al. 2016).  Several epochs of minibatches move
+the policy; the clip takes away the incentive to move an action's probability by more than
+`clip_range`.
 
-The learning rate is steered (`target_kl`): up if an update moves the policy little, down if
-far, so that no horizon has to be guessed.  The network's input is normalized by statistics
-that travel with its parameters; they change between rounds only, so that a round is learnt
-from by the very function that acted in it.
+`target_kl` steers the learning rate: it rises if an update moves the policy little and falls if
+it moves it far, so that no horizon has to be guessed.  The network's input is normalized by
+statistics that travel with its parameters.  They change between rounds only, so that the
+function that learns from a round is the one that acted in it.
 
-Where it differs from the paper, besides these two:
+Other differences from the paper:
 
     the clip is 0.2 throughout, as the paper's in MuJoCo; for Atari theirs falls from 0.1 to 0
-    rounds are of 32 games by 64 steps; theirs are of 8 by 128, and of 1 by 2048 in MuJoCo
-    advantages are standardised over a round, and the gradient's norm is bounded
-    the value's error is halved and weighs 0.5; theirs is squared as it is and weighs 1
+    rounds are 32 games by 64 steps; theirs are 8 by 128, and 1 by 2048 in MuJoCo
+    advantages are normalized over a round, and the gradient's norm is clipped
+    the value loss is halved and its coefficient is 0.5; theirs is not halved and it is 1
     values are learnt in units of their own deviation where rewards are not clipped
-    entropy's weight falls from 0.01 to 0.001; theirs is 0.01, and 0 in MuJoCo
-    the deviation of a continuous action is the network's; theirs is the same everywhere
-    an episode that was truncated bootstraps
+    the entropy coefficient falls from 0.01 to 0.001; theirs is 0.01, and 0 in MuJoCo
+    the network predicts the deviation of a continuous action; theirs is the same in every state
+    truncated episodes bootstrap
 
-With `overlap` the next round is sampled while this one is learnt from, by parameters one
-update old: faster where actors and learner each have a core.  The clip is around the policy
-that the update begins with, and each advantage is weighed by that one's ratio to the policy
-that acted: a clip around the latter, which is an update behind, would leave each update half
-the room.
+With `overlap` the actors sample the next round while the learner learns from this one, by
+parameters that are one update old: faster where actors and learner have a core each.  The clip
+is then around the policy before the update, and each advantage is weighted by that policy's
+ratio to the one that acted, up to RHO_BAR (the decoupled objective of Hilton et al. 2021,
+https://arxiv.org/abs/2110.00641, with a bound).  A clip around the policy that acted, which is
+an update behind, would leave each update half the room.
 """
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from torch import Tensor
 
 from remotely_rl import networks
 from remotely_rl.config import SeveralEpochs
 from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.functions import losses
-from remotely_rl.learning.learner import Learner, Losses, Rows
+from remotely_rl.functions import losses, returns
+from remotely_rl.learning.batches import make_batch, to_device
+from remotely_rl.learning.learner import Learner, Losses
 from remotely_rl.runs import training
 from remotely_rl.settings import NOT_NEGATIVE
+
+RHO_BAR = 2.0  # upper bound of an advantage's weight, with `overlap`
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(SeveralEpochs):
-    """All that can be set.  The prose is the help of `remotely-rl train ppo`."""
+    """The settings.  Their prose is the help of `remotely-rl train ppo`."""
 
     clip_range: Annotated[
-        float, "how far an update may change an action's probability, in parts", NOT_NEGATIVE
+        float, "clip the ratio of an action's probabilities to 1 - this and 1 + this", NOT_NEGATIVE
     ] = 0.2
-    overlap: Annotated[bool, "sample the next round while this one is learnt from"] = False
+    overlap: Annotated[bool, "sample the next round while learning from this one"] = False
+
+
+class Coefficients(Protocol):
+    """What the loss uses of a config; APPO has the same loss."""
+
+    @property
+    def clip_range(self) -> float: ...
+    @property
+    def value_coef(self) -> float: ...
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Rows, config: Config, entropy_coef: float,
+    policy: Tensor, value: Tensor, rows: Transitions, config: Coefficients, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """Equation 9: the clipped surrogate, the value's error, the policy's entropy."""
+    """Equation 9: the clipped surrogate, the value loss, the policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
     surrogate = losses.clipped_surrogate(
-        log_prob - rows.log_prob, rows.advantage, config.clip_range
+        log_prob - rows.old_log_prob, rows.advantage, config.clip_range
     )
-    error = losses.squared_error(value, rows.target)
+    error = losses.squared_error(value, rows.value_target)
     entropy = actions.entropy(policy).mean()
+    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
     total = surrogate + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, surrogate, error, entropy, losses.kl_estimate(log_prob - rows.begun))
+    return Losses(total, surrogate, error, entropy, kl)
 
 
-def update(learner: Learner, trajectory: Trajectory, env_steps: int) -> dict[str, float]:
-    """Learns from a round; `env_steps` so far set rate and entropy.  Returns a row's numbers."""
+def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> dict[str, float]:
+    """Learn from a round; returns metrics.  `env_steps` so far set the annealed coefficients."""
     config = learner.config
-    assert isinstance(config, Config)
-    learner.follow(env_steps)
-    lesson = learner.on_policy(trajectory, decoupled=True)
-    return learner.learn(lesson, compute_losses, config.epochs, config.minibatches)
+    learner.learning_rate.anneal(env_steps)
+    entropy_coef = config.entropy_coef_at(env_steps)
+
+    rollout = to_device(learner, trajectory)
+    targets = returns.gae(
+        rollout.reward, rollout.discount, rollout.value,
+        valid=rollout.valid, gae_lambda=config.gae_lambda,
+    )  # fmt: skip
+    if learner.is_newer_than(trajectory):  # sampled while the update before was computed
+        old_log_prob = learner.log_prob(rollout)
+        rho = (old_log_prob - rollout.log_prob).exp().clamp(max=RHO_BAR)
+        batch = make_batch(learner, rollout, targets, old_log_prob=old_log_prob, weight=rho)
+    else:
+        batch = make_batch(learner, rollout, targets)
+
+    steps = []
+    for _ in range(config.epochs):
+        for minibatch in batch.minibatches(config.minibatches, learner.generator):
+            policy, value, rows = learner.forward(minibatch)
+            parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
+            steps.append(learner.step(parts))
+    return learner.end_update(steps, batch, config.epochs)
 
 
 def train(
@@ -86,12 +120,11 @@ def train(
 ) -> training.Result:
     """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
 
-    `training.begin` says what the arguments are.  The same seed gives the same run, bit by
+    See `training.begin` for the arguments.  The same seed gives the same run, bit by
     bit, on one machine, with `overlap` too.
     """
     with training.begin("ppo", Config, config, model, run, resume) as session:
         learner, actors = session.learner, session.rounds()
-        assert isinstance(learner.config, Config)
         overlap = learner.config.overlap
         while not session.over():
             if actors.idle:
@@ -103,6 +136,6 @@ def train(
                 actors.begin(learner.parameters())
             with session.spending("learning"):
                 staleness = [learner.version - int(v) for v in set(trajectory.version)]
-                numbers = update(learner, trajectory, session.env_steps)
-            session.learnt(numbers, staleness)
+                metrics = update(learner, trajectory, session.env_steps)
+            session.learnt(metrics, staleness)
     return session.result

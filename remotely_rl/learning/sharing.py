@@ -11,7 +11,6 @@ observations that they saw and the values that they found, the shared learner co
 two steps, and all play and learn by what it says then.
 """
 
-import dataclasses
 import time
 from typing import Any, NamedTuple
 
@@ -24,9 +23,11 @@ from remotely_rl import networks, sync
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
-from remotely_rl.learning.learner import ComputeLosses, Learner, Lesson
+from remotely_rl.experience.batch import Batch
+from remotely_rl.learning.batches import gae_batch
+from remotely_rl.learning.learner import ComputeLosses, Learner
 from remotely_rl.learning.parameter_server import Pushed
-from remotely_rl.learning.value_scale import Scale
+from remotely_rl.learning.value_scale import ValueScale
 from remotely_rl.sync.flat import Flat
 
 
@@ -37,7 +38,7 @@ class Report(NamedTuple):
     steps: int
     episodes: list[Episode]
     seconds: dict[str, float]
-    numbers: dict[str, float]
+    metrics: dict[str, float]
     values: NDArray[np.float32] | None = None  # those learnt, in units of rewards, for the scale
 
 
@@ -46,7 +47,7 @@ class Told(NamedTuple):
 
     env_steps: int  # of all workers: entropy and such go by that
     statistics: networks.State  # of the input
-    scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: what Scale is made of
+    scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: what ValueScale is made of
 
 
 class SharedLearner:
@@ -56,7 +57,7 @@ class SharedLearner:
         self.config = config
         self.flat = Flat(model)
         self.rule = sync.make(config.sync, self.flat.vector, config.actors, config.make_optimizer)
-        self.scale = Scale()
+        self.scale = ValueScale()
         self._statistics: networks.State | None = None
         self._seen: dict[int, list[Report]] = {}
         self._counted = self.rule.version  # the version at which observations were counted last
@@ -89,7 +90,7 @@ class SharedLearner:
                 networks.update_normalizers(self.flat.module, seen, every=1)
             values = [report.values for report in self._seen[client] if report.values is not None]
             if values:
-                self.scale.count_in(torch.from_numpy(np.concatenate(values)))
+                self.scale.update(torch.from_numpy(np.concatenate(values)))
         self._seen.clear()
         self._counted, self._statistics = self.rule.version, None
 
@@ -105,7 +106,7 @@ class SharedLearner:
         """Goes back to what `state` gave; what was under way then is lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
-        self.scale = Scale(*state["scale"])
+        self.scale = ValueScale(*state["scale"])
         self._counted, self._statistics = self.rule.version, None
 
 
@@ -127,13 +128,11 @@ class SegmentWork:
         self.config = config
         self.actor = actor
         # What acts is what learns: one model, and one vector that is its parameters.
-        self.learner = Learner(
-            dataclasses.replace(config, device="cpu"), actor.model, actor.player.envs.actions
-        )
+        self.learner = Learner(config, actor.model, actor.player.envs.actions)
         self.flat = Flat(actor.model)
         self._compute_losses = compute_losses
         self._epochs, self._minibatches = epochs, minibatches
-        self._parts: list[Lesson] = []
+        self._minibatches_left: list[Batch] = []
         self._has_normalizer = networks.has_normalizer(actor.model)
         self._seen: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -148,23 +147,26 @@ class SegmentWork:
         if told is not None:
             self.actor.env_steps = told.env_steps
         self.flat.load(parameters)
-        self.learner.follow(self.actor.env_steps)
-        if told is not None and not self._parts:
+        self.learner.learning_rate.anneal(self.actor.env_steps)
+        if told is not None and not self._minibatches_left:
             networks.load_statistics(self.actor.model, told.statistics)
-            self.learner.scale = Scale(*told.scale)
-        while not self._parts:
+            self.learner.value_scale = ValueScale(*told.scale)
+        while not self._minibatches_left:
             self._play()
-        lesson = self._parts.pop()
+        batch = self._minibatches_left.pop()
         began = time.perf_counter()
-        losses = self.learner.losses(lesson, self._compute_losses)
+        policy, value, rows = self.learner.forward(batch)
+        entropy_coef = self.config.entropy_coef_at(self.actor.env_steps)
+        actions = self.learner.actions
+        losses = self._compute_losses(policy, value, rows, self.config, entropy_coef, actions)
         gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
-        names = ("policy", "value", "entropy")
-        policy, value, entropy = (float(getattr(losses, name).detach()) for name in names)
-        numbers = {
-            "train/policy_loss": policy, "train/value_loss": value, "train/entropy": entropy
-        }  # fmt: skip
-        numbers |= self.learner.pop_clipped()
-        self._report = self._report._replace(numbers=numbers)
+        metrics = {
+            "train/policy_loss": float(losses.policy.detach()),
+            "train/value_loss": float(losses.value.detach()),
+            "train/entropy": float(losses.entropy.detach()),
+        }
+        metrics |= self.learner.reward_clipper.pop_metrics()
+        self._report = self._report._replace(metrics=metrics)
         self.actor.player.idle_since = ended = time.perf_counter()
         self._spent({"learning": ended - began})
         return gradient
@@ -190,19 +192,17 @@ class SegmentWork:
         self._spent(rollout.seconds)
         if not rollout.steps:  # all environments began anew
             return
-        lesson = self.learner.on_policy(rollout.trajectory)
+        batch = gae_batch(self.learner, rollout.trajectory)
         if self._has_normalizer:
-            self._seen.append(lesson.flat_obs[:: networks.UPDATE_EVERY])
+            self._seen.append(batch.flat_obs[:: networks.UPDATE_EVERY])
         if self.config.normalizes_values:
-            self._values.append(self.learner.unscaled(lesson.experience.target))
-        self._parts = [
-            part
-            for _ in range(self._epochs)
-            for part in (
-                lesson.parts(self._minibatches, self.actor.random)
-                if self._minibatches > 1
-                else [lesson]
+            self._values.append(
+                self.learner.value_scale.denormalize(batch.valid_transitions.value_target)
             )
+        self._minibatches_left = [
+            minibatch
+            for _ in range(self._epochs)
+            for minibatch in batch.minibatches(self._minibatches, self.actor.random)
         ][::-1]
 
     def _spent(self, seconds: dict[str, float]) -> None:

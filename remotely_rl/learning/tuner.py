@@ -1,8 +1,9 @@
-"""Finding how many of each, by trying: GA3C's dynamic adjustment.
+"""GA3C's dynamic adjustment: finds by trial how many agents, predictors and trainers are best.
 
 Babaeizadeh et al. 2017, https://arxiv.org/abs/1611.06256, section 4.2.  From time to time
-each count takes a step of -1, 0 or 1 at random; the rate is measured for a while, and if it
-is lower than before, the step is taken back.  No clock in here: who uses it measures.
+each count takes a step of -1, 0 or 1 at random; the rate of training is measured for a while,
+and if it is lower than before, the step is undone.  There is no clock in here: the caller
+passes the time.
 """
 
 import random
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 
 
 class Tuner:
-    """Counts that are never below 1, nor above their limits."""
+    """Counts that stay between 1 and their limits."""
 
     def __init__(self, counts: Mapping[str, int], limits: Mapping[str, int], seed: int = 0):
         self.counts = dict(counts)
@@ -20,10 +21,10 @@ class Tuner:
         self._best = 0.0
 
     def judge(self, rate: float) -> dict[str, int]:
-        """Takes the rate that the counts of now gave; returns the counts to go on with.
+        """Takes the rate that the current counts gave; returns the counts to continue with.
 
-        Every other call only tries what the one before has changed: a change that lowers the
-        rate is taken back, and then the rate is that of the counts before.
+        A change that lowers the rate is undone; the next call then measures the counts of before
+        again.
         """
         if self._before is not None and rate < self._best:
             self.counts, self._before = self._before, None
@@ -37,3 +38,23 @@ class Tuner:
                 step = self._random.choice((-1, 0, 1))
                 self.counts[name] = min(max(1, count + step), self.limits[name])
         return dict(self.counts)
+
+
+class RateWindow:
+    """Counts updates in windows of time."""
+
+    def __init__(self, begins: float, length: float):
+        self._begins = begins
+        self._length = length
+        self._count = 0
+
+    def add(self, count: int, now: float) -> float | None:
+        """Counts the updates that came by `now`; returns the rate of a window when it ends."""
+        if now < self._begins:
+            return None
+        self._count += count
+        if now < self._begins + self._length:
+            return None
+        rate = self._count / (now - self._begins)
+        self._begins, self._count = now, 0
+        return rate

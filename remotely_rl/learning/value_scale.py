@@ -1,12 +1,12 @@
-"""The units in which values are learnt, where they are not those of rewards (`config.py`)."""
+"""The units in which a model learns values, where they are not those of rewards (`config.py`)."""
 
 import math
 
 from torch import Tensor
 
 
-class Scale:
-    """Running mean and deviation of value targets; old ones fade."""
+class ValueScale:
+    """Running mean and standard deviation of value targets; old targets fade."""
 
     def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
         self.mean = mean
@@ -15,14 +15,14 @@ class Scale:
 
     @property
     def moments(self) -> tuple[float, float, float]:
-        """What it is made of."""
+        """What it is made of: pass these to make another."""
         return self.mean, self.variance, self.count
 
     @property
-    def deviation(self) -> float:
-        return max(math.sqrt(self.variance), 1e-3)  # exactly 1 where nothing is scaled
+    def std(self) -> float:
+        return max(math.sqrt(self.variance), 1e-3)  # exactly 1 where nothing is normalized
 
-    def count_in(self, targets: Tensor, horizon: int = 100_000) -> None:
+    def update(self, targets: Tensor, horizon: int = 100_000) -> None:
         """Counts targets in (Chan et al.'s parallel update)."""
         rows = targets.numel()
         total = self.count + rows
@@ -33,3 +33,11 @@ class Scale:
         ) / total
         self.mean += away * rows / total
         self.count = min(total, horizon)
+
+    def normalize(self, value: Tensor) -> Tensor:
+        """Values in units of rewards, as the model learns them."""
+        return (value - self.mean) / self.std
+
+    def denormalize(self, value: Tensor) -> Tensor:
+        """Values as the model predicts them, in units of rewards."""
+        return value * self.std + self.mean

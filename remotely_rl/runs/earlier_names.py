@@ -26,6 +26,16 @@ FIELDS = {  # of config.json
     "checkpoint_s": "checkpoint_interval_s",
 }
 
+# Fields of config.json that an algorithm had and did not use, by their names of today.
+REMOVED = {
+    "a2c": ("target_kl",),
+    "a3c": ("target_kl", "device", "learner_threads"),
+    "n_step_q": (
+        "target_kl", "device", "learner_threads", "normalize_advantage", "entropy_coef",
+        "entropy_coef_end", "value_coef",
+    ),
+}  # fmt: skip
+
 COLUMNS = {  # of metrics.csv
     "seconds": "time/seconds",
     "env_steps": "time/env_steps",

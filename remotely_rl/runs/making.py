@@ -7,7 +7,7 @@ in the first steps, and then it takes an actor with it and not the run.
 import contextlib
 import time
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,8 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import model_summary
 from remotely_rl.runs.process import MAKING, one_thread
+
+C = TypeVar("C", bound=Common)
 
 PROBE_STEPS = 512
 PROBES = 12  # attempts at that
@@ -63,7 +65,7 @@ class Scout:
             envs.close()
 
 
-def make_learner(config: Common, model: networks.ModelSource | None = None) -> Learner:
+def make_learner(config: C, model: networks.ModelSource | None = None) -> Learner[C]:
     """Makes the model that fits a config's environment, or a user's own, and its learner.
 
     The statistics of its input begin with those of a little random play: an update without
@@ -78,7 +80,7 @@ def make_learner(config: Common, model: networks.ModelSource | None = None) -> L
         if networks.has_normalizer(network):
             networks.update_normalizers(network, torch.from_numpy(seen.obs))
         learner = Learner(config, network, seen.actions)
-        learner.about = model_summary.lines(network, seen)
+        learner.description = model_summary.lines(network, seen)
         return learner
 
 

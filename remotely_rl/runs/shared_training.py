@@ -15,11 +15,10 @@ from remotely_rl.learning.sharing import Report, SegmentWork, SharedLearner
 from remotely_rl.runs.training import Session
 
 
-def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWork]) -> None:
+def share(session: Session[Any], make_work: Callable[[Any, nn.Module, int], SegmentWork]) -> None:
     """Has workers push until the session is over; `make_work(config, model, seed)` is done at
     each.  What follows a push is the rule's business, and so the loop is the same for all."""
-    config = session.learner.config
-    assert isinstance(config, Shared)
+    config: Shared = session.learner.config
     # On the CPU, whatever the machine has: that is where vectors come and go.
     learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
     work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
@@ -39,11 +38,11 @@ def share(session: Session, make_work: Callable[[Any, nn.Module, int], SegmentWo
         learner.count_in(pushed)
         report: Report = pushed.report
         session.tally.sampled(report.steps, report.episodes, report.seconds)
-        session.learnt(report.numbers, [pushed.reply.staleness])
+        session.learnt(report.metrics, [pushed.reply.staleness])
 
 
 def _serve(
-    session: Session, learner: SharedLearner, make_work: Callable[[int], SegmentWork]
+    session: Session[Any], learner: SharedLearner, make_work: Callable[[int], SegmentWork]
 ) -> ParameterServer:
     session.restore(learner)
     torch.set_num_threads(1)  # the workers have the cores

@@ -12,8 +12,8 @@ when to stop and leaves the run folder whole however it ends.  The algorithm's l
             if trajectory is None:  # not all of it is there yet: look at the clock
                 continue
             with session.spending("learning"):
-                numbers = update(learner, trajectory, session.env_steps)
-            session.learnt(numbers, staleness=[0])
+                metrics = update(learner, trajectory, session.env_steps)
+            session.learnt(metrics, staleness=[0])
     return session.result
 
 Ctrl-C (or SIGTERM) makes `over` true; the loop ends where it stands, and the checkpoint
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
@@ -46,9 +46,9 @@ from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError, nearest
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning import threads
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
-from remotely_rl.learning.reward_clipping import Clipped
+from remotely_rl.learning.reward_clipping import ClippingReport
 from remotely_rl.runs import checkpoint, earlier_names, run_folder
 from remotely_rl.runs.making import make_learner
 from remotely_rl.runs.metrics import Counters, Tally
@@ -97,17 +97,17 @@ class Result(NamedTuple):
         )
 
 
-class Session:
+class Session(Generic[C]):
     """See the module's docstring.  Made by `begin`."""
 
     result: Result
-    learner: Learner
+    learner: Learner[C]
     opening: Sequence[str] = ()  # what is said at the start
 
     def __init__(
         self,
         algorithm: str,
-        config: Common,
+        config: C,
         folder: run_folder.RunFolder,
         saved: dict[str, Any] | None = None,
         *,
@@ -139,10 +139,10 @@ class Session:
         self._checkpoint_due = counters.seconds + config.checkpoint_interval_s
         self._who_learns: Saved | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
-        self._clipped = Clipped(config.clips_rewards_at)
+        self._clipped = ClippingReport(config.clips_rewards_at)
         self._gathered: list[Trajectory] = []
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> "Session[C]":
         self._process.listen()
         for text in (f"{self.record.title}: {self.folder.path}", *self.opening):
             self.say(text)
@@ -154,6 +154,9 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        cause = error
+        if isinstance(error, torch.AcceleratorError):
+            error = gpu_lost(error)
         try:
             if isinstance(error, LearnerLost):
                 self._who_learns = None  # not to be saved
@@ -161,11 +164,13 @@ class Session:
                     self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
                 else:
                     self.say("it came before the first checkpoint: there is none to resume from")
-            self._finish(f"{kind.__name__}: {error}" if kind else self._ended)
+            self._finish(f"{type(error).__name__}: {error}" if error else self._ended)
         finally:
             if self._actors is not None:
                 self._actors.close()
             self._process.restore()
+        if error is not None and error is not cause:
+            raise error from cause
 
     # --- who learns, and who samples --------------------------------------------------------------
 
@@ -257,10 +262,10 @@ class Session:
         gathered, self._gathered = self._gathered, []
         return stack(gathered)
 
-    def learnt(self, numbers: dict[str, float], staleness: Sequence[int]) -> None:
+    def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Counts an update in; writes what is due."""
-        self.tally.learnt(numbers, staleness)
-        self._clipped.count(numbers)
+        self.tally.learnt(metrics, staleness)
+        self._clipped.count(metrics)
         self.tick()
 
     @contextmanager
@@ -339,7 +344,7 @@ class Session:
         finally:
             self.record.close()
         self.result = Result.of(self.folder.path, ended, self.tally)
-        if clipped := self._clipped.in_all():
+        if clipped := self._clipped.summary():
             self.say(clipped)
         self.say(f"{ended}; the run is in {self.folder.path}")
 
@@ -355,14 +360,14 @@ def why_over(config: Common, tally: Tally, seconds: float) -> str:
     return ""
 
 
-def _compute_in(count: int, session: Session) -> None:
+def _compute_in(count: int, session: Session[Any]) -> None:
     count = session.learner.config.learner_threads or count
     torch.set_num_threads(count)
     if threads.spins and count > 1 and session.learner.device.type == "cpu":
         session.say(threads.WARNING)
 
 
-def _crew_of(session: Session) -> Samplers[Rollout]:
+def _crew_of(session: Session[Any]) -> Samplers[Rollout]:
     learner = session.learner
     session.restore(learner)
     config, model = learner.config, networks.copy_to_cpu(learner.model)
@@ -387,8 +392,8 @@ def begin(
     model: networks.ModelSource | None = None,
     run: str | Path | None = None,
     resume: str | Path | None = None,
-    prepare: Callable[[C], Common] = lambda config: config,
-) -> Session:
+    prepare: Callable[[C], C] = lambda config: config,
+) -> Session[C]:
     """Makes the session of a new run in folder `run`, or of the run in folder `resume`.
 
     Makes the learner too.  Raises TrainingError if `run` exists, `resume` is no run of this
@@ -410,14 +415,14 @@ def begin(
         process.restore()
         raise
     session.learner = learner
-    session.opening = learner.about
+    session.opening = learner.description
     return session
 
 
 def _session(
-    algorithm: str, config: Common, model: nn.Module, run: str | Path | None,
+    algorithm: str, config: C, model: nn.Module, run: str | Path | None,
     resume: str | Path | None, process: Process,
-) -> Session:  # fmt: skip
+) -> Session[C]:  # fmt: skip
     if resume is None:
         folder = run_folder.create(_path(run), algorithm, config)
         return Session(algorithm, config, folder, process=process)
@@ -444,10 +449,14 @@ def config_of(
     """
     _, kept = run_folder.reopen(Path(run), algorithm)
     known = [field.name for field in dataclasses.fields(kind)]
+    removed = earlier_names.REMOVED.get(algorithm, ())
+    kept = {name: value for name, value in kept.items() if name not in removed}
     for name in kept:
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
-    config = kind(**{**kept, **(given or {})})
+    given = given or {}
+    config = kind(**{**kept, **given})
+    object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     if env == kept["env"] and ":" not in str(env) and env not in gymnasium.registry:
         raise TrainingError(

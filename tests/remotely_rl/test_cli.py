@@ -19,7 +19,6 @@ from remotely_rl.runs import metrics
 
 TINY = [
     "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--rollout-steps", "5",
-    "--learner-threads", "1",
 ]  # fmt: skip
 
 

@@ -68,9 +68,11 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
     """Two actors with two environments each."""
     given: dict[str, Any] = {
         "env": functools.partial(Flaky, fails), "actors": 2, "envs_per_actor": 2,
-        "rollout_steps": 8, "random_start": 0, "learner_threads": 1, "device": "cpu",
+        "rollout_steps": 8, "random_start": 0,
         "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, **changes,
     }  # fmt: skip
+    if name not in ("a3c", "n_step_q"):
+        given |= {"learner_threads": 1, "device": "cpu"}
     if name == "ga3c":
         given["train_rows"] = 16
     return algorithms.named(name).Config(**given)

@@ -11,7 +11,8 @@ import torch
 
 from remotely_rl import a2c
 from remotely_rl.environments.action_spaces import Discrete
-from remotely_rl.learning.learner import Learner, Rows
+from remotely_rl.experience.batch import Transitions
+from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import checkpoint, metrics, run_folder
 from tests.remotely_rl import toys
 
@@ -28,9 +29,9 @@ COIN = Discrete(2)
 
 def rows(
     action: list[int], advantage: list[float], target: list[float], log_prob: list[float]
-) -> Rows:
+) -> Transitions:
     column = [torch.tensor(numbers) for numbers in (action, log_prob, advantage, target, log_prob)]
-    return Rows(*column)
+    return Transitions(*column)
 
 
 def test_the_losses_and_their_gradients_are_those_worked_by_hand() -> None:
@@ -65,7 +66,7 @@ def test_the_entropy_pulls_towards_the_middle() -> None:
 def test_losses_are_means_over_rows() -> None:
     policy, value = torch.randn(6, 2), torch.randn(6)
     learnt = rows([0, 1, 1, 0, 1, 0], [1.0] * 6, [2.0] * 6, [-0.7] * 6)
-    twice = Rows(*(part.repeat(2) for part in learnt))
+    twice = Transitions(*(part.repeat(2) for part in learnt))
     once = a2c.compute_losses(policy, value, learnt, CONFIG, 0.01, COIN)
     again = a2c.compute_losses(policy.repeat(2, 1), value.repeat(2), twice, CONFIG, 0.01, COIN)
     torch.testing.assert_close(once, again)
@@ -78,7 +79,7 @@ def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None
         dataclasses.replace(CONFIG, normalize_advantage=False, normalize_values=False), model, COIN
     )
     trajectory = toys.actor(CONFIG, model, env=toys.Counting, rollout_steps=3).sample()
-    seen: list[Rows] = []
+    seen: list[Transitions] = []
 
     def spy(*given: Any) -> Any:
         seen.append(given[2])
@@ -91,7 +92,7 @@ def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None
     gamma = CONFIG.gamma
     want = [10 + gamma * 20 + gamma**2 * 30, 20 + gamma * 30, 30.0]  # rewards of one episode
     (learnt,) = seen
-    assert learnt.target[:: CONFIG.envs_per_actor].tolist() == pytest.approx(want)
+    assert learnt.value_target[:: CONFIG.envs_per_actor].tolist() == pytest.approx(want)
     value = trajectory.trajectory.value[:3, 0]
     advantage = learnt.advantage[:: CONFIG.envs_per_actor]
     assert advantage.tolist() == pytest.approx(np.array(want) - value, rel=1e-5)

@@ -13,8 +13,9 @@ from torch import Tensor
 from remotely_rl import appo, ppo
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
+from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, Rows
+from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
 
@@ -37,11 +38,13 @@ ONCE = dataclasses.replace(
 COIN = Discrete(2)
 
 
-def played(of: Learner, **changes: Any) -> Trajectory:
+def played(of: Learner[Any], **changes: Any) -> Trajectory:
     return toys.actor(of.config, of.model, **changes).sample().trajectory
 
 
-def seen_by_the_loss(learner: Learner, trajectory: Trajectory) -> tuple[Tensor, Tensor, Rows]:
+def seen_by_the_loss(
+    learner: Learner[Any], trajectory: Trajectory
+) -> tuple[Tensor, Tensor, Transitions]:
     """What the first step of an update is computed from: policy, value, rows."""
     seen: list[Any] = []
     before = ppo.compute_losses
@@ -94,14 +97,14 @@ def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> N
     trajectory = dataclasses.replace(trajectory, log_prob=trajectory.log_prob - np.float32(1.0))
     policy, value, rows = seen_by_the_loss(learner, trajectory)
     valid = torch.from_numpy(trajectory.valid)
-    assert torch.equal(rows.log_prob, torch.from_numpy(trajectory.log_prob)[valid])
-    ratio = (COIN.log_prob(policy, rows.action) - rows.log_prob).exp()
+    assert torch.equal(rows.old_log_prob, torch.from_numpy(trajectory.log_prob)[valid])
+    ratio = (COIN.log_prob(policy, rows.action) - rows.old_log_prob).exp()
     assert ratio.min() > 2  # e, about: the new policy is hardly another
-    assert torch.equal(rows.begun, COIN.log_prob(policy, rows.action).detach())
+    assert torch.equal(rows.start_log_prob, COIN.log_prob(policy, rows.action).detach())
     # In a game of one step the advantage is r - V, by the newest V; rho is cut off at 1.
     reward = torch.from_numpy(trajectory.reward)[valid]
     torch.testing.assert_close(rows.advantage, reward - value)
-    torch.testing.assert_close(rows.target, reward)
+    torch.testing.assert_close(rows.value_target, reward)
 
 
 def test_without_v_trace_the_baseline_is_what_the_acting_policy_found_and_nobody_is_asked() -> None:
@@ -110,7 +113,7 @@ def test_without_v_trace_the_baseline_is_what_the_acting_policy_found_and_nobody
     learner = Learner(config, toys.network(seed=9), COIN)
     trajectory = played(acted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(Learner, "look")
+        patch.delattr(Learner, "unroll")
         _, _, rows = seen_by_the_loss(learner, trajectory)
     valid = torch.from_numpy(trajectory.valid)
     reward = torch.from_numpy(trajectory.reward)[valid]
@@ -124,7 +127,7 @@ def test_an_action_that_has_become_rarer_moves_the_value_less() -> None:
     rarer = dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(math.log(4)))
     _, value, rows = seen_by_the_loss(learner, rarer)
     reward = torch.from_numpy(trajectory.reward)[torch.from_numpy(trajectory.valid)]
-    torch.testing.assert_close(rows.target, value + 0.25 * (reward - value))  # rho is 1/4
+    torch.testing.assert_close(rows.value_target, value + 0.25 * (reward - value))  # rho is 1/4
     torch.testing.assert_close(rows.advantage, reward - value)
 
 

@@ -18,8 +18,11 @@ from remotely_rl import a2c, ppo
 from remotely_rl.algorithms import ga3c
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import LearnerLost, TrainingError
+from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, Rows
+from remotely_rl.learning.inference_server import QUEUED, Prediction, Server, inference_server
+from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.tuner import RateWindow
 from remotely_rl.runs import metrics
 from tests.clusters import wait_until
 from tests.remotely_rl import toys
@@ -35,15 +38,15 @@ CONFIG = ga3c.Config(
 COIN = Discrete(2)
 
 
-class Brains:
-    """Makes brains in this process, and ends their trainers after the test."""
+class Servers:
+    """Makes servers in this process, and ends their trainers after the test."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
 
     def __call__(self, config: ga3c.Config = CONFIG, observations: int = 2) -> Any:
         model = toys.network(observations)
-        self.made.append(remotely.local(ga3c.brain_of(config), config, model, COIN))
+        self.made.append(remotely.local(inference_server(config), config, model, COIN, ga3c.update))
         return self.made[-1]
 
 
@@ -62,23 +65,23 @@ def no_trainer_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def brains() -> Iterator[Brains]:
-    brains = Brains()
-    yield brains
-    for brain in brains.made:
-        brain.close()
+def servers() -> Iterator[Servers]:
+    servers = Servers()
+    yield servers
+    for server in servers.made:
+        server.close()
 
 
 def played(model: torch.nn.Module | None = None, **changes: Any) -> Trajectory:
     return toys.actor(CONFIG, model or toys.network(), **changes).sample().trajectory
 
 
-def updates(brain: Any, count: int) -> list[tuple[dict[str, float], list[int]]]:
+def updates(server: Any, count: int) -> list[tuple[dict[str, float], list[int]]]:
     """The next so many updates, waited for."""
     found: list[tuple[dict[str, float], list[int]]] = []
 
     def come() -> bool:
-        found.extend(brain.report(0).updates)
+        found.extend(server.report(0).updates)
         return len(found) >= count
 
     wait_until(come, f"{count} updates")
@@ -88,11 +91,11 @@ def updates(brain: Any, count: int) -> list[tuple[dict[str, float], list[int]]]:
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def some_rows() -> tuple[torch.Tensor, torch.Tensor, Rows]:
+def some_rows() -> tuple[torch.Tensor, torch.Tensor, Transitions]:
     torch.manual_seed(0)
     policy, value = torch.randn(9, 2), torch.randn(9)
     numbers = [torch.randn(9) for _ in range(4)]
-    return policy, value, Rows(torch.randint(0, 2, (9,)), *numbers)
+    return policy, value, Transitions(torch.randint(0, 2, (9,)), *numbers)
 
 
 def test_above_the_floor_its_losses_without_a_clip_are_those_of_a2c() -> None:
@@ -109,11 +112,11 @@ def test_with_a_clip_its_losses_are_those_of_ppo() -> None:
     )
 
 
-def one_in_a_hundred() -> tuple[torch.Tensor, Rows]:
+def one_in_a_hundred() -> tuple[torch.Tensor, Transitions]:
     """A policy that has given up the action that it once took, pi = (1/100, 99/100); A = 2."""
     policy = torch.tensor([[0.0, math.log(99.0)]], requires_grad=True)
     half = torch.tensor([math.log(0.5)])
-    return policy, Rows(torch.tensor([0]), half, torch.tensor([2.0]), torch.zeros(1), half)
+    return policy, Transitions(torch.tensor([0]), half, torch.tensor([2.0]), torch.zeros(1), half)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_an_action_that_was_given_up_meanwhile_counts_as_no_rarer_than_the_floor
     assert grad[0].tolist() == pytest.approx([-pull, pull])
 
 
-# --- the brain ------------------------------------------------------------------------------------
+# --- the inference server -------------------------------------------------------------------------
 
 
 def synchronous_config(kind: type[Any], config: ga3c.Config) -> Any:
@@ -150,46 +153,48 @@ SEVERAL = dataclasses.replace(
 
 
 @pytest.mark.parametrize(("like", "config"), [(a2c, CONFIG), (ppo, SEVERAL)], ids=["a2c", "ppo"])
-def test_learning_one_by_one_its_updates_are_those_of_a2c_or_with_several_passes_of_ppo(
-    brains: Brains, like: Any, config: ga3c.Config
+def test_learning_one_by_one_its_updates_are_those_of_a2c_or_with_several_epochs_of_ppo(
+    servers: Servers, like: Any, config: ga3c.Config
 ) -> None:
-    brain = brains(config)
+    server = servers(config)
     synchronous = Learner(synchronous_config(like.Config, config), toys.network(), COIN)
     for number in range(3):
         trajectory = played(synchronous.model, seed=number)
         want = like.update(synchronous, trajectory, 0)
-        brain.learn_from(trajectory)
-        ((numbers, staleness),) = updates(brain, 1)
+        server.train_on(trajectory)
+        ((numbers, staleness),) = updates(server, 1)
         assert numbers == pytest.approx(want)
         assert staleness == [number] * 4  # of the parameters of the beginning
         torch.testing.assert_close(
-            toys.weights(brain.learner.model), toys.weights(synchronous.model)
+            toys.weights(server.learner.model), toys.weights(synchronous.model)
         )
 
 
-def test_each_part_of_each_pass_is_a_step_and_all_of_them_are_one_update(brains: Brains) -> None:
-    brain = brains(dataclasses.replace(SEVERAL, minibatches=2))
-    brain.learn_from(played())
-    updates(brain, 1)
-    (kept, *_) = brain.learner.optimizer.state.values()
-    assert (int(kept["step"]), brain.learner.version) == (6, 1)
+def test_each_minibatch_of_each_epoch_is_a_step_and_all_of_them_are_one_update(
+    servers: Servers,
+) -> None:
+    server = servers(dataclasses.replace(SEVERAL, minibatches=2))
+    server.train_on(played())
+    updates(server, 1)
+    (kept, *_) = server.learner.optimizer.state.values()
+    assert (int(kept["step"]), server.learner.version) == (6, 1)
 
 
-def test_the_reward_of_an_episodes_last_step_counts(brains: Brains) -> None:
+def test_the_reward_of_an_episodes_last_step_counts(servers: Servers) -> None:
     trajectory = played()
     assert (trajectory.terminated == trajectory.valid).all()  # all steps are last ones
     without = dataclasses.replace(trajectory, reward=np.zeros_like(trajectory.reward))
     assert (trajectory.reward != without.reward).any()
     results = []
     for told in (trajectory, without):
-        brain = brains()
-        brain.learn_from(told)
-        updates(brain, 1)
-        results.append(toys.weights(brain.learner.model))
+        server = servers()
+        server.train_on(told)
+        updates(server, 1)
+        results.append(toys.weights(server.learner.model))
     assert not torch.equal(*results)
 
 
-def test_what_an_autoreset_row_holds_never_changes_an_update(brains: Brains) -> None:
+def test_what_an_autoreset_row_holds_never_changes_an_update(servers: Servers) -> None:
     trajectory = played(rollout_steps=7)
     reset = ~trajectory.valid
     spoilt = dataclasses.replace(
@@ -200,127 +205,127 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(brains: Brains) -> 
     )
     results = []
     for told in (trajectory, spoilt):
-        brain = brains()
-        brain.learn_from(told)
-        updates(brain, 1)
-        results.append(toys.weights(brain.learner.model))
+        server = servers()
+        server.train_on(told)
+        updates(server, 1)
+        results.append(toys.weights(server.learner.model))
     assert torch.equal(*results)
 
 
 def test_a_trainer_waits_for_so_many_rows_and_learns_from_all_of_them_at_once(
-    brains: Brains,
+    servers: Servers,
 ) -> None:
-    brain = brains(dataclasses.replace(CONFIG, train_rows=40))  # a trajectory holds 16
+    server = servers(dataclasses.replace(CONFIG, train_rows=40))  # a trajectory holds 16
     for number in range(6):
-        brain.learn_from(played(seed=number))
-    assert [len(staleness) for _, staleness in updates(brain, 2)] == [12, 12]
+        server.train_on(played(seed=number))
+    assert [len(staleness) for _, staleness in updates(server, 2)] == [12, 12]
 
 
 def test_several_trainers_learn_all_that_they_are_told_and_their_lag_is_counted(
-    brains: Brains,
+    servers: Servers,
 ) -> None:
-    brain = brains(dataclasses.replace(CONFIG, trainers=3))
+    server = servers(dataclasses.replace(CONFIG, trainers=3))
     told = [played(seed=number) for number in range(20)]
     for trajectory in told:
-        brain.learn_from(trajectory)
-    found = updates(brain, 20)
-    assert len(found) == brain.learner.version == 20
+        server.train_on(trajectory)
+    found = updates(server, 20)
+    assert len(found) == server.learner.version == 20
     assert [staleness for _, staleness in found] == [[n] * 4 for n in range(20)]
 
 
-def test_trainers_come_and_go_at_run_time_and_learning_goes_on(brains: Brains) -> None:
+def test_trainers_come_and_go_at_run_time_and_learning_goes_on(servers: Servers) -> None:
     wait_until(lambda: trainers() == 0, "those of the test before have left")
-    brain = brains()
+    server = servers()
     for count in (3, 1, 2):
-        brain.resize(predictors=2, trainers=count)
+        server.resize(predictors=2, trainers=count)
         for number in range(4):
-            brain.learn_from(played(seed=number))
-        assert len(updates(brain, 4)) == 4
+            server.train_on(played(seed=number))
+        assert len(updates(server, 4)) == 4
         wait_until(partial(equal, trainers, count), f"there are {count} trainers")
 
 
-def test_agents_wait_where_trainers_are_slower(brains: Brains) -> None:
-    brain = brains()
-    brain.resize(1, 0)
+def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
+    server = servers()
+    server.resize(1, 0)
     trajectory = played()
     told = threading.Thread(
-        target=lambda: [brain.learn_from(trajectory) for _ in range(ga3c.QUEUED + 4)], daemon=True
+        target=lambda: [server.train_on(trajectory) for _ in range(QUEUED + 4)], daemon=True
     )
     told.start()
-    wait_until(brain._queue.full, "the queue is full")
+    wait_until(server._queue.full, "the queue is full")
     assert told.is_alive()
-    brain.resize(1, 1)
+    server.resize(1, 1)
     told.join(10)
     assert not told.is_alive()
-    assert len(updates(brain, ga3c.QUEUED)) >= ga3c.QUEUED
+    assert len(updates(server, QUEUED)) >= QUEUED
 
 
-def test_a_trainer_that_fails_is_heard_of_and_nobody_waits_for_it(brains: Brains) -> None:
-    brain = brains()
+def test_a_trainer_that_fails_is_heard_of_and_nobody_waits_for_it(servers: Servers) -> None:
+    server = servers()
     poison = played(env=toys.Poisoned)
-    brain.learn_from(poison)
-    with pytest.raises(LearnerLost, match="update 1 diverged"):
-        updates(brain, 1)
-    for _ in range(2 * ga3c.QUEUED):
-        brain.learn_from(poison)  # returns, though there is no room
+    server.train_on(poison)
+    with pytest.raises(LearnerLost, match="NaN or infinite at update 1"):
+        updates(server, 1)
+    for _ in range(2 * QUEUED):
+        server.train_on(poison)  # returns, though there is no room
 
 
-def test_an_answer_is_what_the_newest_parameters_say(brains: Brains) -> None:
-    brain = brains()
+def test_an_answer_is_what_the_newest_parameters_say(servers: Servers) -> None:
+    server = servers()
     obs = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
-    first = brain.predict(obs)
-    brain.learn_from(played())
-    updates(brain, 1)
-    second = brain.predict(obs)
+    first = server.predict(obs)
+    server.train_on(played())
+    updates(server, 1)
+    second = server.predict(obs)
     assert (first.version, second.version) == (0, 1)
     with torch.no_grad():
-        policy, value = brain.learner.model(torch.from_numpy(obs))
+        policy, value = server.learner.model(torch.from_numpy(obs))
     np.testing.assert_allclose(second.policy, policy.numpy())
     np.testing.assert_allclose(second.value, value.numpy())
     assert (first.policy != second.policy).any()
 
 
-def test_requests_that_are_answered_together_get_each_its_own_answer(brains: Brains) -> None:
-    brain = brains()
+def test_requests_that_are_answered_together_get_each_its_own_answer(servers: Servers) -> None:
+    server = servers()
     random = np.random.default_rng(0)
     sizes = (1, 5, 2)
     requests = [random.normal(size=(size, 2)).astype(np.float32) for size in sizes]
-    answers = ga3c._Brain.predict(brain, requests)
+    answers = Server.predict(server, requests)
     assert [len(answer.value) for answer in answers] == list(sizes)
     for request, answer in zip(requests, answers, strict=True):
-        alone = brain.predict(request)
+        alone = server.predict(request)
         np.testing.assert_allclose(answer.policy, alone.policy, rtol=1e-5)
         np.testing.assert_allclose(answer.value, alone.value, rtol=1e-5)
-    report = brain.report(0)
+    report = server.report(0)
     assert (report.requests, report.batches) == (6, 4)
 
 
-def test_a_report_tells_of_what_was_since_the_one_before(brains: Brains) -> None:
-    brain = brains()
-    brain.predict(np.zeros((1, 2), np.float32))
-    brain.learn_from(played())
-    assert len(updates(brain, 1)) == 1
-    report = brain.report(0)
+def test_a_report_tells_of_what_was_since_the_one_before(servers: Servers) -> None:
+    server = servers()
+    server.predict(np.zeros((1, 2), np.float32))
+    server.train_on(played())
+    assert len(updates(server, 1)) == 1
+    report = server.report(0)
     assert (report.updates, report.requests) == ([], 0)
 
 
-def test_the_schedule_follows_the_steps_that_are_reported(brains: Brains) -> None:
-    brain = brains(dataclasses.replace(CONFIG, learning_rate_end=0.0, anneal_steps=100))
-    brain.report(50)
-    brain.learn_from(played())
-    wait_until(lambda: brain.learner.version == 1, "an update")
-    ((numbers, _),) = brain.report(50).updates
+def test_the_schedule_follows_the_steps_that_are_reported(servers: Servers) -> None:
+    server = servers(dataclasses.replace(CONFIG, learning_rate_end=0.0, anneal_steps=100))
+    server.report(50)
+    server.train_on(played())
+    wait_until(lambda: server.learner.version == 1, "an update")
+    ((numbers, _),) = server.report(50).updates
     assert numbers["train/learning_rate"] == pytest.approx(0.005)
 
 
-def test_a_brain_that_is_restored_goes_on_to_the_same_bit(brains: Brains) -> None:
-    one, other = brains(), brains()
-    one.learn_from(played())
+def test_a_server_that_is_restored_goes_on_to_the_same_bit(servers: Servers) -> None:
+    one, other = servers(), servers()
+    one.train_on(played())
     updates(one, 1)
     other.load(one.state())
-    for brain in (one, other):
-        brain.learn_from(played(seed=9))
-        updates(brain, 1)
+    for server in (one, other):
+        server.train_on(played(seed=9))
+        updates(server, 1)
     assert other.learner.version == 2
     assert torch.equal(toys.weights(one.learner.model), toys.weights(other.learner.model))
     assert torch.equal(toys.weights(other.learner.model), toys.weights(other.acting))
@@ -329,8 +334,8 @@ def test_a_brain_that_is_restored_goes_on_to_the_same_bit(brains: Brains) -> Non
 # --- agents ---------------------------------------------------------------------------------------
 
 
-class Told:
-    """In place of a brain: answers by a model, and keeps what it is told."""
+class StubServer:
+    """In place of a server: answers by a model, and keeps the trajectories."""
 
     def __init__(self, model: torch.nn.Module):
         self.model = model
@@ -338,51 +343,51 @@ class Told:
         self.told: list[Trajectory] = []
 
     @torch.no_grad()
-    def predict(self, obs: NDArray[Any]) -> ga3c.Answer:
+    def predict(self, obs: NDArray[Any]) -> Prediction:
         self.requests += 1
         policy, value = self.model(torch.from_numpy(obs))
-        return ga3c.Answer(policy.numpy(), value.numpy(), version=self.requests)
+        return Prediction(policy.numpy(), value.numpy(), version=self.requests)
 
-    def learn_from(self, trajectory: Trajectory) -> None:
+    def train_on(self, trajectory: Trajectory) -> None:
         self.told.append(trajectory)
 
 
-def test_an_agent_plays_as_an_actor_with_the_brains_model_would() -> None:
+def test_an_agent_plays_as_an_actor_with_the_servers_model_would() -> None:
     model = toys.network()
-    brain: Any = Told(model)
-    agent = remotely.local(ga3c.Agent, CONFIG, brain, 5)
+    server: Any = StubServer(model)
+    agent = remotely.local(ga3c.Agent, CONFIG, server, 5)
     actor = toys.actor(CONFIG, model, seed=5)
     names = {field.name for field in dataclasses.fields(Trajectory)} - {"version"}
     for _ in range(3):
         told, want = agent.sample(), actor.sample()
         assert (told.steps, told.episodes) == (want.steps, want.episodes)
         for name in names:
-            assert (getattr(brain.told[-1], name) == getattr(want.trajectory, name)).all(), name
+            assert (getattr(server.told[-1], name) == getattr(want.trajectory, name)).all(), name
 
 
 def test_an_agent_asks_once_for_each_observation_and_says_how_old_the_oldest_answer_is() -> None:
-    brain: Any = Told(toys.network())
-    agent = remotely.local(ga3c.Agent, CONFIG, brain, 5)
+    server: Any = StubServer(toys.network())
+    agent = remotely.local(ga3c.Agent, CONFIG, server, 5)
     for _ in range(3):
         agent.sample()
-    assert brain.requests == 9 + 8 + 8  # the last answer says what to do next, too
+    assert server.requests == 9 + 8 + 8  # the last answer says what to do next, too
     # Answers are numbered here: 1 to 9, of which the ninth is used again, and so on.
-    assert [told.version.tolist() for told in brain.told] == [[1] * 4, [9] * 4, [17] * 4]
+    assert [told.version.tolist() for told in server.told] == [[1] * 4, [9] * 4, [17] * 4]
 
 
-def test_an_agent_whose_brain_refuses_what_it_tells_says_so() -> None:
-    class Refusing(Told):
-        def learn_from(self, trajectory: Trajectory) -> None:
+def test_an_agent_whose_server_refuses_its_experience_says_so() -> None:
+    class Refusing(StubServer):
+        def train_on(self, trajectory: Trajectory) -> None:
             raise RuntimeError("the queue is gone")
 
-    brain: Any = Refusing(toys.network())
-    agent = remotely.local(ga3c.Agent, CONFIG, brain, 5)
+    server: Any = Refusing(toys.network())
+    agent = remotely.local(ga3c.Agent, CONFIG, server, 5)
     with pytest.raises(RuntimeError, match="the queue is gone"):
         agent.sample()
 
 
 def test_a_window_tells_the_rate_of_what_came_in_it() -> None:
-    window = ga3c.Window(begins=10.0, length=5.0)
+    window = RateWindow(begins=10.0, length=5.0)
     assert window.add(100, now=9.0) is None  # before it begins
     assert window.add(10, now=12.0) is None
     assert window.add(10, now=15.0) == 4.0
@@ -409,7 +414,7 @@ def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_brain_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
+def test_a_server_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -417,11 +422,13 @@ def test_a_brain_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
     before = (run / "checkpoint.pt").read_bytes()
 
     def die(*_: object) -> None:
-        raise remotely.ActorDied("Brain-1 ended with SIGKILL", exit="SIGKILL")
+        raise remotely.ActorDied("InferenceServer-1 ended with SIGKILL", exit="SIGKILL")
 
-    monkeypatch.setattr(ga3c._Brain, "report", die)
-    monkeypatch.setattr(ga3c._Brain, "state", die)
-    with pytest.raises(LearnerLost, match="the Brain is gone: Brain-1 ended with SIGKILL"):
+    monkeypatch.setattr(Server, "report", die)
+    monkeypatch.setattr(Server, "state", die)
+    with pytest.raises(
+        LearnerLost, match="the inference server is gone: InferenceServer-1 ended with SIGKILL"
+    ):
         ga3c.train(dataclasses.replace(CONFIG, total_steps=900), resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
     assert f"the last good checkpoint is kept: --resume {run}" in capsys.readouterr().out
@@ -430,7 +437,9 @@ def test_a_brain_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
 @pytest.mark.usefixtures("local")
 def test_a_memory_is_refused_with_what_would_take_one(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, lstm=4)
-    with pytest.raises(TrainingError, match="agents hold no memory; for an LSTM take a2c, ppo"):
+    with pytest.raises(
+        TrainingError, match="agents keep no recurrent state; to train an LSTM use a2c, ppo"
+    ):
         ga3c.train(config, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -438,25 +447,24 @@ def test_a_memory_is_refused_with_what_would_take_one(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_in_processes_every_request_gets_its_own_answer_from_however_many_predictors() -> None:
     config = dataclasses.replace(CONFIG, predict_requests=4, train_rows=10**6)
-    made: Any = ga3c.brain_of(config)
-    brain = made(config, toys.network(), COIN)
+    server: Any = ga3c.make_server(config, toys.network(), COIN)
     random = np.random.default_rng(0)
     requests = [random.normal(size=(1 + number % 4, 2)).astype(np.float32) for number in range(60)]
     calls = []
     for number, request in enumerate(requests):
-        calls.append(remotely.submit(brain.predict, request))
+        calls.append(remotely.submit(server.predict, request))
         if number in (20, 40):
-            brain.resize(predictors={20: 3, 40: 2}[number], trainers=1)
+            server.resize(predictors={20: 3, 40: 2}[number], trainers=1)
     with torch.no_grad():
         for request, call in zip(requests, calls, strict=True):
             answer = call.result(30)
             policy, value = toys.network()(torch.from_numpy(request))
             np.testing.assert_allclose(answer.policy, policy.numpy(), rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(answer.value, value.numpy(), rtol=1e-5, atol=1e-6)
-    report = brain.report(0)
+    report = server.report(0)
     assert report.requests == 60
     assert report.batches < 60  # many are answered together
-    remotely.close(brain)
+    remotely.close(server)
 
 
 @pytest.mark.usefixtures("here")
@@ -474,14 +482,14 @@ def test_in_processes_it_learns_while_the_numbers_of_each_are_tried_out(
     assert row["train/staleness_mean"] > 0  # nobody waits for anybody
 
 
-def test_a_run_has_room_for_the_brain_beside_all_agents() -> None:
+def test_a_run_has_room_for_the_server_beside_all_agents() -> None:
     assert dataclasses.replace(CONFIG, actors=64).processes == 65
     tried = dataclasses.replace(CONFIG, actors=4, most_agents=100, adjust_s=1.0)
     assert tried.processes == 101
 
 
 @pytest.mark.usefixtures("here")
-def test_a_run_ends_its_brain_once_it_is_saved(tmp_path: Path) -> None:
+def test_a_run_ends_its_server_once_it_is_saved(tmp_path: Path) -> None:
     ga3c.train(dataclasses.replace(CONFIG, total_steps=300), run=tmp_path / "run")
     assert (tmp_path / "run" / "checkpoint.pt").exists()
-    assert not [actor for actor in remotely.status().actors if "Brain" in actor.name]
+    assert not [actor for actor in remotely.status().actors if "InferenceServer" in actor.name]

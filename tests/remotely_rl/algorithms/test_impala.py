@@ -12,9 +12,11 @@ from torch import Tensor
 
 from remotely_rl import a2c, impala
 from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
-from remotely_rl.learning.learner import Learner, Lesson, Rows
+from remotely_rl.learning.batches import to_device
+from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
 
@@ -32,20 +34,20 @@ PAPER = dataclasses.replace(
 COIN = Discrete(2)
 
 
-def learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner:
+def learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner[impala.Config]:
     return Learner(config, toys.network(observations), COIN)
 
 
-def played(of: Learner, seed: int = 5, **changes: Any) -> Trajectory:
+def played(of: Learner[Any], seed: int = 5, **changes: Any) -> Trajectory:
     return toys.actor(of.config, of.model, seed, **changes).sample().trajectory
 
 
-def corrected(learns: Learner, trajectory: Trajectory) -> Lesson:
+def v_trace_batch(learns: Learner[impala.Config], trajectory: Trajectory) -> Batch:
     """What V-trace makes of it by the learner's own parameters."""
-    batch = learns.take(trajectory)
+    rollout = to_device(learns, trajectory)
     with torch.no_grad():
-        policy, value = learns.look(batch)
-    return impala.corrected(learns, batch, COIN.log_prob(policy[:-1], batch.action), value)
+        policy, value = learns.unroll(rollout)
+    return impala.v_trace_batch(learns, rollout, policy, value)
 
 
 def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
@@ -58,8 +60,8 @@ def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
     config = dataclasses.replace(PAPER, clip_range=clip)
     learns = learner(config)
     trajectory = stale(played(learns))
-    lesson = corrected(learns, trajectory)
-    policy, value, rows = lesson.ask(learns.model)
+    batch = v_trace_batch(learns, trajectory)
+    policy, value, rows = batch.forward(learns.model)
     parts = impala.compute_losses(policy, value, rows, config, 0.0, COIN)
 
     # Section 4.2, written out: rho_s grad log pi(a_s) (r_s + gamma v_{s+1} - V_s), with rho < 1.
@@ -89,7 +91,7 @@ def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -
     # pi(a) = 1/2, three times what it was before the update; rho A = 2.
     policy = torch.zeros(1, 2, requires_grad=True)
     before = torch.tensor([math.log(1 / 6)])
-    rows = Rows(torch.tensor([0]), before, torch.tensor([2.0]), torch.zeros(1), before)
+    rows = Transitions(torch.tensor([0]), before, torch.tensor([2.0]), torch.zeros(1), before)
     free = impala.compute_losses(policy, torch.zeros(1), rows, PAPER, 0.0, COIN)
     assert free.policy.item() == pytest.approx(-3 * 2)
     (grad,) = torch.autograd.grad(free.total, policy)
@@ -103,17 +105,19 @@ def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -
 def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted() -> None:
     acted, learns = learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
     trajectory = played(acted)
-    lesson = corrected(learns, trajectory)
+    batch = v_trace_batch(learns, trajectory)
     with torch.no_grad():
-        policy, value = learns.model(lesson.obs)
+        policy, value = learns.model(batch.obs)
     # In a game of one step the target is rho (r - V) + V, by the newest V.
     valid = torch.from_numpy(trajectory.valid)
     reward = torch.from_numpy(trajectory.reward)[valid]
     before = torch.from_numpy(trajectory.log_prob)[valid]
-    rho = (COIN.log_prob(policy, lesson.rows.action) - before).exp().clamp(max=1.0)
-    torch.testing.assert_close(lesson.rows.log_prob, COIN.log_prob(policy, lesson.rows.action))
-    torch.testing.assert_close(lesson.rows.target, value + rho * (reward - value))
-    torch.testing.assert_close(lesson.rows.advantage, rho * (reward - value))
+    rho = (COIN.log_prob(policy, batch.transitions.action) - before).exp().clamp(max=1.0)
+    torch.testing.assert_close(
+        batch.transitions.old_log_prob, COIN.log_prob(policy, batch.transitions.action)
+    )
+    torch.testing.assert_close(batch.transitions.value_target, value + rho * (reward - value))
+    torch.testing.assert_close(batch.transitions.advantage, rho * (reward - value))
 
 
 @pytest.mark.parametrize("gae_lambda", [1.0, 0.9])
@@ -130,7 +134,7 @@ def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(gae_lambda: f
     }
     theirs = Learner(a2c.Config(**fields), toys.network(1), COIN)
     actor = toys.actor(ours.config, ours.model)
-    buffer = impala.Buffer(PAPER)
+    buffer = impala.ReplayBuffer(PAPER)
     for steps in (0, 100, 200):
         trajectory = actor.sample().trajectory
         numbers = impala.update(ours, buffer, trajectory, steps)
@@ -176,7 +180,7 @@ def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
     for fed in (trajectory, spoilt):
         learns = learner()
         torch.manual_seed(1)
-        impala.update(learns, impala.Buffer(CONFIG), fed, 0)
+        impala.update(learns, impala.ReplayBuffer(CONFIG), fed, 0)
         results.append(toys.weights(learns.model))
     assert torch.equal(*results)
 
@@ -184,9 +188,9 @@ def test_what_an_autoreset_row_holds_never_changes_an_update() -> None:
 def test_earlier_batches_are_met_again_and_the_oldest_are_forgotten() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=2, replays=5)
     learns = learner(config)
-    buffer = impala.Buffer(config)
-    batches = [learns.take(played(learns, seed)) for seed in range(4)]
-    met = [buffer.with_earlier(batch, torch.Generator()) for batch in batches]
+    buffer = impala.ReplayBuffer(config)
+    batches = [to_device(learns, played(learns, seed)) for seed in range(4)]
+    met = [buffer.with_replays(batch, torch.Generator()) for batch in batches]
     assert [len(some) for some in met] == [1, 2, 3, 3]
     for now, some in enumerate(met):
         assert some[0] is batches[now]  # the new one first
@@ -197,16 +201,16 @@ def test_earlier_batches_are_met_again_and_the_oldest_are_forgotten() -> None:
 def test_no_more_are_met_again_than_was_asked_for_and_none_twice() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=8, replays=3)
     learns = learner(config)
-    buffer = impala.Buffer(config)
+    buffer = impala.ReplayBuffer(config)
     for seed in range(10):
-        some = buffer.with_earlier(learns.take(played(learns, seed)), learns.random)
+        some = buffer.with_replays(to_device(learns, played(learns, seed)), learns.generator)
     assert len({id(batch) for batch in some}) == len(some) == 4
 
 
 def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_size() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=1, epochs=1)
     learns = learner(config)
-    buffer = impala.Buffer(config)
+    buffer = impala.ReplayBuffer(config)
     sizes: list[int] = []
     before = impala.compute_losses
 
@@ -224,7 +228,7 @@ def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_siz
 def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, epochs=2, minibatches=2)
     learns = learner(config)
-    buffer = impala.Buffer(config)
+    buffer = impala.ReplayBuffer(config)
     counts = [0.0]
     for seed in range(4):
         impala.update(learns, buffer, played(learns, seed), 0)
@@ -235,9 +239,10 @@ def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() 
 
 def test_without_a_buffer_nothing_is_met_again() -> None:
     learns = learner()
-    buffer = impala.Buffer(CONFIG)
+    buffer = impala.ReplayBuffer(CONFIG)
     assert [
-        len(buffer.with_earlier(learns.take(played(learns)), learns.random)) for _ in range(3)
+        len(buffer.with_replays(to_device(learns, played(learns)), learns.generator))
+        for _ in range(3)
     ] == [1, 1, 1]
 
 
@@ -245,7 +250,7 @@ def test_without_a_buffer_nothing_is_met_again() -> None:
 def test_a_game_of_one_step_is_learnt_in_seconds(config: impala.Config) -> None:
     learns = learner(dataclasses.replace(config, target_kl=0.0))
     actor = toys.actor(config, learns.model, rollout_steps=16)
-    buffer = impala.Buffer(config)
+    buffer = impala.ReplayBuffer(config)
     scores: list[float] = []
     for _ in range(60):
         rollout = actor.sample()

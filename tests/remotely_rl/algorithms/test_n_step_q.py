@@ -11,7 +11,8 @@ from remotely_rl import n_step_q, networks
 from remotely_rl.algorithms.n_step_q import QActor
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
-from remotely_rl.learning.learner import Rows
+from remotely_rl.experience.batch import Transitions
+from remotely_rl.learning.batches import gae_batch
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -37,7 +38,7 @@ def test_dueling_values_have_the_value_for_their_mean() -> None:
 def test_the_loss_is_half_the_squared_error_of_the_action_taken() -> None:
     policy = torch.tensor([[1.0, 3.0], [2.0, 0.0]], requires_grad=True)
     zeros = torch.zeros(2)
-    rows = Rows(torch.tensor([1, 0]), zeros, zeros, torch.tensor([1.0, 5.0]), zeros)
+    rows = Transitions(torch.tensor([1, 0]), zeros, zeros, torch.tensor([1.0, 5.0]), zeros)
     config = dataclasses.replace(CONFIG, dueling=False)
 
     parts = n_step_q.compute_losses(policy, torch.zeros(2), rows, config, 0.0, Discrete(2))
@@ -70,7 +71,7 @@ def test_targets_are_n_step_returns_or_of_one_step(
     )  # fmt: skip
     works = n_step_q.make_work(config, toys.network(1), 5)
     trajectory = works.actor.sample().trajectory
-    got = works.learner.on_policy(trajectory).rows.target.view(3, -1)[:, 0]
+    got = gae_batch(works.learner, trajectory).transitions.value_target.view(3, -1)[:, 0]
 
     if targets is None:
         best = trajectory.value[:, 0]  # by the target network, of each observation
@@ -163,8 +164,8 @@ def test_processes_learn_it_by_a_rule_of_choice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"env": toys.Aim}, "needs actions that are numbered"),
-        ({"lstm": 4}, "holds no memory; for an LSTM take a2c"),
+        ({"env": toys.Aim}, r"needs a Discrete\(n\) action space"),
+        ({"lstm": 4}, "keeps no recurrent state; to train an LSTM use a2c"),
     ],
 )
 def test_what_it_cannot_learn_is_refused(

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from remotely_rl import a2c, ppo
 from remotely_rl.environments.action_spaces import Actions, Continuous, Discrete, MultiDiscrete
-from remotely_rl.learning.learner import Learner, Rows
+from remotely_rl.experience.batch import Transitions
+from remotely_rl.learning.batches import to_device
+from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
 
@@ -24,12 +26,14 @@ CONFIG = ppo.Config(
 COIN = Discrete(2)
 
 
-def one_row(ratio: float, advantage: float) -> tuple[Tensor, Rows]:
+def one_row(ratio: float, advantage: float) -> tuple[Tensor, Transitions]:
     """A policy that takes its one action with `ratio` times the probability of before."""
     policy = torch.tensor([[0.0, 0.0]], requires_grad=True)  # pi = (1/2, 1/2)
     before = torch.tensor([math.log(0.5 / ratio)])
     advantages, targets = torch.tensor([advantage]), torch.tensor([0.0])
-    return policy, Rows(torch.tensor([0]), before, advantages, targets, begun=before)
+    return policy, Transitions(
+        torch.tensor([0]), before, advantages, targets, start_log_prob=before
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_where_nothing_has_moved_its_gradient_is_that_of_a2c(actions: Actions) -
     value = torch.randn(50, requires_grad=True)
     action = actions.sample(policy.detach())
     before = actions.log_prob(policy, action).detach()
-    rows = Rows(action, before, torch.randn(50), torch.randn(50), before)
+    rows = Transitions(action, before, torch.randn(50), torch.randn(50), before)
     ours = ppo.compute_losses(policy, value, rows, CONFIG, 0.01, actions)
     theirs = a2c.compute_losses(policy, value, rows, a2c.Config(), 0.01, actions)
     torch.testing.assert_close(
@@ -109,6 +113,71 @@ def test_no_update_goes_far_from_where_it_began_however_often_it_goes_over_its_r
 
     assert moved(0.1) < 0.25
     assert moved(1000.0) > 5 * moved(0.1)
+
+
+def test_an_update_goes_over_its_round_epochs_times_in_minibatches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = Learner(dataclasses.replace(CONFIG, epochs=3, minibatches=2), toys.network(), COIN)
+    trajectory = toys.actor(CONFIG, learner.model, rollout_steps=5).sample().trajectory
+    sizes: list[int] = []
+    compute_losses = ppo.compute_losses
+
+    def spy(policy: Tensor, *rest: Any) -> Any:
+        sizes.append(len(policy))
+        return compute_losses(policy, *rest)
+
+    monkeypatch.setattr(ppo, "compute_losses", spy)
+    ppo.update(learner, trajectory, 0)
+    assert len(sizes) == 6
+    rows = trajectory.valid.sum()
+    assert [sum(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True)] == [rows] * 3
+    assert learner.version == 1  # one update, of six steps
+
+
+def test_the_distance_that_an_update_moved_is_that_of_its_last_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = Learner(dataclasses.replace(CONFIG, epochs=2, minibatches=3), toys.network(), COIN)
+    kl = iter([8.0, 8.0, 8.0, 1.0, 2.0, 3.0])
+    compute_losses = ppo.compute_losses
+    monkeypatch.setattr(
+        ppo,
+        "compute_losses",
+        lambda *given: compute_losses(*given)._replace(kl=torch.tensor(next(kl))),
+    )
+    trajectory = toys.actor(CONFIG, learner.model).sample().trajectory
+    assert ppo.update(learner, trajectory, 0)["train/approx_kl"] == 2.0
+
+
+def test_overlapping_the_clip_is_around_the_policy_before_the_update_and_rho_weights_advantages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = dataclasses.replace(CONFIG, minibatches=1, normalize_advantage=False)
+    trajectory = toys.actor(config, toys.network()).sample().trajectory
+    seen: list[Transitions] = []
+    compute_losses = ppo.compute_losses
+
+    def spy(policy: Tensor, value: Tensor, rows: Transitions, *rest: Any) -> Any:
+        seen.append(rows)
+        return compute_losses(policy, value, rows, *rest)
+
+    monkeypatch.setattr(ppo, "compute_losses", spy)
+    for version in (0, 1):  # at 1, what acted is of version 0, and another network
+        learner = Learner(config, toys.network(seed=9), COIN)
+        learner.version = version
+        ppo.update(learner, trajectory, 0)
+    fresh, behind = seen[0], seen[config.epochs]
+    learner = Learner(config, toys.network(seed=9), COIN)
+    valid = torch.from_numpy(trajectory.valid)
+    current = learner.log_prob(to_device(learner, trajectory))[valid]
+    acted = torch.from_numpy(trajectory.log_prob)[valid]
+    assert torch.equal(fresh.old_log_prob, acted)
+    assert torch.equal(behind.old_log_prob, current)
+    assert torch.equal(behind.start_log_prob, current)
+    rho = (current - acted).exp().clamp(max=2)
+    assert (rho - 1).abs().max() > 0.001
+    torch.testing.assert_close(behind.advantage, fresh.advantage * rho)
 
 
 def test_the_rate_that_is_steered_is_told_in_the_row() -> None:

@@ -17,21 +17,21 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 def test_the_share_is_of_the_rewards_that_are_experience() -> None:
     reward = np.array([[1.0, -10.0], [20.0, 0.5], [-1.0, 9.0]], np.float32)
     valid = np.array([[True, True], [True, True], [True, False]])
-    assert reward_clipping.share(reward, valid, 1.0) == pytest.approx(2 / 5)
-    assert reward_clipping.share(reward, valid, 0.0) == 0.0
-    assert reward_clipping.share(reward, np.zeros_like(valid), 1.0) == 0.0
+    assert reward_clipping.clipped_share(reward, valid, 1.0) == pytest.approx(2 / 5)
+    assert reward_clipping.clipped_share(reward, valid, 0.0) == 0.0
+    assert reward_clipping.clipped_share(reward, np.zeros_like(valid), 1.0) == 0.0
 
 
 def test_it_is_news_once_and_told_again_in_all() -> None:
-    clipped = reward_clipping.Clipped(1.0)
+    clipped = reward_clipping.ClippingReport(1.0)
     clipped.count({"train/rewards_clipped": 0.0})
-    assert (clipped.news(), clipped.in_all()) == ("", "")
+    assert (clipped.news(), clipped.summary()) == ("", "")
     clipped.count({"train/rewards_clipped": 0.02})
     assert clipped.news().startswith("1 % of rewards were clipped to 1 for the learner")
     clipped.count({"train/rewards_clipped": 0.07})
     clipped.count({"entropy_coef": 1.0})  # an update that took no rewards, as of a later pass
     assert clipped.news() == ""
-    assert clipped.in_all().startswith("3 % of rewards were clipped")
+    assert clipped.summary().startswith("3 % of rewards were clipped")
 
 
 @pytest.mark.usefixtures("local")

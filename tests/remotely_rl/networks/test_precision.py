@@ -1,6 +1,5 @@
 """In what numbers networks compute: chosen by the machine, or by the user."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -13,7 +12,9 @@ from remotely_rl.algorithms import a2c
 from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
-from remotely_rl.learning.learner import Learner, Lesson, Rows
+from remotely_rl.experience.batch import Batch, Transitions
+from remotely_rl.learning.batches import to_device
+from remotely_rl.learning.learner import Learner
 from remotely_rl.networks import precision
 from tests.remotely_rl import toys
 
@@ -59,14 +60,17 @@ def test_a_learner_in_bfloat16_keeps_parameters_losses_and_gradients_in_float32(
         torch.manual_seed(0)
         learner = Learner(config, networks.SmallCNN((4, 42, 42), 6), Discrete(6))
         zeros = torch.zeros(64)
-        rows = Rows(torch.arange(64) % 6, zeros, torch.randn(64), torch.randn(64), zeros)
-        lesson = Lesson(torch.randint(0, 256, (64, 4, 42, 42), dtype=torch.uint8), rows)
-        with torch.no_grad(), learner.precision():
-            heads = learner.model(lesson.obs)
-        losses, found = learner.gradient(lesson, a2c.compute_losses, learner.model)
+        rows = Transitions(torch.arange(64) % 6, zeros, torch.randn(64), torch.randn(64), zeros)
+        batch = Batch(torch.randint(0, 256, (64, 4, 42, 42), dtype=torch.uint8), rows)
+        with torch.no_grad(), learner.autocast():
+            heads = learner.model(batch.obs)
+        policy, value, rows = learner.forward(batch)
+        losses = a2c.compute_losses(policy, value, rows, config, 0.01, learner.actions)
+        parameters = list(learner.model.parameters())
+        found = torch.autograd.grad(losses.total, parameters)
         assert {part.dtype for part in (*heads, losses.total)} == {torch.float32}
         assert {part.dtype for part in learner.model.parameters()} == {torch.float32}
-        gradients.append(torch.cat([part.flatten() for part in found if part is not None]))
+        gradients.append(torch.cat([part.flatten() for part in found]))
     exact, coarse = gradients
     assert coarse.dtype == torch.float32
     assert not torch.equal(exact, coarse)  # it did compute in something else
@@ -93,10 +97,10 @@ def test_an_actor_and_a_learner_in_bfloat16_are_of_one_mind() -> None:
     for head in (model.policy, model.value):
         nn.init.normal_(head.weight)
     trajectory = toys.actor(CONFIG, model).sample().trajectory
-    learner = Learner(dataclasses.replace(CONFIG, device="cpu"), model, Discrete(2))
-    batch = learner.take(trajectory)
+    learner = Learner(CONFIG, model, Discrete(2))
+    batch = to_device(learner, trajectory)
     with torch.no_grad():
-        policy, value = learner.look(batch)
+        policy, value = learner.unroll(batch)
     said = learner.actions.log_prob(policy[:-1], batch.action)
     # Eight bits: a part in 256, in each of some sums.
     assert torch.allclose(said[batch.valid], batch.log_prob[batch.valid], atol=0.03)

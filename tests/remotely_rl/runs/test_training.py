@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import a2c, networks
+from remotely_rl import a2c, n_step_q, networks, ppo
 from remotely_rl.acting.actor import Rollout
 from remotely_rl.agents import load
 from remotely_rl.config import Common
@@ -68,7 +68,7 @@ class Clock:
 
 def session(
     tmp_path: Path, config: Common | None = None, clock: Clock | None = None
-) -> training.Session:
+) -> training.Session[Any]:
     config = config or CONFIG
     folder = create(tmp_path / "run", "toy", config)
     return training.Session("toy", config, folder, clock=clock or Clock())
@@ -81,7 +81,7 @@ def finished_run(tmp_path: Path) -> RunFolder:
     return run.folder
 
 
-def resumed(folder: RunFolder, clock: Clock | None = None) -> training.Session:
+def resumed(folder: RunFolder, clock: Clock | None = None) -> training.Session[Any]:
     saved = checkpoint.load(folder.checkpoint)
     return training.Session("toy", CONFIG, folder, saved, clock=clock or Clock())
 
@@ -170,7 +170,7 @@ def test_rows_and_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> N
         assert run.folder.checkpoint.exists()
 
 
-def loop_that_raises(run: training.Session, error: Exception) -> None:
+def loop_that_raises(run: training.Session[Any], error: Exception) -> None:
     with run:
         run.restore(Learner())
         raise error
@@ -198,6 +198,14 @@ def test_a_learner_that_is_lost_leaves_the_last_good_checkpoint_as_it_is(
     assert f"the last good checkpoint is kept: --resume {folder.path}" in said
 
 
+def test_an_error_of_the_gpu_loses_the_learner_too(tmp_path: Path) -> None:
+    run = session(tmp_path)
+    error = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore of it")
+    with pytest.raises(LearnerLost, match=r"the GPU is lost: CUDA error: unspecified launch failu"):
+        loop_that_raises(run, error)
+    assert not run.folder.checkpoint.exists()
+
+
 def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,7 +230,7 @@ def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
         return toys.Poisoned()
 
     sick.__qualname__ = toys.Guess.__qualname__
-    with pytest.raises(LearnerLost, match="look for rewards or observations"):
+    with pytest.raises(LearnerLost, match="look for NaN in rewards"):
         a2c.train(
             dataclasses.replace(TRAINED, env=sick, envs_per_actor=5, total_steps=200), resume=run
         )
@@ -510,6 +518,30 @@ def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path)
     result = a2c.train(resume=run)
     assert result.ended == "200 steps are done"
     assert [path.name for path in run.glob("*.tmp")] == []
+
+
+def test_fields_that_an_algorithm_never_used_are_left_out_of_the_config_of_an_earlier_run(
+    tmp_path: Path,
+) -> None:
+    folder = create(tmp_path / "run", "n_step_q", n_step_q.Config(env="CartPole-v1", gamma=0.5))
+    content = json.loads(folder.config.read_text())
+    content["config"] |= {"entropy": 0.0, "entropy_coef_end": 0.0, "device": "auto"}
+    folder.config.write_text(json.dumps(content))
+    config = training.config_of(n_step_q.Config, "n_step_q", folder.path)
+    assert config == n_step_q.Config(env="CartPole-v1", gamma=0.5)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    given = {field: getattr(TRAINED, field) for field in ("rollout_steps", "actors", "total_steps")}
+    config = ppo.Config(env="CartPole-v1", target_kl=1000.0, **given)  # nothing moves so far
+    ppo.train(config, run=run)
+    for override, want in (({}, 1.5e-3), ({"learning_rate": 1e-3}, 1e-3)):
+        config = training.config_of(ppo.Config, "ppo", run, override)
+        with training.begin("ppo", ppo.Config, config, resume=run) as session:
+            session.rounds()
+            assert session.learner.learning_rate.value == pytest.approx(want)
 
 
 @pytest.mark.usefixtures("local")

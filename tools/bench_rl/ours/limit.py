@@ -22,7 +22,7 @@ import torch
 from remotely_rl import environments
 from remotely_rl.algorithms import a2c
 from remotely_rl.environments import Atari
-from remotely_rl.learning.learner import Lesson, Rows
+from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.runs.making import make_learner
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
@@ -67,7 +67,7 @@ def inference(size: int) -> Step:
 
     @torch.inference_mode()
     def ask() -> None:
-        with learner.precision():
+        with learner.autocast():
             for _ in range(STEPS):
                 model(obs)
 
@@ -80,15 +80,26 @@ def training(size: int) -> Step:
     learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
     actions = learner.actions.outputs
     log_prob = torch.full((ROWS,), 1 / actions).log()
-    rows = Rows(
+    transitions = Transitions(
         action=torch.randint(0, actions, (ROWS,)),
-        log_prob=log_prob,
+        old_log_prob=log_prob,
         advantage=torch.randn(ROWS),
-        target=torch.randn(ROWS),
-        begun=log_prob,
+        value_target=torch.randn(ROWS),
+        start_log_prob=log_prob,
     )
-    lesson = Lesson(images(ROWS, size), rows)
-    return lambda: learner.learn(lesson, a2c.compute_losses, epochs=1, minibatches=MINIBATCHES)
+    batch = Batch(images(ROWS, size), transitions)
+
+    def update() -> None:
+        steps = []
+        for minibatch in batch.minibatches(MINIBATCHES, learner.generator):
+            policy, value, rows = learner.forward(minibatch)
+            losses = a2c.compute_losses(
+                policy, value, rows, learner.config, learner.config.entropy_coef, learner.actions
+            )
+            steps.append(learner.step(losses))
+        learner.end_update(steps, batch)
+
+    return update
 
 
 def images(count: int, size: int) -> torch.Tensor:

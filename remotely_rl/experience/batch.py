@@ -1,0 +1,122 @@
+"""What a learner computes with: a trajectory as tensors, and the batches made of it.
+
+    DeviceTrajectory   a trajectory [T, B] on the learner's device
+    Batch              observations, and what to learn from each; yields minibatches
+
+A `Trajectory` is numpy arrays, because it travels between processes.  The learner turns it
+into a `DeviceTrajectory`, computes targets and advantages from that, and makes a `Batch` of
+the result.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class DeviceTrajectory(NamedTuple):
+    """A trajectory on the learner's device: [T, B] tensors unless a comment says otherwise."""
+
+    obs: Tensor  # [T + 1, B, ...]
+    action: Tensor  # [T, B, ...]
+    log_prob: Tensor  # of the action, by the policy that acted
+    reward: Tensor  # clipped, if the config says so
+    discount: Tensor  # gamma, or 0 where the episode ended
+    valid: Tensor
+    begins: Tensor  # [T + 1, B]
+    value: Tensor  # [T + 1, B], by the model that acted, in units of rewards
+    state: Tensor  # [B, S]
+
+
+class Transitions(NamedTuple):
+    """What to learn from each action: one row per transition, in no particular order."""
+
+    action: Tensor
+    old_log_prob: Tensor  # the denominator of a loss's probability ratio
+    advantage: Tensor
+    value_target: Tensor  # in the units in which the model learns values
+    start_log_prob: Tensor  # by the policy before the update: approx_kl is measured from there
+
+
+class RecurrentInput(NamedTuple):
+    """What a recurrent model needs besides observations: it runs over whole sequences."""
+
+    state: Tensor  # [B, S]
+    begins: Tensor  # [T, B]
+    valid: Tensor  # [T, B]
+
+
+class Batch(NamedTuple):
+    """Observations, and what to learn from each.
+
+    For a feed-forward model everything is rows, [N, ...], in any order.  For a recurrent
+    model everything is [T, B, ...], and minibatches are cut along B alone.
+    """
+
+    obs: Tensor
+    transitions: Transitions
+    recurrent: RecurrentInput | None = None
+
+    def minibatches(self, count: int, generator: torch.Generator) -> Iterator["Batch"]:
+        """Shuffles the batch and cuts it into `count` minibatches whose sizes differ by 1 at most.
+
+        None is empty: there are fewer if there are fewer rows.  One minibatch is the batch
+        itself, and draws no random numbers.
+        """
+        if count == 1:
+            yield self
+            return
+        rows = self.obs.shape[0 if self.recurrent is None else 1]
+        order = torch.randperm(rows, generator=generator).to(self.obs.device)
+        parts = order.tensor_split(min(count, rows))
+        if self.recurrent is None:
+            for which in parts:
+                yield Batch(
+                    self.obs[which], Transitions(*(part[which] for part in self.transitions))
+                )
+            return
+        state, begins, valid = self.recurrent
+        for which in parts:
+            yield Batch(
+                self.obs[:, which],
+                Transitions(*(part[:, which] for part in self.transitions)),
+                RecurrentInput(state[which], begins[:, which], valid[:, which]),
+            )
+
+    @property
+    def flat_obs(self) -> Tensor:
+        """The observations in one row."""
+        return self.obs if self.recurrent is None else self.obs.flatten(0, 1)
+
+    @property
+    def valid_transitions(self) -> Transitions:
+        """The transitions that are experience, in the order of `forward`."""
+        if self.recurrent is None:
+            return self.transitions
+        return Transitions(*(part[self.recurrent.valid] for part in self.transitions))
+
+    def forward(self, network: Callable[..., Any]) -> tuple[Tensor, Tensor, Transitions]:
+        """Runs a network: policy [rows, outputs], value [rows], and the transitions they are of."""
+        if self.recurrent is None:
+            policy, value = network(self.obs)
+            return policy.float(), value.float(), self.transitions
+        state, begins, valid = self.recurrent
+        policy, value, _ = network(self.obs, state, begins)
+        return policy[valid].float(), value[valid].float(), self.valid_transitions
+
+
+def concatenate(batches: Sequence[Batch]) -> Batch:
+    """Several batches of the same kind as one."""
+    if len(batches) == 1:
+        return batches[0]
+    along = 0 if batches[0].recurrent is None else 1
+    columns = zip(*(batch.transitions for batch in batches), strict=True)
+    obs = torch.cat([batch.obs for batch in batches], along)
+    joined = Batch(obs, Transitions(*(torch.cat(parts, along) for parts in columns)))
+    if along == 0:
+        return joined
+    state, begins, valid = zip(*(one.recurrent for one in batches if one.recurrent), strict=True)
+    return joined._replace(
+        recurrent=RecurrentInput(torch.cat(state), torch.cat(begins, 1), torch.cat(valid, 1))
+    )

@@ -1,0 +1,247 @@
+"""The inference server: one process that holds the model, for agents that hold none.
+
+    predictors   answer agents' requests, several requests in one forward pass
+    trainers     gather the agents' experience and learn from it
+
+A trainer computes on a copy of the parameters and applies its gradients to the shared ones
+under a lock, so several may compute at once.  A predictor reads the shared parameters without
+the lock, in the middle of an update too.
+
+Experience does not pile up: `train_on` returns once a trainer, or the queue's one place, has
+the trajectory, so an update learns from what was sampled during the last update or two.
+"""
+
+import copy
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import remotely
+from remotely_rl.acting.failures import LOST
+from remotely_rl.config import CentralInference
+from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.errors import LearnerLost
+from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.learning.learner import Learner, gpu_lost
+from remotely_rl.learning.semaphore import ResizableSemaphore
+
+QUEUED = 1  # trajectories that wait for a trainer; more would grow old
+THREADS = 64  # of the server, for requests and for agents that wait
+
+# Records an update's metrics, and the staleness of each environment's experience in it.
+Record = Callable[[dict[str, float], list[int]], None]
+# Of learner, copy of its model, lock of the shared parameters, trajectory, steps of the run.
+Update = Callable[[Learner[Any], nn.Module, threading.Lock, Trajectory, int, Record], None]
+
+
+class Prediction(NamedTuple):
+    """The model's outputs for [B] observations."""
+
+    policy: NDArray[np.float32]  # [B, outputs]
+    value: NDArray[np.float32]  # [B]
+    version: int  # of the parameters
+
+
+class ServerReport(NamedTuple):
+    """What the server has done since the last report."""
+
+    updates: list[tuple[dict[str, float], list[int]]]  # metrics, staleness
+    seconds: dict[str, float]
+    requests: int
+    batches: int
+
+    @classmethod
+    def empty(cls) -> "ServerReport":
+        return cls([], {"inference": 0.0, "learning": 0.0}, 0, 0)
+
+
+class Server:
+    """See the module's docstring.  `inference_server` makes it a remote class."""
+
+    def __init__(
+        self, config: CentralInference, model: nn.Module, actions: Actions, update: Update
+    ):
+        torch.set_num_threads(config.learner_threads or 1)
+        self.config = config
+        self.learner = Learner(config, model, actions)
+        self.env_steps = 0
+        self.acting = copy.deepcopy(self.learner.model).eval()
+        _share_tensors(self.learner.model, self.acting)
+        self._update = update
+        self._lock = threading.Lock()  # of the shared parameters, and of the report
+        self._queue: queue.Queue[Trajectory] = queue.Queue(QUEUED)
+        self._gathering = threading.Lock()  # one trainer at a time gathers a batch
+        self._predicting = ResizableSemaphore(config.predictors)
+        self._trainers: list[threading.Event] = []
+        self._report = ServerReport.empty()
+        self._failed: Exception | None = None
+        self.resize(config.predictors, config.trainers)
+
+    def predict(self, requests: Sequence[NDArray[Any]]) -> list[Prediction]:
+        """Answers several requests in one forward pass: observations [B, ...] of each."""
+        with self._predicting:
+            began = time.perf_counter()
+            version = self.learner.version
+            obs = torch.from_numpy(np.concatenate(requests)).to(self.learner.device)
+            with torch.inference_mode(), self.learner.autocast():
+                policy, value = self.acting(obs)
+            sizes = [len(request) for request in requests]
+            parts = zip(
+                torch.split(policy.float().cpu(), sizes),
+                torch.split(value.float().cpu(), sizes),
+                strict=True,
+            )
+            predictions = [Prediction(p.numpy(), v.numpy(), version) for p, v in parts]
+            with self._lock:
+                self._report.seconds["inference"] += time.perf_counter() - began
+                self._report = self._report._replace(
+                    requests=self._report.requests + len(requests),
+                    batches=self._report.batches + 1,
+                )
+            return predictions
+
+    def train_on(self, trajectory: Trajectory) -> None:
+        """Queues experience for the trainers; returns when there is room for it."""
+        while self._failed is None:
+            try:
+                self._queue.put(trajectory, timeout=1.0)
+            except queue.Full:
+                continue
+            return
+
+    def report(self, env_steps: int) -> ServerReport:
+        """What the server has done since the last call; `env_steps` is of the run so far.
+
+        Raises the exception of a trainer that failed.
+        """
+        self.env_steps = env_steps
+        if self._failed is not None:
+            raise self._failed
+        with self._lock:
+            report, self._report = self._report, ServerReport.empty()
+        return report
+
+    def resize(self, predictors: int, trainers: int) -> None:
+        """Sets how many there are of each; those that leave finish their work first."""
+        self._predicting.resize(predictors)
+        while len(self._trainers) > trainers:
+            self._trainers.pop().set()
+        while len(self._trainers) < trainers:
+            leave = threading.Event()
+            threading.Thread(target=self._train, args=(leave,), daemon=True).start()
+            self._trainers.append(leave)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, on the CPU."""
+        with self._lock:
+            state: dict[str, Any] = _on_cpu(copy.deepcopy(self.learner.state()))
+            return state
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes back to what `state` returned."""
+        with self._lock:
+            self.learner.load(state)
+
+    def close(self) -> None:
+        """Ends the trainers."""
+        self.resize(self.config.predictors, 0)
+
+    def _train(self, leave: threading.Event) -> None:
+        # A copy each: autograd does not let parameters change between forward and backward.
+        model = copy.deepcopy(self.learner.model)
+        try:
+            while not leave.is_set() and self._failed is None:
+                if gathered := self._gather(leave):
+                    began = time.perf_counter()
+                    self._update(
+                        self.learner, model, self._lock, stack(gathered), self.env_steps,
+                        self._record,
+                    )  # fmt: skip
+                    with self._lock:
+                        self._report.seconds["learning"] += time.perf_counter() - began
+        except torch.AcceleratorError as error:
+            self._failed = gpu_lost(error)
+        except Exception as error:
+            self._failed = error
+
+    def _gather(self, leave: threading.Event) -> list[Trajectory]:
+        gathered: list[Trajectory] = []
+        rows = 0
+        with self._gathering:
+            while rows < self.config.train_rows:
+                try:
+                    trajectory = self._queue.get(timeout=0.5)
+                except queue.Empty:
+                    if leave.is_set():
+                        break
+                    continue
+                if trajectory.valid.any():
+                    gathered.append(trajectory)
+                    rows += int(trajectory.valid.sum())
+        return gathered
+
+    def _record(self, metrics: dict[str, float], staleness: list[int]) -> None:
+        self._report.updates.append((metrics, staleness))  # the update holds the lock
+
+
+def inference_server(config: CentralInference) -> type[Server]:
+    """The server's remote class, which batches requests as the config says."""
+
+    class InferenceServer(Server):
+        predict = remotely.batched(
+            max_size=config.predict_requests, wait_ms=config.predict_wait_ms
+        )(Server.predict)
+
+    return remotely.remote_class(concurrency=THREADS)(InferenceServer)
+
+
+class RemoteLearner:
+    """A server's learner, as a session saves and restores it."""
+
+    def __init__(self, server: Server, model: nn.Module):
+        self.server = server
+        self.model = model
+
+    def state(self) -> dict[str, Any]:
+        with server_lost_loses_learner():
+            return self.server.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.server.load(state)
+
+
+@contextmanager
+def server_lost_loses_learner() -> Iterator[None]:
+    """Raises LearnerLost if the server is gone: only the last checkpoint is left then."""
+    try:
+        yield
+    except LOST as error:
+        raise LearnerLost(f"the inference server is gone: {error}") from error
+
+
+def end(server: Any) -> None:
+    """Ends a server, if it has not ended already."""
+    with suppress(remotely.RemotelyError):
+        remotely.close(server)
+
+
+def _share_tensors(model: nn.Module, other: nn.Module) -> None:
+    """Makes `other`, of the same classes, hold the very tensors of `model`."""
+    for one, two in zip(model.modules(), other.modules(), strict=True):
+        two._parameters, two._buffers = one._parameters, one._buffers
+
+
+def _on_cpu(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _on_cpu(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [_on_cpu(value) for value in state]
+    return state.cpu() if isinstance(state, Tensor) else state

@@ -1,0 +1,104 @@
+"""Batches: cut into minibatches, put together, and run through a model."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from remotely_rl.experience.batch import Batch, RecurrentInput, Transitions, concatenate
+
+
+def numbered(rows: int) -> Batch:
+    """Transitions that say which they are."""
+    number = torch.arange(rows)
+    column = number.float()
+    return Batch(column[:, None], Transitions(number, column, column, column, column))
+
+
+def numbered_pieces(steps: int, width: int) -> Batch:
+    """Transitions that say which they are, 100 * step + environment, with a memory."""
+    number = 100 * torch.arange(steps)[:, None] + torch.arange(width)
+    column = number.float()
+    memory = RecurrentInput(torch.arange(width).float()[:, None], number % 3 == 0, number % 5 > 0)
+    return Batch(column[..., None], Transitions(number, column, column, column, column), memory)
+
+
+@pytest.mark.parametrize(("rows", "count"), [(8, 4), (10, 4), (9, 4), (7, 7), (3, 8), (1, 1)])
+def test_minibatches_hold_every_row_once(rows: int, count: int) -> None:
+    parts = list(numbered(rows).minibatches(count, torch.Generator()))
+    met = torch.cat([part.transitions.action for part in parts])
+    assert sorted(met.tolist()) == list(range(rows))
+    sizes = [len(part.obs) for part in parts]
+    assert len(sizes) == min(rows, count)
+    assert max(sizes) - min(sizes) <= 1
+    for part in parts:  # what is learnt of an observation stays with it
+        assert torch.equal(part.obs[:, 0], part.transitions.action.float())
+        assert all(torch.equal(part.obs[:, 0], column) for column in part.transitions[1:])
+
+
+@pytest.mark.parametrize(("width", "count"), [(8, 4), (10, 4), (9, 4), (3, 8)])
+def test_minibatches_for_a_recurrent_model_hold_every_environment_whole(
+    width: int, count: int
+) -> None:
+    parts = list(numbered_pieces(5, width).minibatches(count, torch.Generator()))
+    met = torch.cat([part.transitions.action[0] for part in parts])
+    assert sorted(met.tolist()) == list(range(width))
+    sizes = [part.obs.shape[1] for part in parts]
+    assert len(sizes) == min(width, count)
+    assert max(sizes) - min(sizes) <= 1
+    whole = numbered_pieces(5, width)
+    assert whole.recurrent is not None
+    for part in parts:
+        which = part.transitions.action[0]
+        assert part.recurrent is not None
+        assert torch.equal(part.obs, whole.obs[:, which])  # time is never shuffled
+        assert torch.equal(part.recurrent.state, whole.recurrent.state[which])
+        assert torch.equal(part.recurrent.begins, whole.recurrent.begins[:, which])
+        assert torch.equal(part.recurrent.valid, whole.recurrent.valid[:, which])
+
+
+def test_minibatches_are_drawn_anew_each_time() -> None:
+    random = torch.Generator()
+    one, other = (
+        next(iter(numbered(100).minibatches(2, random))).transitions.action for _ in range(2)
+    )
+    assert not torch.equal(one, other)
+
+
+def test_concatenated_batches_hold_the_rows_of_all() -> None:
+    both = concatenate([numbered(3), numbered(4)])
+    assert both.transitions.action.tolist() == [0, 1, 2, 0, 1, 2, 3]
+    assert both.obs.shape == (7, 1)
+    assert both.recurrent is None
+    alone = numbered(3)
+    assert concatenate([alone]) is alone
+
+
+def test_concatenated_recurrent_batches_stand_side_by_side() -> None:
+    both = concatenate([numbered_pieces(5, 2), numbered_pieces(5, 3)])
+    assert both.obs.shape == (5, 5, 1)
+    assert both.transitions.action[1].tolist() == [100, 101, 100, 101, 102]
+    assert both.recurrent is not None
+    assert both.recurrent.state[:, 0].tolist() == [0, 1, 0, 1, 2]
+    assert both.recurrent.begins.shape == both.recurrent.valid.shape == (5, 5)
+
+
+def test_a_recurrent_model_runs_over_sequences_and_learns_from_the_experience_in_them() -> None:
+    batch = numbered_pieces(4, 3)
+    seen: list[tuple[Tensor, ...]] = []
+
+    def model(*asked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        seen.append(asked)
+        obs, state, _ = asked
+        return obs.expand(-1, -1, 2), obs[..., 0], state
+
+    policy, value, rows = batch.forward(model)
+    assert batch.recurrent is not None
+    ((obs, state, begins),) = seen
+    assert obs is batch.obs
+    assert state is batch.recurrent.state
+    assert begins is batch.recurrent.begins
+    valid = batch.transitions.action[batch.recurrent.valid]
+    assert 0 < len(valid) < 12
+    assert torch.equal(rows.action, valid)
+    assert torch.equal(value, valid.float())
+    assert torch.equal(policy[:, 1], valid.float())

@@ -1,0 +1,118 @@
+"""From a trajectory to a batch: what is left out, clipped and normalized."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remotely_rl import a2c, ga3c, ppo
+from remotely_rl.config import Common
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.learning.batches import gae_batch, to_device
+from remotely_rl.learning.learner import Learner
+from tests.remotely_rl import toys
+
+CONFIG = a2c.Config(
+    env=toys.Guess, envs_per_actor=4, rollout_steps=6, random_start=0, anneal_steps=1000,
+    scale_rate=False,
+)  # fmt: skip
+ACTIONS = Discrete(2)
+
+
+def learner(config: Common = CONFIG, model: nn.Module | None = None) -> Learner[Any]:
+    return Learner(config, model or toys.network(), ACTIONS)
+
+
+def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: Any) -> Trajectory:
+    return toys.actor(config, model or toys.network(), **changes).sample().trajectory
+
+
+def test_rows_that_are_no_experience_are_left_out_of_a_batch() -> None:
+    learns = learner(model=toys.network(1))
+    trajectory = played(model=learns.model, env=toys.Counting)
+    batch = gae_batch(learns, trajectory)
+    assert len(batch.obs) == trajectory.valid.sum() < trajectory.valid.size
+    assert 3.0 not in batch.obs  # the observation that a Counting episode ends with
+    assert all(len(part) == len(batch.obs) for part in batch.transitions)
+
+
+def test_advantages_are_normalized_by_what_is_experience_alone() -> None:
+    learns = learner(dataclasses.replace(CONFIG, normalize_advantage=True), toys.network(1))
+    batch = gae_batch(learns, played(model=learns.model, env=toys.Counting))
+    torch.testing.assert_close(
+        batch.transitions.advantage.mean(), torch.tensor(0.0), atol=1e-6, rtol=0
+    )
+    deviation = batch.transitions.advantage.std(correction=0)
+    torch.testing.assert_close(deviation, torch.tensor(1.0), atol=1e-4, rtol=0)
+
+
+def test_rewards_are_clipped_in_the_learner_alone() -> None:
+    trajectory = played(model=toys.network(1), env=toys.Counting)
+    assert trajectory.reward.max() == 30.0
+    by_one = dataclasses.replace(CONFIG, reward_clip=1.0)
+    unclipped = dataclasses.replace(CONFIG, reward_clip=0.0)
+    clipped = to_device(learner(by_one, toys.network(1)), trajectory)
+    raw = to_device(learner(unclipped, toys.network(1)), trajectory)
+    assert clipped.reward.max() == 1.0
+    assert raw.reward.max() == 30.0
+
+
+@pytest.mark.parametrize(("env", "bound"), [("ALE/Pong-v5", 1.0), ("CartPole-v1", 0.0)])
+def test_by_default_rewards_are_clipped_in_atari_alone_and_values_normalized_where_they_are_not(
+    env: str, bound: float
+) -> None:
+    config = dataclasses.replace(CONFIG, env=env)
+    assert config.clips_rewards_at == bound
+    assert config.normalizes_values == (bound == 0.0)
+    given = dataclasses.replace(config, reward_clip=2.0, normalize_values=True)
+    assert (given.clips_rewards_at, given.normalizes_values) == (2.0, True)
+
+
+def test_only_a_terminated_step_has_no_discount() -> None:
+    for truncates in (False, True):
+        env = lambda truncates=truncates: toys.Counting(2, truncates)
+        trajectory = played(model=toys.network(1), env=env)
+        batch = to_device(learner(model=toys.network(1)), trajectory)
+        gamma = CONFIG.gamma
+        want = [gamma, gamma if truncates else 0.0, gamma] * 2
+        assert batch.discount[:, 0].tolist() == pytest.approx(want)
+
+
+def test_values_are_taken_as_the_actor_found_them_unless_they_are_normalized() -> None:
+    trajectory = played()
+    assert torch.equal(to_device(learner(), trajectory).value, torch.from_numpy(trajectory.value))
+
+
+def test_normalized_values_are_learnt_in_their_own_units_and_used_in_those_of_rewards() -> None:
+    config = dataclasses.replace(CONFIG, normalize_values=True, reward_clip=0.0)
+    learns = learner(config, toys.network(1))
+    trajectory = played(config, toys.network(1), env=toys.Counting)
+    batch = gae_batch(learns, trajectory)
+    target = batch.transitions.value_target
+    torch.testing.assert_close(target.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(target.std(correction=0), torch.tensor(1.0), atol=1e-2, rtol=0)
+    mean, deviation = learns.value_scale.mean, learns.value_scale.std
+    assert mean > 10  # rewards are 10, 20, 30
+    rollout = to_device(learns, trajectory)
+    want = torch.from_numpy(trajectory.value) * deviation + mean
+    torch.testing.assert_close(rollout.value, want)
+    with torch.no_grad():
+        _, value = learns.unroll(rollout)
+    torch.testing.assert_close(learns.value_scale.denormalize(value), want)
+
+
+@pytest.mark.parametrize("template", [ppo, ga3c])
+def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
+    template: Any,
+) -> None:
+    config = template.Config(env=toys.Guess, envs_per_actor=4)
+    learns = learner(config, toys.network(seed=9))
+    learns.version = 1  # what acted is of version 0, and another network
+    batch = gae_batch(learns, played(config))
+    assert (batch.transitions.start_log_prob - batch.transitions.old_log_prob).abs().max() > 0.001
+    policy, value, rows = learns.forward(batch)
+    losses = template.compute_losses(policy, value, rows, config, 0.0, ACTIONS)
+    assert losses.kl.item() == pytest.approx(0, abs=1e-6)
