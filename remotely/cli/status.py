@@ -49,7 +49,7 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     where = cluster_address(address, port)
     with client_at(where, key) as client:
         found = client.status()
-    facts = status_facts(found, where, client.session)
+    facts = status_facts(found, where, client.session_id)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:

@@ -102,9 +102,6 @@ class Channels:
         actor.channel = channel
         return channel
 
-    def end(self, channel: Channel, how: EndError, asked: bool = False) -> None:
-        channel.end(how, asked)
-
     def end_all(self, how: EndError) -> None:
         for channel in list(self._open):
             channel.end(how, now=True)

@@ -853,7 +853,7 @@ def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
             world.end_master()
         world.start_master()
         world.until(answer.done)
-        assert [found.session for found in answer.result().clients] == [client.session]
+        assert [found.session for found in answer.result().clients] == [client.session_id]
         done(client.shutdown)
 
 
@@ -871,19 +871,19 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
 
         client = done(RealClient, world.address, world.client_key, Shipment())
         if life:
-            actor = client._factory.new_actor(World, Options(), 1)
+            actor = client._actors.new(World, Options(), 1)
             actor.expect_life(life)
-            made = script.submit(client._factory.remake, actor, NOTHING, Options())
+            made = script.submit(client._restarts.restart, actor, NOTHING, Options())
         else:
             made = script.submit(client.place, World, (), {}, Options(), 1)
         born = worker.hears(control.Spawn)
         assert born.request.life == life
         with monkeypatch.context() as broken:
-            broken.setattr(client._link, "send", lambda message: None)
+            broken.setattr(client._session.link, "send", lambda message: None)
             broken.setattr(
-                "remotely.client.client.LEASE_S", -1.0
+                "remotely.client.master_session.LEASE_S", -1.0
             )  # by which the master was to be heard
-            client._loop.call(client._check_master)
+            client._loop.call(client._session._check_master)
             world.until(made.done)
             settled = threading.Event()
             client._loop.call(settled.set)
@@ -905,11 +905,11 @@ def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        actor = client._factory.new_actor(World, Options(max_restarts=1), 1)
-        actor.remade_from = NOTHING, Options(max_restarts=1)
+        actor = client._actors.new(World, Options(max_restarts=1), 1)
+        actor.made_from = NOTHING, Options(max_restarts=1)
         actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
         told = control.Obituary(actor=actor.actor, life=0, restarting=True)
-        client._hear_of_death(told)
+        client._restarts.hear_of_death(told)
         assert actor.request.life == 0
         leaving = script.submit(client.shutdown)
         world.until(leaving.done)
@@ -924,11 +924,11 @@ def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        monkeypatch.setattr(client._factory, "_init", lambda _, place, *rest: [place])
-        actor = client._factory.new_actor(World, Options(max_restarts=1), 1)
+        monkeypatch.setattr(client._factory, "start", lambda _, place, *rest: [place])
+        actor = client._actors.new(World, Options(max_restarts=1), 1)
         client.release(actor)
         actor.expect_life(1)
-        remade = script.submit(client._factory.remake, actor, NOTHING, Options(max_restarts=1))
+        remade = script.submit(client._restarts.restart, actor, NOTHING, Options(max_restarts=1))
         worker.spawns(actor.actor)
         assert worker.hears(control.End).actor == actor.actor
         worker.buries(actor.actor, life=1, asked=True)

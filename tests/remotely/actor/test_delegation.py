@@ -39,11 +39,11 @@ class Node:
         return [other.echo(number) for number, other in enumerate(others)]
 
     def pair(self) -> tuple[bytes, bytes]:
-        pair = connection.current()._key.pair
+        pair = connection.current()._session.link._key.pair
         return pair.public, pair.secret
 
     def repr_of_key(self) -> str:
-        return repr(connection.current()._key)
+        return repr(connection.current()._session.link._key)
 
     def pid(self) -> int:
         return os.getpid()
@@ -60,13 +60,13 @@ def joined(started: Started, nothing_left: None) -> Started:
 
 
 @pytest.fixture
-def thief(joined: Started) -> Iterator[tuple[Node, Client]]:
+def thief(joined: Started) -> Iterator[tuple[Node, Client, MemberKey]]:
     """Return an actor, and a client elsewhere that has taken its key."""
     robbed = Node()
     master = key_files.load_member(joined.key).master_public
     key = MemberKey("client", KeyPair(*robbed.pair()), master)
     client = Client(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(robbed))
-    yield robbed, client
+    yield robbed, client, key
     client.shutdown()
 
 
@@ -87,9 +87,9 @@ def test_each_life_of_an_actor_has_a_key_of_its_own(joined: Started) -> None:
 
 
 def test_the_key_of_an_actor_that_has_ended_opens_nothing(
-    thief: tuple[Node, Client], joined: Started
+    thief: tuple[Node, Client, MemberKey], joined: Started
 ) -> None:
-    robbed, client = thief
+    robbed, client, key = thief
     victim = Node()
     borrowed = client.borrow(actor_of(victim), "victim")
 
@@ -110,19 +110,21 @@ def test_the_key_of_an_actor_that_has_ended_opens_nothing(
 
     wait_until(refusal, "the end of its calls")
     assert refusal() == "NotAllowed"
-    wait_until(lambda: client._questions.refusal is not None, "the master's word")
+    wait_until(lambda: client._session.questions.refusal is not None, "the master's word")
     with pytest.raises(NotAllowed):
         client.status()
     with pytest.raises(NotAllowed):
-        Client(f"tcp://{joined.address}", client._key, Shipment(()), inside=actor_of(victim))
+        Client(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(victim))
     assert victim.echo(2) == 2
 
 
-def test_an_actors_key_is_for_that_actor_alone(thief: tuple[Node, Client], joined: Started) -> None:
-    _, client = thief
+def test_an_actors_key_is_for_that_actor_alone(
+    thief: tuple[Node, Client, MemberKey], joined: Started
+) -> None:
+    _, _, key = thief
     for inside in (actor_of(Node()), ""):
         with pytest.raises(NotAllowed, match="for that actor alone"):
-            Client(f"tcp://{joined.address}", client._key, Shipment(()), inside=inside)
+            Client(f"tcp://{joined.address}", key, Shipment(()), inside=inside)
 
 
 def test_actors_that_all_call_each_other_at_once_are_all_let_in(joined: Started) -> None:

@@ -13,7 +13,7 @@ import pytest
 import remotely
 from remotely.client import back_pressure
 from remotely.client.back_pressure import ByteBudget
-from remotely.client.client import DESCRIPTORS
+from remotely.client.client import MAX_DESCRIPTORS
 from remotely.futures import wakeup
 from tests.clusters import wait_until
 
@@ -147,7 +147,7 @@ def test_a_script_may_open_as_many_files_as_its_machine_permits(nothing_left: No
     try:
         remotely.connect(cpus=1)
         raised, kept = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert raised == min(hard, DESCRIPTORS)
+        assert raised == min(hard, MAX_DESCRIPTORS)
         assert kept == hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -116,7 +116,7 @@ def test_a_handler_that_interrupts_a_call_with_its_lock_held_may_ask_the_master(
     answers: list[object] = []
 
     def ask(*_: object) -> None:
-        question = client._ask(lambda ticket: control.AskStatus(ticket=ticket))
+        question = client._session.ask(lambda ticket: control.AskStatus(ticket=ticket))
         answers.append(question.result(NO_LATER_THAN_S))
 
     def drain_interrupted(self: Inbox, arrived: Any) -> None:

@@ -57,15 +57,12 @@ def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() 
             questions.fail(1, NoResources("no room"))
 
     questions = Questions(tell)
-    births = ActorFactory(
-        client=cast(Any, None),
+    factory = ActorFactory(
+        session=cast(Any, SimpleNamespace(ask=questions.ask, patience_s=1.0)),
         shipment=Shipment(()),
-        patience_s=1.0,
-        actors={},
-        ask=questions.ask,
         channels=cast(Any, None),
         terminations=cast(
-            Any, SimpleNamespace(ask_for=lambda actors, *_, **__: ended.extend(actors))
+            Any, SimpleNamespace(request=lambda actors, *_, **__: ended.extend(actors))
         ),
     )
     request = control.Request(
@@ -73,6 +70,6 @@ def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() 
     )
     actors = [cast(Any, SimpleNamespace(actor=f"{n}", request=request)) for n in range(3)]
     with pytest.raises(NoResources):
-        births.make(actors, codec.Encoded((), ()), Options())
+        factory.make(actors, codec.Encoded((), ()), Options())
     assert not questions
     assert ended == ["0", "1", "2"]

@@ -1,0 +1,192 @@
+"""A client's session with the master: who the client is, what it asks, and how it leaves.
+
+A session outlives its connection and its master.  When the master welcomes the client again, the
+client repeats all that has not been answered yet.
+"""
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+import msgspec
+import zmq
+
+from remotely.client.question import Question, Questions
+from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError, error_class
+from remotely.machine import this_machine
+from remotely.protocol import control
+from remotely.protocol.address import FORKED, nobody
+from remotely.protocol.ids import bound_id
+from remotely.protocol.lease import CONNECT_S, DRAIN_S, LEASE_S, TERM_S, TICK_EVERY_S
+from remotely.transport.keys import MemberKey
+from remotely.transport.loop import Loop
+from remotely.transport.master_link import MasterLink
+
+REPORT_QUEUED_AFTER_S = 2.5  # a cluster that is just starting has room soon
+FAREWELL_S = DRAIN_S + TERM_S + 2.0  # for the client's actors to end when it leaves
+MASTER_SILENT_S = 3.0  # a leaving client no longer waits for a master that is silent for so long
+SHUT_DOWN = "remotely was shut down here"
+
+
+class MasterSession:
+    """The client as the master knows it.
+
+    id        of this session; the owner of the actors that the client makes
+    job       the id of the script's session, also in an actor that is a client
+    inside    the actor that this process is; empty in a script
+    host      this machine
+
+    `hear` gets the messages that are not about the session.  `complain` prints a sentence for the
+    user; its first argument tells which sentences are alike.  Both run on the loop's thread, and so
+    does `on_welcomed_again`.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        key: MemberKey,
+        job: str,
+        inside: str,
+        patience_s: float,
+        hear: Callable[[object], None],
+        complain: Callable[[str, str], None],
+        on_welcomed_again: Callable[[], None],
+    ) -> None:
+        self._nonce = secrets.token_hex(16)
+        self.address = address
+        self.id = bound_id("client", key.pair.public, self._nonce)
+        self.job = job or self.id
+        self.inside = inside
+        self.host = this_machine.identity()
+        self.patience_s = min(max(0.0, patience_s), control.LONGEST_S)
+        self.questions = Questions(self.tell)
+        self.is_leaving = False
+        self.is_closed = False
+        self._pid = os.getpid()
+        self._loop = loop
+        self._on_message = hear
+        self._complain = complain
+        self._on_welcomed_again = on_welcomed_again
+        self._welcome: Future[control.Welcome] = Future()
+        self._farewell = threading.Event()
+        self.link = MasterLink(loop, context, address, key, self._hello, self._hear, self._refused)
+        loop.every(TICK_EVERY_S, self._check_master)
+
+    def wait_for_welcome(self) -> None:
+        """Return when the master has accepted this client.  Raises MasterLost, NotAllowed, ..."""
+        try:
+            self._welcome.result(CONNECT_S)
+        except (TimeoutError, FutureTimeout):
+            raise MasterLost(nobody(self.address, "it does not answer as a master")) from None
+
+    @property
+    def pythons(self) -> list[str]:
+        """The versions of Python that the workers ran when the client was welcomed."""
+        return self._welcome.result().pythons
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that began the session."""
+        return self._pid != os.getpid()
+
+    def check(self) -> None:
+        """Raise NotConnected if this process cannot use the session."""
+        if self._pid != os.getpid():
+            raise NotConnected(FORKED)
+        if self.is_closed:
+            raise NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on")
+
+    def ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
+        """Send what `message` makes of a ticket; return the future of the answer."""
+        self.check()
+        if self._loop.is_own_thread():
+            raise RemotelyError(
+                "the done-callback of a future cannot ask the master (for a new actor, an actor by "
+                "its name, or the status), because it runs on the thread that receives the answer. "
+                "Ask in a thread of your own"
+            )
+        return self.questions.ask(message)
+
+    def tell(self, message: msgspec.Struct) -> None:
+        """Send a message that needs no answer.  Any thread may call this."""
+        self._loop.call(lambda: self.link.send(message))
+
+    def leave(self) -> None:
+        """Have the master end what this client owns, and wait until it has."""
+        self.is_leaving = True
+        self.tell(control.Goodbye())
+        deadline = time.monotonic() + FAREWELL_S
+        while not self._farewell.wait(MASTER_SILENT_S):
+            if self.link.silent_s() > MASTER_SILENT_S or time.monotonic() > deadline:
+                break
+
+    # --- on the loop's thread ---------------------------------------------------------------------
+
+    def _hello(self) -> control.Hello:
+        return control.Hello(
+            session=self.id,
+            python=this_machine.PYTHON,
+            pid=os.getpid(),
+            host=self.host,
+            machine=this_machine.machine_name(),
+            actor=self.inside,
+            modules=heavy_modules(),
+            nonce=self._nonce,
+        )
+
+    def _hear(self, message: object) -> None:
+        match message:
+            case control.Placed(ticket=ticket, location=location):
+                self.questions.answer(ticket, location)
+            case control.NotPlaced(ticket=ticket, error=error, why=why):
+                self.questions.fail(ticket, (error_class(error) or RemotelyError)(why))
+            case control.Queued(ticket=ticket, why=why):
+                self.questions.wait(ticket, why)
+                if why:
+                    self._loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(ticket))
+            case (
+                control.Located(ticket=ticket)
+                | control.Status(ticket=ticket)
+                | control.LogPiece(ticket=ticket)
+            ):
+                self.questions.answer(ticket, message)
+            case control.Welcome():
+                if not self._welcome.done():
+                    self._welcome.set_result(message)
+                else:
+                    self._on_welcomed_again()
+                    for question in self.questions.unanswered():
+                        self.link.send(question)
+            case control.Farewell():
+                self._farewell.set()
+            case _:
+                self._on_message(message)
+
+    def _report_queued(self, ticket: int) -> None:
+        if why := self.questions.take_wait(ticket):
+            text = f"remotely: waiting for room: {why} (giving up after {self.patience_s:g} s)"
+            asked, _, _ = why.partition(". ")  # a group of 100 waits as one
+            self._complain(asked, text)
+
+    def _refused(self, error: RemotelyError) -> None:
+        if not self._welcome.done():
+            self._welcome.set_exception(error)
+        elif isinstance(error, NotAllowed):  # our key was revoked
+            self.questions.refuse(type(error), str(error))
+
+    def _check_master(self) -> None:
+        if self.link.silent_s() > LEASE_S and self.questions:
+            why = nobody(self.address, f"silent for {self.link.silent_s():.0f} s")
+            self.questions.fail_all(MasterLost, why)
+
+
+def heavy_modules() -> list[str]:
+    """Return which of the modules that zygotes import ahead this process has loaded."""
+    return [name for name in control.HEAVY if name in sys.modules]
