@@ -15,7 +15,7 @@ Three things bind what peers say of themselves.
                  where machines share a key, without the nonce.  The master need not remember it
     a seal       the master puts one on each placement.  A worker shows it when the master was
                  started again: an actor without one is not believed in, whatever its worker says
-    a placement  says which worker an actor is housed by; that worker speaks for it, and no other
+    a placement  says which worker an actor is by_worker by; that worker speaks for it, and no other
 
 Refused: the client's own key for its actors (a worker's key was then as good as a client's, for
 ever); a pair that the client makes and sends (a secret that travels, for actors that mostly make no

@@ -7,9 +7,9 @@ among equals, the first by id.  So actors spread, and the same events give the s
     Wait         some worker is big enough, but not free enough now, or away
     Never        no worker is big enough, or none has this Python; the reason is a sentence
 
-Workers with the same Python and as many free GPUs stand on one shelf, those with most free CPUs in
-front.  A placement looks at each shelf with enough GPUs from its front, and passes by workers that
-have too little memory: mostly one look a shelf, whatever the number of workers and actors.  A
+Workers with the same Python and as many free GPUs stand on one bucket, those with most free CPUs in
+front.  A placement looks at each bucket with enough GPUs from its front, and passes by workers that
+have too little memory: mostly one look a bucket, whatever the number of workers and actors.  A
 structure that is sorted by memory too was refused: it would serve clusters that run out of memory
 before CPUs, where passing a thousand workers takes 0.1 ms.
 """
@@ -80,7 +80,7 @@ class Ledger:
         self.away: set[str] = set()  # workers on which nothing is placed now
         self._workers: dict[str, _Worker] = {}
         # By Python and number of free GPUs: less free thousandths of CPUs, and worker; sorted.
-        self._shelves: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        self._buckets: dict[tuple[str, int], list[tuple[int, str]]] = {}
         self._memories: list[int] = []  # what is free of it on each worker; sorted
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
@@ -101,14 +101,14 @@ class Ledger:
         gpu_ids = set(range(total.gpus))
         entered = _Worker(total, python, in_thousandths(total.cpus), total.memory, gpu_ids)
         self._workers[worker] = entered
-        self._shelve(worker, entered)
+        self._add_to_bucket(worker, entered)
         self._sizes.setdefault(python, _Sizes()).add(total)
         self._milli_cpus += in_thousandths(total.cpus)
 
     def remove_worker(self, worker: str) -> None:
         if (found := self._workers.pop(worker, None)) is None:
             return
-        self._unshelve(worker, found)
+        self._take_from_bucket(worker, found)
         self.away.discard(worker)
         self._sizes[found.python].remove(found.total)
         if not self._sizes[found.python]:
@@ -118,14 +118,14 @@ class Ledger:
     def suspend(self, worker: str) -> None:
         """Place nothing on a worker that is away; who needs what it has is to wait."""
         if worker in self._workers and worker not in self.away:
-            self._unshelve(worker, self._workers[worker])
+            self._take_from_bucket(worker, self._workers[worker])
             self.away.add(worker)
 
     def resume(self, worker: str) -> None:
         """It is back."""
         if worker in self.away:
             self.away.discard(worker)
-            self._shelve(worker, self._workers[worker])
+            self._add_to_bucket(worker, self._workers[worker])
 
     def free(self, worker: str) -> Resources:
         """Return what is free; below zero where `reserve` took more than there is."""
@@ -134,10 +134,10 @@ class Ledger:
 
     def most_free(self) -> Resources:
         """Return of each resource the most that is free on one worker, if not on the same."""
-        if not self._shelves:  # all are away
+        if not self._buckets:  # all are away
             return Resources()
-        milli_cpus = max(-shelf[0][0] for shelf in self._shelves.values())
-        return Resources(milli_cpus / 1000, max(g for _, g in self._shelves), self._memories[-1])
+        milli_cpus = max(-bucket[0][0] for bucket in self._buckets.values())
+        return Resources(milli_cpus / 1000, max(g for _, g in self._buckets), self._memories[-1])
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
@@ -154,14 +154,14 @@ class Ledger:
         """Choose a worker with this Python ("3.11") and take `asked` off it."""
         milli_cpus, gpus, memory = in_thousandths(asked.cpus), asked.gpus, asked.memory
         best: tuple[int, str] | None = None
-        for (shelf_python, free_gpus), shelf in self._shelves.items():
-            if shelf_python != python or free_gpus < gpus:
+        for (bucket_python, free_gpus), bucket in self._buckets.items():
+            if bucket_python != python or free_gpus < gpus:
                 continue
-            for seat in shelf:
-                if -seat[0] < milli_cpus or (best is not None and best < seat):
+            for entry in bucket:
+                if -entry[0] < milli_cpus or (best is not None and best < entry):
                     break
-                if self._workers[seat[1]].memory >= memory:
-                    best = seat
+                if self._workers[entry[1]].memory >= memory:
+                    best = entry
                     break
         if best is not None:
             worker = best[1]
@@ -176,37 +176,37 @@ class Ledger:
     def reserve(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
         """Take what an actor holds: one that is placed, or that a new master is told of."""
         found = self._workers[worker]
-        self._unshelve(worker, found)
+        self._take_from_bucket(worker, found)
         found.milli_cpus -= in_thousandths(asked.cpus)
         found.memory -= asked.memory
         found.gpu_ids -= set(gpu_ids)
-        self._shelve(worker, found)
+        self._add_to_bucket(worker, found)
 
     def release(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
         """Give back what an actor held.  Its worker may have gone before it."""
         if found := self._workers.get(worker):
-            self._unshelve(worker, found)
+            self._take_from_bucket(worker, found)
             found.milli_cpus += in_thousandths(asked.cpus)
             found.memory += asked.memory
             found.gpu_ids |= set(gpu_ids)
-            self._shelve(worker, found)
+            self._add_to_bucket(worker, found)
 
-    def _shelve(self, name: str, worker: _Worker) -> None:
+    def _add_to_bucket(self, name: str, worker: _Worker) -> None:
         if name in self.away:
             return
-        shelf = self._shelves.setdefault((worker.python, len(worker.gpu_ids)), [])
-        insort(shelf, (-worker.milli_cpus, name))
+        bucket = self._buckets.setdefault((worker.python, len(worker.gpu_ids)), [])
+        insort(bucket, (-worker.milli_cpus, name))
         insort(self._memories, worker.memory)
 
-    def _unshelve(self, name: str, worker: _Worker) -> None:
-        """Take a worker from its shelf, before what is free of it changes."""
+    def _take_from_bucket(self, name: str, worker: _Worker) -> None:
+        """Take a worker from its bucket, before what is free of it changes."""
         if name in self.away:
             return
         place = worker.python, len(worker.gpu_ids)
-        shelf = self._shelves[place]
-        del shelf[bisect_left(shelf, (-worker.milli_cpus, name))]
-        if not shelf:
-            del self._shelves[place]
+        bucket = self._buckets[place]
+        del bucket[bisect_left(bucket, (-worker.milli_cpus, name))]
+        if not bucket:
+            del self._buckets[place]
         del self._memories[bisect_left(self._memories, worker.memory)]
 
     def _why_never(self, asked: Resources, python: str, alike: list[Resources]) -> str:

@@ -6,15 +6,15 @@
     actor        its worker says so                          the actors that it owns, as a client
 
 No clock, no socket, no process: messages and `now` come in, messages go out by `tell`, and
-`let_go` is called with a peer that has ended.  So 1,000 workers can be played by a loop.  What
-becomes of an actor is in lives.py; what is known is in state.py.
+`let_go` is called with a peer that has ended.  So a loop can play 1,000 workers.  state.py has what
+is known, lifecycle.py what becomes of an actor, reregistration.py what a worker brings along.
 
 An event costs what it touches, and not what there is: whatever would be a search among all actors,
-sessions or workers has an index, kept where a record comes and goes (roster.py, sessions.py).  What
-is still told or looked at one by one is a worker for the first client that uses a module, a worker
-that is asked for the log of an actor that is no more, and everything for a status.
+sessions or workers has an index, kept where a record comes and goes (actor_table.py, sessions.py).
+Three things are still done one by one: all workers are told of a module that no client used before,
+and asked for the log of an actor that has ended, and a status looks at everything.
 
-The class is over 250 lines: it is the table of all that peers say.
+The class is a little over 250 lines: it has the two tables of all that clients and workers say.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,14 +23,14 @@ import msgspec
 
 from remotely.master import status
 from remotely.master.admission import Admission
-from remotely.master.callers import Callers
-from remotely.master.lives import OWNER_GRACE_S, Lives
-from remotely.master.log_asks import LogAsks
-from remotely.master.reregistration import Brought, brought_by, is_wanted
+from remotely.master.delegates import Delegates
+from remotely.master.lifecycle import OWNER_GRACE_S, ActorLifecycle
+from remotely.master.log_queries import LogQueries
+from remotely.master.reregistration import Reregistration
 from remotely.master.sessions import Session
 from remotely.master.state import State
-from remotely.master.status_asks import StatusAsks
-from remotely.master.wait_graph import Circles
+from remotely.master.status_queries import StatusQueries
+from remotely.master.wait_graph import WaitGraph, why_deadlocked
 from remotely.protocol import control
 from remotely.protocol.lease import LEASE_S, Leases
 
@@ -52,25 +52,28 @@ class Registry:
         self._admission = admission
         self._state = State(Leases(lease_s), learns_until, is_embedded)
         self._sessions = self._state.sessions
-        self._fleet = self._state.fleet
-        self._roster = self._state.roster
-        self._actors = self._roster.actors
-        self._circles = Circles()
-        self._log_asks = LogAsks(tell)
-        self._status_asks = StatusAsks(tell, self._answer_status)
-        self._callers = Callers(tell, admission)
-        self._lives = Lives(
+        self._workers = self._state.workers
+        self._actors = self._state.actors
+        self._wait_graph = WaitGraph()
+        self._log_queries = LogQueries(tell)
+        self._status_queries = StatusQueries(tell, self._answer_status)
+        self._delegates = Delegates(tell, admission)
+        self._lifecycle = ActorLifecycle(
             self._state,
             tell,
             admission,
-            self._callers,
+            self._delegates,
             end_inside=self._end_inside,
             say_farewell=self._say_farewell,
+        )
+        self._placer, self._lookups = self._lifecycle.placer, self._lifecycle.lookups
+        self._reregistration = Reregistration(
+            self._state, tell, admission, self._delegates, self._lifecycle
         )
 
     @property
     def workers(self) -> list[str]:
-        return list(self._fleet.machines)
+        return list(self._workers.records)
 
     def renew(self, who: str, now: float) -> None:
         """A peer has given proof of its life."""
@@ -89,7 +92,7 @@ class Registry:
         self._state.now = now
         leases, lost = self._state.leases, []
         for who in leases.expired(now):
-            if machine := self._fleet.machines.get(who):
+            if machine := self._workers.records.get(who):
                 name = machine.register.machine
                 lost.append(f"lost the worker on {name}")
                 why = f"{name} was last heard {leases.lease_s:.0f} s ago"
@@ -98,22 +101,22 @@ class Registry:
                 lost.append(f"lost the client on {session.hello.machine}")
                 self.end_session(who)
             else:  # it owned actors before this master started, and has not come back
-                self._lives.end_owned(who)
-        self._lives.refuse_overdue()
-        self._status_asks.expire(now)
+                self._lifecycle.end_owned(who)
+        self._placer.refuse_overdue()
+        self._status_queries.expire(now)
         self._expect_no_longer()
         return lost
 
     def _expect_no_longer(self) -> None:
         """Tell those who have waited in vain for workers that were to come back."""
-        given_up = self._fleet.give_up(self._state.now)
+        given_up = self._workers.give_up(self._state.now)
         has_learnt = self._state.learns_until and not self._state.is_learning
         if has_learnt:
             self._state.learns_until = 0.0
-            self._lives.answer_all()
-            self._callers.give_up()
+            self._lookups.hear_of_no_more()
+            self._delegates.give_up()
         if given_up or has_learnt:
-            self._lives.retry()
+            self._placer.retry()
 
     def list_keys(self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes]) -> None:
         """From now on these keys are listed: the workers tell their actors.
@@ -121,18 +124,18 @@ class Registry:
         What was placed by a key that is not among them has to end, detached or not.
         """
         self._admission.relist(client_keys, worker_keys)
-        for actor, record in list(self._actors.items()):
+        for actor, record in list(self._actors.records.items()):
             if not self._admission.is_listed(record.request.key):
-                self._callers.take_back(actor)
-                self._lives.end(control.End(actor=actor, grace_s=OWNER_GRACE_S))
+                self._delegates.take_back(actor)
+                self._lifecycle.end(control.End(actor=actor, grace_s=OWNER_GRACE_S))
         registered = control.Registered(client_keys=self._admission.client_keys)
-        for name in self._fleet.machines:
+        for name in self._workers.records:
             self._tell(name, registered)
 
     def close(self) -> None:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
         self._state.is_closing = True
-        for name in self._fleet.machines:
+        for name in self._workers.records:
             self._tell(name, control.Leave())
 
     # --- clients ----------------------------------------------------------------------------------
@@ -142,14 +145,14 @@ class Registry:
         who = hello.session
         new = who not in self._sessions
         if new:
-            home = self._actors.get(hello.actor)
+            home = self._actors.records.get(hello.actor)
             root, job = (home.request.key, home.request.job) if home else (key, who)
             self._sessions.begin(Session(hello, root, job))
         self.renew(who, now)
         if unused := self._sessions.use(who, hello.modules):
-            for name in self._fleet.of_python(hello.python):
+            for name in self._workers.of_python(hello.python):
                 self._tell(name, control.Preload(modules=unused))
-        ledger = self._fleet.ledger
+        ledger = self._workers.ledger
         self._tell(who, control.Welcome(pythons=ledger.pythons, cpus=ledger.cpus))
         for due in self._state.restarts.due_by(who):  # it may not have heard
             self._tell(who, control.Died(obituary=due.obituary))
@@ -159,42 +162,39 @@ class Registry:
         self.renew(who, now)
         match message:
             case control.Place() if not self._sessions[who].leaving:
-                self._lives.place(who, message)
+                self._lifecycle.place(who, message)
             case control.End():
-                self._lives.hear_end(who, message)
+                self._lifecycle.hear_end(who, message)
             case control.Locate():
-                self._lives.locate(who, message)
+                self._lookups.locate(who, message)
             case control.AskStatus(ticket=ticket, fresh=False):
                 self._answer_status(who, ticket)
             case control.AskStatus(ticket=ticket):
-                peers = [*self._fleet.machines, *(s.hello.session for s in self._sessions)]
-                self._status_asks.ask(who, ticket, peers, now)
+                peers = [*self._workers.records, *(s.hello.session for s in self._sessions)]
+                self._status_queries.ask(who, ticket, peers, now)
             case control.Unanswered(calls=calls):
                 self._sessions[who].unanswered = calls
-                self._status_asks.hear(who)
+                self._status_queries.hear(who)
             case control.ReadLog():
                 self._read_log(who, message)
             case control.Blocked():
                 self._hear_blocked(who, message, now)
             case control.Unblocked():
-                self._circles.end(self._sessions[who].hello.actor)
+                self._wait_graph.end(self._sessions[who].hello.actor)
             case control.Goodbye():
                 self._sessions[who].leaving = True
                 self._state.waiting.remove_session(who)
-                self._lives.end_owned(who)
+                self._lifecycle.end_owned(who)
                 self._say_farewell(who)
 
     def _hear_blocked(self, who: str, blocked: control.Blocked, now: float) -> None:
-        """An actor waits for another: tell it if that closes a circle."""
+        """An actor waits for another: tell it if that closes a cycle."""
         actor = self._sessions[who].hello.actor
-        if (record := self._actors.get(actor)) is None:
+        if (record := self._actors.records.get(actor)) is None:
             return
         sentence = f"{record.request.name} waits for {blocked.call}"
-        if circle := self._circles.hear(actor, blocked.wait, blocked.actor, sentence, now):
-            why = (
-                f"{' and '.join(circle)}: none of them can go on. Have one of them not wait "
-                "(submit), or serve others while it waits (concurrency=2, or async methods)"
-            )
+        if cycle := self._wait_graph.hear(actor, blocked.wait, blocked.actor, sentence, now):
+            why = why_deadlocked(cycle)
             self._tell(who, control.Deadlocked(wait=blocked.wait, why=why))
 
     def end_session(self, who: str) -> None:
@@ -203,11 +203,11 @@ class Registry:
             return
         self._state.leases.end(who)
         self._let_go(who)
-        self._circles.end(session.hello.actor)
-        self._status_asks.hear(who)
-        self._roster.unwatch(who)
+        self._wait_graph.end(session.hello.actor)
+        self._status_queries.hear(who)
+        self._actors.unwatch(who)
         self._state.waiting.remove_session(who)
-        self._lives.end_owned(who)
+        self._lifecycle.end_owned(who)
 
     def _answer_status(self, who: str, ticket: int) -> None:
         self._tell(who, status.status(ticket, self._state))
@@ -220,55 +220,38 @@ class Registry:
     def _say_farewell(self, who: str) -> None:
         """Let a client go when its actors have ended and their last output has passed."""
         session = self._sessions.get(who)
-        if session and session.leaving and who not in self._roster.owned:
+        if session and session.leaving and who not in self._actors.by_owner:
             self._tell(who, control.Farewell())
             self.end_session(who)
 
     def _read_log(self, who: str, question: control.ReadLog) -> None:
-        actor = self._roster.names.get(question.actor, question.actor)
-        record = self._actors.get(actor)
-        workers = {record.worker} if record else set(self._fleet.machines)
-        self._log_asks.ask(who, msgspec.structs.replace(question, actor=actor), workers)
+        actor = self._actors.names.get(question.actor, question.actor)
+        record = self._actors.records.get(actor)
+        workers = {record.worker} if record else set(self._workers.records)
+        self._log_queries.ask(who, msgspec.structs.replace(question, actor=actor), workers)
 
     # --- workers ----------------------------------------------------------------------------------
 
     def enlist(self, register: control.Register, now: float) -> bool:
         """Take in a worker; true if it is new.  `settle` is to follow."""
         name = register.worker
-        new = name not in self._fleet
+        new = name not in self._workers
         self.renew(name, now)
         if new:
-            self._fleet.join(register)
-        # With all that lives there, before anything else can be placed on it.
-        all_brought = brought_by(register).values()
-        for brought in all_brought:
-            self._adopt_if_wanted(name, brought, new)
-        for brought in all_brought:
-            self._lives.hear_of(brought.request)
+            self._workers.join(register)
+        self._reregistration.adopt_all(register, new)
         self._tell(name, control.Registered(client_keys=self._admission.client_keys))
         return new
-
-    def _adopt_if_wanted(self, worker: str, brought: Brought, is_new: bool) -> None:
-        is_genuine = brought.is_genuine(worker, self._admission)
-        if is_genuine and is_wanted(brought, worker, is_new, self._state):
-            self._lives.adopt(worker, brought)
 
     def settle(self, register: control.Register) -> None:
         """Make right what was lost on the way while a worker's connection was broken."""
         name = register.worker
-        all_brought = brought_by(register)
-        for record in self._roster.at(name):
-            self._lives.reconcile(record, all_brought.get(record.request.actor))
-        for actor, brought in all_brought.items():  # given up, or made elsewhere meanwhile
-            if not self._roster.is_housed(actor, name):
-                self._tell(name, control.End(actor=actor, grace_s=0.0, kill=True))
-            elif brought.status is not None and brought.status.delegate:
-                self._callers.delegate(self._actors[actor], brought.status.delegate)
+        self._reregistration.settle(register)
         if modules := self._sessions.modules_of(register.python):
             self._tell(name, control.Preload(modules=modules))
-        self._log_asks.ask_again(name)
-        self._fleet.ledger.resume(name)
-        self._lives.retry()
+        self._log_queries.ask_again(name)
+        self._workers.ledger.resume(name)
+        self._placer.retry()
         if self._state.is_closing:
             self._tell(name, control.Leave())
 
@@ -278,52 +261,39 @@ class Registry:
             case control.Beat(asked=asked) if asked:
                 self._tell(who, control.Tick(asked=asked))
             case control.Spawned(location=location, since=since):
-                self._lives.spawned(who, location, since)
+                self._lifecycle.spawned(who, location, since)
             case control.Died(obituary=obituary, lived=lived):
-                self._hear_death(who, obituary, lived)
+                self._reregistration.hear_death(who, obituary, lived)
             case control.Report(actors=actors):
-                self._fleet.machines[who].reports = {figures.actor: figures for figures in actors}
-                self._status_asks.hear(who)
-            case control.Printed() | control.Logged() if self._roster.is_housed(message.actor, who):
-                request = self._actors[message.actor].request
+                self._workers.records[who].reports = {figures.actor: figures for figures in actors}
+                self._status_queries.hear(who)
+            case control.Printed() | control.Logged() if self._actors.is_on(message.actor, who):
+                request = self._actors.records[message.actor].request
                 self._tell(request.job, msgspec.structs.replace(message, name=request.name))
             case control.LogPiece():
-                self._log_asks.hear(who, message)
-            case control.Delegate(actor=actor, key=key) if self._roster.is_housed(actor, who):
-                self._callers.delegate(self._actors[actor], key)
+                self._log_queries.hear(who, message)
+            case control.Delegate(actor=actor, key=key) if self._actors.is_on(actor, who):
+                self._delegates.delegate(self._actors.records[actor], key)
             case control.MayCall(key=key):
-                self._callers.ask(who, key, self._state.is_learning)
+                self._delegates.ask(who, key, self._state.is_learning)
             case control.Left():
                 self.remove_worker(who, "its worker was stopped")
 
-    def _hear_death(
-        self, worker: str, obituary: control.Obituary, lived: control.ActorStatus | None
-    ) -> None:
-        """An actor has ended: perhaps while there was no master, so that we never heard of it."""
-        unheard_of = self._state.is_learning and obituary.actor not in self._actors
-        if lived is not None and unheard_of:
-            brought = Brought(lived.request, lived.gpu_ids, lived.seal, lived)
-            self._adopt_if_wanted(worker, brought, is_new=True)
-        if self._roster.is_housed(obituary.actor, worker):
-            self._lives.hear_death(obituary)
-        if lived is not None:
-            self._lives.hear_of(lived.request)
-
     def lose_route(self, name: str) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
-        self._lives.lose_route(name)
+        self._lifecycle.lose_route(name)
 
     def remove_worker(self, name: str, why: str, may_return: bool = False) -> None:
         """A worker has ended, and its actors with it.  `may_return`: it is only lost."""
-        if name not in self._fleet:
+        if name not in self._workers:
             return
         self._state.leases.end(name)
         self._let_go(name)
-        self._fleet.leave(name, self._state.now, may_return)
-        self._lives.place_elsewhere(name)
-        for record in self._roster.at(name):
-            self._lives.hear_death(record.lost(why))
-        self._log_asks.remove_worker(name)
-        self._status_asks.hear(name)
-        self._callers.remove_worker(name)
-        self._lives.retry()  # for some, no machine may be left that is large enough
+        self._workers.leave(name, self._state.now, may_return)
+        self._lifecycle.place_elsewhere(name)
+        for record in self._actors.on_worker(name):
+            self._lifecycle.hear_death(record.lost(why))
+        self._log_queries.remove_worker(name)
+        self._status_queries.hear(name)
+        self._delegates.remove_worker(name)
+        self._placer.retry()  # for some, no machine may be left that is large enough

@@ -4,11 +4,11 @@ The master decides when a life ends, so that everybody hears the same: the obitu
 the actor is being restarted.  Its owner and whoever borrowed a handle then ask where the next life
 is.  They are answered when it has a place, or when there is none after all.
 
-    Heir      who makes the next life             from                        where
-    MAKER     the client that made the actor      the class and arguments,    wherever there is room
+    Restarter  who makes the next life            from                        where
+    MAKER      the client that made the actor     the class and arguments,    wherever there is room
                                                   which it keeps
-    WORKER    the worker of a detached actor      what the last life left     there, with the same
-              whose process died                  behind (restart_file.py)    resources
+    WORKER     the worker of a detached actor     what the last life left     there, with the same
+               whose process died                 behind (restart_file.py)    resources
 
 So a detached actor survives the end of its maker, and its own.  It does not survive the loss of its
 machine when its maker is gone too.  A master that was started again counts from zero.
@@ -23,7 +23,7 @@ from remotely.protocol.index import Index
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 
 
-class Heir(Enum):
+class Restarter(Enum):
     """Who makes the next life of an actor."""
 
     NOBODY = auto()
@@ -49,23 +49,23 @@ class Restarts:
     def __contains__(self, actor: object) -> bool:
         return actor in self._due
 
-    def heir_of(
+    def restarter_of(
         self,
         request: control.Request,
         obituary: control.Obituary,
         maker_is_there: bool,
         now: float,
-    ) -> Heir:
+    ) -> Restarter:
         """Decide who makes the life after the one that ended, if anybody, and count it."""
         if not request.max_restarts or obituary.asked:
-            return Heir.NOBODY
+            return Restarter.NOBODY
         if not request.owner and not obituary.lost:
-            heir = Heir.WORKER
+            restarter = Restarter.WORKER
         elif maker_is_there:
-            heir = Heir.MAKER
+            restarter = Restarter.MAKER
         else:
-            return Heir.NOBODY
-        return heir if self._count(request, now) else Heir.NOBODY
+            return Restarter.NOBODY
+        return restarter if self._count(request, now) else Restarter.NOBODY
 
     def _count(self, request: control.Request, now: float) -> bool:
         """Count one more life of an actor; false if it has had as many as it may."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from remotely.master.roster import Record, asked_of
+from remotely.master.actor_table import ActorRecord, asked_of
 from remotely.master.state import State
 from remotely.protocol import control
 from remotely.protocol.resources import Resources, listed
@@ -27,20 +27,20 @@ class Holder(NamedTuple):
 
 def why_it_waits(request: control.Request, state: State) -> str:
     """Return why a request waits on this cluster, as it is now."""
-    if not state.fleet.machines:
+    if not state.workers.records:
         return "no machine has joined the cluster"
-    actors = state.roster.actors
+    actors = state.actors.records
     some = itertools.islice(actors.values(), SHOWN)
     holders = [_holder(record, request.job, state) for record in some]
     why = why_waiting(
         request.class_name,
         asked_of(request),
-        state.fleet.ledger.most_free(),
+        state.workers.ledger.most_free(),
         holders,
         len(actors) - len(holders),
-        state.fleet.only_size() if state.is_embedded else None,
+        state.workers.only_size() if state.is_embedded else None,
     )
-    return why + who_may_return(state.fleet.away(), state.is_learning)
+    return why + who_may_return(state.workers.away(), state.is_learning)
 
 
 def why_it_never_fits(request: control.Request, state: State) -> str | None:
@@ -48,7 +48,7 @@ def why_it_never_fits(request: control.Request, state: State) -> str | None:
     if not state.is_embedded:
         return None
     return why_never_together(
-        request.class_name, request.together, asked_of(request), state.fleet.only_size()
+        request.class_name, request.together, asked_of(request), state.workers.only_size()
     )
 
 
@@ -61,7 +61,7 @@ def who_may_return(away: list[str], is_learning: bool) -> str:
     return ""
 
 
-def _holder(record: Record, job: str, state: State) -> Holder:
+def _holder(record: ActorRecord, job: str, state: State) -> Holder:
     request, whose = record.request, ""
     if request.job != job:
         session = state.sessions.get(request.owner)

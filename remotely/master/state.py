@@ -1,12 +1,12 @@
-"""What a master knows, as one value: registry.py and lives.py change it, others read it."""
+"""What a master knows, as one value: registry.py and lifecycle.py change it, others read it."""
 
 from dataclasses import dataclass, field
 
-from remotely.master.fleet import Fleet
+from remotely.master.actor_table import ActorTable
 from remotely.master.restarts import Restarts
-from remotely.master.roster import Roster
 from remotely.master.sessions import Sessions
 from remotely.master.waiting import WaitingList
+from remotely.master.worker_table import WorkerTable
 from remotely.protocol import control
 from remotely.protocol.lease import Leases
 
@@ -17,8 +17,8 @@ class State:
     learns_until: float  # a new master hears of what lives as the workers come back
     is_embedded: bool  # a script's own: what it has is all it will ever have
     sessions: Sessions = field(default_factory=Sessions)
-    fleet: Fleet = field(default_factory=Fleet)
-    roster: Roster = field(default_factory=Roster)
+    workers: WorkerTable = field(default_factory=WorkerTable)
+    actors: ActorTable = field(default_factory=ActorTable)
     waiting: WaitingList = field(default_factory=WaitingList)
     restarts: Restarts = field(default_factory=Restarts)
     is_closing: bool = False
@@ -31,8 +31,8 @@ class State:
 
     def holder_of(self, name: str) -> control.Request | None:
         """Return who has a name, alive or between two lives."""
-        actor = self.roster.names.get(name, "")
-        if record := self.roster.actors.get(actor):
+        actor = self.actors.names.get(name, "")
+        if record := self.actors.records.get(actor):
             return record.request
         due = self.restarts.due(actor)
         return due and due.request

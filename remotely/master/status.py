@@ -2,24 +2,24 @@
 
 from collections import Counter
 
-from remotely.master.fleet import Machine
-from remotely.master.roster import Record
+from remotely.master.actor_table import ActorRecord
 from remotely.master.state import State
+from remotely.master.worker_table import WorkerRecord
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
 
 
 def status(ticket: int, state: State) -> control.Status:
     """Return what `remotely status` shows."""
-    ledger, roster = state.fleet.ledger, state.roster
+    ledger, actors = state.workers.ledger, state.actors
     unanswered: Counter[str] = Counter()
     for session in state.sessions:
         unanswered.update(session.unanswered)
     return control.Status(
         ticket=ticket,
         workers=[
-            _of_worker(name, machine, ledger.free(name), roster.at(name), unanswered)
-            for name, machine in sorted(state.fleet.machines.items())
+            _of_worker(name, worker, ledger.free(name), actors.on_worker(name), unanswered)
+            for name, worker in sorted(state.workers.records.items())
         ],
         clients=[_of_client(session.hello) for session in state.sessions],
         waiting=len(state.waiting),
@@ -34,12 +34,12 @@ def _of_client(hello: control.Hello) -> control.ClientStatus:
 
 def _of_worker(
     name: str,
-    machine: Machine,
+    worker: WorkerRecord,
     free: Resources,
-    records: list[Record],
+    records: list[ActorRecord],
     unanswered: Counter[str],
 ) -> control.WorkerStatus:
-    register = machine.register
+    register = worker.register
     return control.WorkerStatus(
         worker=name,
         machine=register.machine,
@@ -57,7 +57,7 @@ def _of_worker(
             _of_actor(
                 record,
                 record.location,
-                machine.reports.get(actor := record.request.actor, control.Figures(actor=actor)),
+                worker.reports.get(actor := record.request.actor, control.Figures(actor=actor)),
                 unanswered[actor],
             )
             for record in records
@@ -67,7 +67,7 @@ def _of_worker(
 
 
 def _of_actor(
-    record: Record, location: control.Location, figures: control.Figures, unanswered: int
+    record: ActorRecord, location: control.Location, figures: control.Figures, unanswered: int
 ) -> control.ActorStatus:
     return control.ActorStatus(
         location=location,

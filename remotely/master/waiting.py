@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from remotely.master.roster import asked_of
+from remotely.master.actor_table import asked_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
 from remotely.protocol.resources import Resources
@@ -39,7 +39,7 @@ class WaitingList:
         self._numbers = itertools.count()
         self._waiters: dict[str, Waiter] = {}  # by actor, in the order of asking
         # By what they ask for.  A plain dict that loses its first again and again finds it slowly.
-        self._lines: dict[tuple[Resources, str], OrderedDict[str, Waiter]] = {}
+        self._queues: dict[tuple[Resources, str], OrderedDict[str, Waiter]] = {}
         self._by_session: Index[str, str] = Index()
         self._by_name: Index[str, str] = Index()
 
@@ -54,7 +54,7 @@ class WaitingList:
         """Have a request wait behind all others; the same actor's earlier one is to be removed."""
         request, waiter = place.request, Waiter(next(self._numbers), session, place, deadline)
         self._waiters[request.actor] = waiter
-        self._lines.setdefault(_kind(request), OrderedDict())[request.actor] = waiter
+        self._queues.setdefault(_kind(request), OrderedDict())[request.actor] = waiter
         self._by_session.add(session, request.actor)
         if request.named:
             self._by_name.add(request.name, request.actor)
@@ -64,9 +64,9 @@ class WaitingList:
         if (waiter := self._waiters.pop(actor, None)) is None:
             return None
         kind = _kind(waiter.request)
-        del self._lines[kind][actor]
-        if not self._lines[kind]:
-            del self._lines[kind]
+        del self._queues[kind][actor]
+        if not self._queues[kind]:
+            del self._queues[kind]
         self._by_session.discard(waiter.session, actor)
         self._by_name.discard(waiter.request.name, actor)
         return waiter
@@ -90,22 +90,22 @@ class WaitingList:
 
         `is_served` may remove others.
         """
-        turns = [(self._first(kind).number, kind) for kind in self._lines if may_fit(*kind)]
+        turns = [(self._first(kind).number, kind) for kind in self._queues if may_fit(*kind)]
         heapq.heapify(turns)
         while turns:
             number, kind = heapq.heappop(turns)
-            if kind not in self._lines:
+            if kind not in self._queues:
                 continue
             first = self._first(kind)
             if first.number == number:
                 if not is_served(first):
                     continue
                 self.remove(first.request.actor)
-            if kind in self._lines:
+            if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))
 
     def _first(self, kind: tuple[Resources, str]) -> Waiter:
-        return next(iter(self._lines[kind].values()))
+        return next(iter(self._queues[kind].values()))
 
 
 def _kind(request: control.Request) -> tuple[Resources, str]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import remotely
-from remotely.master.status_asks import PATIENCE_S, StatusAsks
+from remotely.master.status_queries import PATIENCE_S, StatusQueries
 from remotely.protocol import control
 from remotely.reporting.cluster_status import ActorStatus
 from remotely.transport.activity import OneByOne, Several, look, new
@@ -144,7 +144,9 @@ class Asked:
         self.told: list[str] = []
         self.answered: list[tuple[str, int]] = []
         self._away = away
-        self.asks = StatusAsks(self._tell, lambda who, ticket: self.answered.append((who, ticket)))
+        self.asks = StatusQueries(
+            self._tell, lambda who, ticket: self.answered.append((who, ticket))
+        )
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
         assert isinstance(message, control.AskFigures)

@@ -171,7 +171,7 @@ class Farewell(ControlMessage, frozen=True):
 
 
 class Deadlocked(ControlMessage, frozen=True):
-    """Your wait of this number is one of a circle."""
+    """Your wait of this number is part of a cycle of waits."""
 
     wait: Amount
     why: str

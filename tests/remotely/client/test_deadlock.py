@@ -1,11 +1,10 @@
-"""Actors that wait for each other are told; see remotely/master/wait_graph.py."""
+"""Actors that wait for each other are told so, and wait no longer."""
 
 from typing import Any
 
 import pytest
 
 import remotely
-from remotely.master.wait_graph import Circles
 
 
 @remotely.remote_class
@@ -54,42 +53,3 @@ def test_actors_with_a_thread_to_spare_may_call_each_other(here: None) -> None:
     assert nodes[0].ask.submit(3).result(10) == 3
     (alone,) = ring(1, concurrency=2)
     assert alone.ask.submit(1).result(10) == 1
-
-
-# --- the rule -------------------------------------------------------------------------------------
-
-
-def test_a_circle_is_told_when_each_has_said_again_that_it_waits() -> None:
-    circles = Circles()
-    assert circles.hear("a", 1, "b", "a waits for b", 0.0) == []
-    assert circles.hear("b", 1, "a", "b waits for a", 0.5) == []
-    assert circles.hear("a", 1, "b", "a waits for b", 1.0) == []
-    assert circles.hear("b", 1, "a", "b waits for a", 1.5) == ["b waits for a", "a waits for b"]
-
-
-def test_who_has_had_its_answer_meanwhile_is_in_no_circle() -> None:
-    circles = Circles()
-    circles.hear("a", 1, "b", "", 0.0)
-    circles.hear("b", 1, "a", "", 0.5)
-    assert circles.hear("b", 1, "a", "", 1.5) == []  # of a, nothing was heard again
-    circles.hear("a", 2, "b", "", 1.6)  # another wait
-    assert circles.hear("b", 1, "a", "", 2.5) == []
-    circles.end("a")
-    assert circles.hear("b", 1, "a", "", 3.5) == []
-
-
-def test_who_waits_for_a_circle_of_others_is_not_told() -> None:
-    circles = Circles()
-    for now in (0.0, 1.0, 2.0):
-        assert circles.hear("c", 1, "a", "", now) == []
-        circles.hear("a", 1, "b", "", now)
-        circles.hear("b", 1, "a", "", now)
-
-
-def test_a_long_chain_of_waits_costs_what_it_is_long() -> None:
-    circles, n = Circles(), 5_000  # each word about the first looks along all of it
-    for now in (0.0, 1.0):
-        circles.hear("0", 1, "1", "", now)
-    for i in range(1, n):
-        circles.hear(str(i), 1, str(i + 1), "", 0.0)
-    assert circles.hear("0", 1, "1", "", 2.0) == []

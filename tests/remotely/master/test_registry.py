@@ -302,11 +302,13 @@ def test_who_waits_hears_what_a_search_among_all_who_wait_would_tell_them(
 
 def check(registry: Registry) -> None:
     """Find everything by search, and compare."""
-    actors, sessions = registry._roster.actors, registry._sessions._sessions
+    actors, sessions = registry._actors.records, registry._sessions._sessions
     records = list(actors.items())
-    assert held_by(registry._roster.owned) == by((r.request.owner, a) for a, r in records)
-    assert held_by(registry._roster.housed) == by((r.worker, a) for a, r in records)
-    assert held_by(registry._roster.watched) == by((w, a) for a, r in records for w in r.watchers)
+    assert held_by(registry._actors.by_owner) == by((r.request.owner, a) for a, r in records)
+    assert held_by(registry._actors.by_worker) == by((r.worker, a) for a, r in records)
+    assert held_by(registry._actors.by_watcher) == by(
+        (w, a) for a, r in records for w in r.watchers
+    )
     assert held_by(registry._sessions.inside) == by(
         (session.hello.actor, who) for who, session in sessions.items() if session.hello.actor
     )
@@ -314,17 +316,17 @@ def check(registry: Registry) -> None:
         ((PYTHON, module), who) for who, session in sessions.items() for module in session.modules
     )
     assert {r.worker for r in actors.values()} <= set(registry.workers)
-    assert not actors.keys() & registry._roster.deaths.keys()
-    for name, actor in registry._roster.names.items():
+    assert not actors.keys() & registry._actors.deaths.keys()
+    for name, actor in registry._actors.names.items():
         due = registry._state.restarts.due(actor)
         assert (due or actors[actor]).request.name == name
-    for worker, machine in registry._fleet.machines.items():
+    for worker, machine in registry._workers.records.items():
         register = machine.register
         here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
         taken = sum(here, Resources())
         total = Resources(register.cpus, register.gpus, register.memory)
-        assert registry._fleet.ledger.free(worker).cpus == (total - taken).cpus
-        assert registry._fleet.ledger.free(worker).memory == (total - taken).memory
+        assert registry._workers.ledger.free(worker).cpus == (total - taken).cpus
+        assert registry._workers.ledger.free(worker).memory == (total - taken).memory
     check_callers(registry)
     check_waiting(registry)
 
@@ -332,7 +334,7 @@ def check(registry: Registry) -> None:
 def check_callers(registry: Registry) -> None:
     admission = registry._admission
     for actor in admission._delegates:
-        record = registry._roster.actors[actor]
+        record = registry._actors.records[actor]
         assert record.location is not None
         assert admission.is_listed(record.request.key)
     assert held_by(admission._actors) == by((k, a) for a, k in admission._delegates.items())
@@ -347,19 +349,21 @@ def check_waiting(registry: Registry) -> None:
     waiting = registry._state.waiting
     waiters = waiting._waiters.values()
     assert [w.number for w in waiters] == sorted(w.number for w in waiters)
-    in_lines = {a: w for line in waiting._lines.values() for a, w in line.items()}
-    assert in_lines == waiting._waiters
-    assert all(waiting._lines.values())
+    in_queues = {a: w for queue in waiting._queues.values() for a, w in queue.items()}
+    assert in_queues == waiting._waiters
+    assert all(waiting._queues.values())
     assert held_by(waiting._by_session) == by((w.session, w.request.actor) for w in waiters)
     assert held_by(waiting._by_name) == by(
         (w.request.name, w.request.actor) for w in waiters if w.request.named
     )
-    assert not waiting._waiters.keys() & registry._roster.actors.keys()
+    assert not waiting._waiters.keys() & registry._actors.records.keys()
     for waiter in waiters:
         assert waiter.session in registry._sessions
         asked, python = needs_of(waiter.request)
-        assert not any(registry._fleet.ledger.has_room(w, asked, python) for w in registry.workers)
-        sizes = registry._fleet.ledger._sizes
+        assert not any(
+            registry._workers.ledger.has_room(w, asked, python) for w in registry.workers
+        )
+        sizes = registry._workers.ledger._sizes
         totals = sizes[python].largest if python in sizes else []
         assert not registry.workers or any(asked.fits(total) for total in totals)
 
@@ -480,13 +484,13 @@ def test_a_thousand_who_wait_in_vain_for_the_same_are_tried_as_one(
         cluster.has("client", f"a{n}", cpus=1)
     for n in range(1000):
         cluster.asks("client", f"w{n}", cpus=2)
-    tried, really_try = [], cluster.registry._lives._try
+    tried, really_try = [], cluster.registry._placer._try
 
     def counted(who: str, place: control.Place) -> bool:
         tried.append(place.request.actor)
         return really_try(who, place)
 
-    monkeypatch.setattr(cluster.registry._lives, "_try", counted)
+    monkeypatch.setattr(cluster.registry._placer, "_try", counted)
     cluster.buries("a0")
     assert tried == []
     cluster.buries("a1")
@@ -612,8 +616,8 @@ def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) 
     cluster.told(control.End)
     cluster.joins("far")
     assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0, kill=True))]
-    assert cluster.registry._roster.actors["a"].worker == "near"
-    assert cluster.registry._fleet.ledger.free("far").cpus == 2
+    assert cluster.registry._actors.records["a"].worker == "near"
+    assert cluster.registry._workers.ledger.free("far").cpus == 2
 
 
 # --- workers that are away ------------------------------------------------------------------------
@@ -722,9 +726,9 @@ def test_of_two_workers_of_one_host_that_were_lost_each_is_expected_until_its_ow
     for name in sizes:
         cluster.registry.remove_worker(name, "lost", may_return=True)
     cluster.joins("large's next", cpus=4)
-    assert set(cluster.registry._fleet.ledger.away) == {"small"}
+    assert set(cluster.registry._workers.ledger.away) == {"small"}
     cluster.joins("small's next", cpus=1)
-    assert not cluster.registry._fleet.ledger.away
+    assert not cluster.registry._workers.ledger.away
 
 
 def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster) -> None:
@@ -916,7 +920,7 @@ def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
     assert ("two", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
     ((_, placed),) = cluster.told(control.Placed)
     assert placed.ticket == ticket
-    assert cluster.registry._roster.actors["a"].worker == "one"
+    assert cluster.registry._actors.records["a"].worker == "one"
 
 
 # --- names and a new master -----------------------------------------------------------------------
@@ -1112,7 +1116,7 @@ def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -
     assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [True]
     ((worker, spawn),) = cluster.to_spawn
     assert (worker, spawn.again, spawn.request.life, spawn.gpu_ids) == ("worker", True, 1, [0, 1])
-    assert cluster.registry._fleet.ledger.free("worker").cpus == 0
+    assert cluster.registry._workers.ledger.free("worker").cpus == 0
     cluster.says("finder", control.Locate(ticket=2, actor="a"))
     cluster.spawns()
     ((_, located),) = cluster.told(control.Located)
@@ -1120,7 +1124,7 @@ def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -
 
     cluster.buries("a")
     assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [False]
-    assert cluster.registry._fleet.ledger.free("worker").cpus == 2
+    assert cluster.registry._workers.ledger.free("worker").cpus == 2
 
 
 @pytest.mark.parametrize("maker", ["there", "gone"])
@@ -1188,9 +1192,9 @@ def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=2)
     cluster.has("client", "a", cpus=2, life=1)
-    assert cluster.registry._fleet.ledger.free("worker").cpus == 0
+    assert cluster.registry._workers.ledger.free("worker").cpus == 0
     cluster.buries("a")
-    assert cluster.registry._fleet.ledger.free("worker").cpus == 2
+    assert cluster.registry._workers.ledger.free("worker").cpus == 2
 
 
 def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_for(
@@ -1202,7 +1206,7 @@ def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_
     cluster.asks("client", "a", life=1)
     assert cluster.told(control.End) == [("one", control.End(actor="a", grace_s=0.0, kill=True))]
     assert cluster.spawns() == ["a"]
-    assert cluster.registry._roster.actors["a"].worker == "two"
+    assert cluster.registry._actors.records["a"].worker == "two"
 
 
 @pytest.mark.parametrize("how", ["asked for", "brought along"])
@@ -1256,7 +1260,7 @@ def test_a_life_that_is_over_is_not_placed_again(cluster: Cluster, later: str) -
     if later == "waits":
         cluster.joins("worker")
         cluster.spawns()
-    assert cluster.registry._roster.actors["a"].request.life == 2
+    assert cluster.registry._actors.records["a"].request.life == 2
     assert cluster.told(control.End) == []
 
 
@@ -1300,32 +1304,32 @@ def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
     cluster.registry.end_session("client")
     registry = cluster.registry
     for index in (
-        registry._roster.owned,
-        registry._roster.housed,
-        registry._roster.watched,
+        registry._actors.by_owner,
+        registry._actors.by_worker,
+        registry._actors.by_watcher,
         registry._sessions.inside,
     ):
         assert held_by(index) == {}
     assert held_by(registry._sessions.using) == {}
-    assert (len(registry._state.waiting), registry._state.waiting._lines) == (0, {})
-    assert (registry._roster.actors, registry._roster.names, list(registry._sessions)) == (
+    assert (len(registry._state.waiting), registry._state.waiting._queues) == (0, {})
+    assert (registry._actors.records, registry._actors.names, list(registry._sessions)) == (
         {},
         {},
         [],
     )
-    ledger = registry._fleet.ledger
-    assert (ledger._shelves, ledger._sizes, ledger._memories) == ({}, {}, [])
-    assert (registry._lives._sought._questions, registry._state.restarts._due) == ({}, {})
+    ledger = registry._workers.ledger
+    assert (ledger._buckets, ledger._sizes, ledger._memories) == ({}, {}, [])
+    assert (registry._lookups._questions, registry._state.restarts._due) == ({}, {})
     assert registry._state.restarts._begun == {}
-    assert registry._log_asks._asks == {}
-    assert held_by(registry._log_asks._unanswered) == {}
+    assert registry._log_queries._asks == {}
+    assert held_by(registry._log_queries._unanswered) == {}
 
 
 # --- a worker and a client that lie ---------------------------------------------------------------
 
 
 def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
-    """Return what a worker may say of an actor that is housed by another."""
+    """Return what a worker may say of an actor that another worker houses."""
     actor = about.request.actor
     elsewhere = msgspec.structs.replace(about.location, public_key=b"a liar's")
     names = {"actor": actor, "name": about.request.name, "job": about.request.job}
@@ -1456,7 +1460,7 @@ def test_nothing_is_kept_of_workers_that_asked_about_keys_and_went(cluster: Clus
         cluster.says(f"guest-{n}", control.MayCall(key=b"unknown".ljust(40)))
         cluster.registry.remove_worker(f"guest-{n}", "stopped")
     assert held_by(cluster.registry._admission._told) == {}
-    assert held_by(cluster.registry._callers._sought) == {}
+    assert held_by(cluster.registry._delegates._askers) == {}
 
 
 def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Cluster) -> None:

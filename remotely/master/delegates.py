@@ -12,22 +12,22 @@ from collections.abc import Callable
 
 import msgspec
 
+from remotely.master.actor_table import ActorRecord
 from remotely.master.admission import Admission
-from remotely.master.roster import Record
 from remotely.protocol import control
 from remotely.protocol.index import Index
 
 
-class Callers:
+class Delegates:
     """Tells workers whose key is a delegate's, and whose no longer is."""
 
     def __init__(self, tell: Callable[[str, msgspec.Struct], object], admission: Admission) -> None:
         self._tell = tell
         self._admission = admission
-        self._sought: Index[bytes, str] = Index()  # workers, by a key that nobody knew
-        self._seekers: Index[str, bytes] = Index()  # the reverse
+        self._askers: Index[bytes, str] = Index()  # workers, by a key that nobody knew
+        self._unanswered: Index[str, bytes] = Index()  # the reverse
 
-    def delegate(self, record: Record, key: bytes) -> None:
+    def delegate(self, record: ActorRecord, key: bytes) -> None:
         """An actor that lives, of a key that is listed, makes calls with a key of its own."""
         actor = record.request.actor
         if record.location is None or not self._admission.is_listed(record.request.key):
@@ -45,25 +45,25 @@ class Callers:
     def ask(self, worker: str, key: bytes, may_come_back: bool) -> None:
         """Tell a worker whether this key may call; later, if its actor may come back."""
         if may_come_back and self._admission.role_of(key) is None:
-            self._sought.add(key, worker)
-            self._seekers.add(worker, key)
+            self._askers.add(key, worker)
+            self._unanswered.add(worker, key)
         else:
             self._answer(worker, key)
 
     def give_up(self) -> None:
         """No actor comes back any more: who asked of a key is told that it may not."""
-        for key in list(self._sought):
+        for key in list(self._askers):
             self._answer_all(key)
 
     def remove_worker(self, worker: str) -> None:
         """A worker has ended, and lets nobody in."""
         self._admission.remove_worker(worker)
-        for key in self._seekers.pop(worker):
-            self._sought.discard(key, worker)
+        for key in self._unanswered.pop(worker):
+            self._askers.discard(key, worker)
 
     def _answer_all(self, key: bytes) -> None:
-        for worker in self._sought.pop(key):
-            self._seekers.discard(worker, key)
+        for worker in self._askers.pop(key):
+            self._unanswered.discard(worker, key)
             self._answer(worker, key)
 
     def _answer(self, worker: str, key: bytes) -> None:

@@ -1,7 +1,7 @@
 """Which actor lives where: a record for each that has a place, and what finds it without a search.
 
-A record comes with `enter` and goes with `take_off`, and the indexes are kept there and nowhere
-else.  `request`, `worker` and `watchers` of a record that is entered are what it is found by: a
+A record comes with `add` and goes with `remove`, and the indexes are kept there and nowhere
+else.  `request`, `worker` and `watchers` of a record that is there are what it is found by: a
 request that takes the place of another names the same owner, and a watcher is added by `watch`.
 """
 
@@ -18,7 +18,7 @@ REMEMBERED_DEATHS = 10_000
 
 
 @dataclass
-class Record:
+class ActorRecord:
     """An actor, placed."""
 
     request: control.Request
@@ -46,37 +46,45 @@ class Record:
             actor=self.request.actor, life=self.request.life, lost=True, why=why
         )
 
+    def lost_before_next_life(self) -> control.Obituary:
+        """Return what is told of a life that nobody saw end, and that a later one follows."""
+        return msgspec.structs.replace(self.lost(), restarting=True)
 
-class Roster:
+    def closed(self) -> control.Obituary:
+        """Return what is told of it when it was asked to end, and is not there any more."""
+        return msgspec.structs.replace(self.lost(), lost=False, asked=True)
+
+
+class ActorTable:
     """The actors that have a place, the names that they hold, and how others have ended."""
 
     def __init__(self) -> None:
-        self.actors: dict[str, Record] = {}
-        self.owned: Index[str, str] = Index()  # actors, by their owner
-        self.housed: Index[str, str] = Index()  # actors, by their worker
-        self.watched: Index[str, str] = Index()  # actors, by a session that is told of their end
+        self.records: dict[str, ActorRecord] = {}
+        self.by_owner: Index[str, str] = Index()  # actors, by their owner
+        self.by_worker: Index[str, str] = Index()  # actors, by their worker
+        self.by_watcher: Index[str, str] = Index()  # actors, by a session that is told of their end
         self.names: dict[str, str] = {}  # actors; of one between two lives too
         self.deaths: OrderedDict[str, control.Obituary] = OrderedDict()
 
-    def enter(self, record: Record) -> None:
+    def add(self, record: ActorRecord) -> None:
         """An actor has its place, and its name."""
         request = record.request
-        self.actors[request.actor] = record
+        self.records[request.actor] = record
         self.deaths.pop(request.actor, None)
-        self.owned.add(request.owner, request.actor)
-        self.housed.add(record.worker, request.actor)
+        self.by_owner.add(request.owner, request.actor)
+        self.by_worker.add(record.worker, request.actor)
         # Two scripts may each have a Counter-1; the name then means that of the first.
         if request.named or request.name not in self.names:
             self.names[request.name] = request.actor
 
-    def take_off(self, record: Record) -> None:
+    def remove(self, record: ActorRecord) -> None:
         """An actor has no place any more.  Whether it keeps its name is for the caller to say."""
         request = record.request
-        del self.actors[request.actor]
-        self.owned.discard(request.owner, request.actor)
-        self.housed.discard(record.worker, request.actor)
+        del self.records[request.actor]
+        self.by_owner.discard(request.owner, request.actor)
+        self.by_worker.discard(record.worker, request.actor)
         for session in record.watchers:
-            self.watched.discard(session, request.actor)
+            self.by_watcher.discard(session, request.actor)
 
     def free_name(self, request: control.Request) -> None:
         """An actor holds its name no more; another's stays."""
@@ -93,24 +101,24 @@ class Roster:
         while len(self.deaths) > REMEMBERED_DEATHS:
             self.deaths.popitem(last=False)
 
-    def is_housed(self, actor: str, worker: str) -> bool:
+    def is_on(self, actor: str, worker: str) -> bool:
         """Tell whether this worker is the one that speaks for an actor."""
-        record = self.actors.get(actor)
+        record = self.records.get(actor)
         return record is not None and record.worker == worker
 
-    def at(self, worker: str) -> list[Record]:
+    def on_worker(self, worker: str) -> list[ActorRecord]:
         """Return those that a worker houses."""
-        return [self.actors[actor] for actor in self.housed.of(worker)]
+        return [self.records[actor] for actor in self.by_worker.of(worker)]
 
-    def watch(self, who: str, record: Record) -> None:
+    def watch(self, who: str, record: ActorRecord) -> None:
         """Have a session be told of an actor's end."""
         record.watchers.add(who)
-        self.watched.add(who, record.request.actor)
+        self.by_watcher.add(who, record.request.actor)
 
     def unwatch(self, who: str) -> None:
         """A session has ended."""
-        for actor in self.watched.pop(who):
-            self.actors[actor].watchers.discard(who)
+        for actor in self.by_watcher.pop(who):
+            self.records[actor].watchers.discard(who)
 
 
 def asked_of(request: control.Request) -> Resources:

@@ -15,7 +15,7 @@ from remotely.protocol import control
 PATIENCE_S = 1.0
 
 
-class StatusAsks:
+class StatusQueries:
     """`answer(session, ticket)` is called when the figures are there."""
 
     def __init__(

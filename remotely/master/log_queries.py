@@ -18,26 +18,26 @@ _UNKNOWN = control.LogPiece(ticket=0, text="", offset=0, known=False, ended=True
 
 
 @dataclass(slots=True)
-class LogAsk:
+class LogQuery:
     session: str
     ticket: int
     question: control.ReadLog  # as workers are asked
     unheard: set[str]  # workers
 
 
-class LogAsks:
+class LogQueries:
     """Passes each question to workers, and one answer back."""
 
     def __init__(self, tell: Callable[[str, msgspec.Struct], object]) -> None:
         self._tell = tell
-        self._asks: dict[int, LogAsk] = {}
+        self._asks: dict[int, LogQuery] = {}
         self._numbers = itertools.count(1)
         self._unanswered: Index[str, int] = Index()  # by worker
 
     def ask(self, session: str, question: control.ReadLog, workers: set[str]) -> None:
         number = next(self._numbers)
         passed_on = msgspec.structs.replace(question, ticket=number)
-        self._asks[number] = LogAsk(session, question.ticket, passed_on, workers)
+        self._asks[number] = LogQuery(session, question.ticket, passed_on, workers)
         for worker in workers:
             self._unanswered.add(worker, number)
             self._tell(worker, passed_on)

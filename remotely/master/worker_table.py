@@ -14,7 +14,7 @@ from remotely.protocol.resources import Resources
 
 
 @dataclass
-class Machine:
+class WorkerRecord:
     """A worker, and what it last told of its actors."""
 
     register: control.Register
@@ -30,28 +30,28 @@ class Expected(NamedTuple):
     until: float
 
 
-class Fleet:
+class WorkerTable:
     """Workers by their ids, and what is free on each."""
 
     def __init__(self) -> None:
-        self.machines: dict[str, Machine] = {}
+        self.records: dict[str, WorkerRecord] = {}
         self.ledger = Ledger()
         self._expected: dict[str, Expected] = {}
 
     def __contains__(self, worker: object) -> bool:
-        return worker in self.machines
+        return worker in self.records
 
     def join(self, register: control.Register) -> None:
         """A worker is there that was not.  It may be the next of one that was lost."""
         name = register.worker
-        self.machines[name] = Machine(register)
+        self.records[name] = WorkerRecord(register)
         if (before := self._before(register)) is not None:
             self._expect_not(before)
         self.ledger.add_worker(name, size_of(register), register.python)
 
     def leave(self, name: str, now: float, may_return: bool) -> None:
         """A worker is there no more.  `may_return`: it is only lost."""
-        register = self.machines.pop(name).register
+        register = self.records.pop(name).register
         if may_return:
             self._expected[name] = Expected(
                 register.machine, register.host, size_of(register), now + EXPECTED_S
@@ -69,7 +69,7 @@ class Fleet:
 
     def suspend(self, name: str) -> bool:
         """Place nothing on a worker that cannot be reached; false if nothing was."""
-        if name not in self.machines or name in self.ledger.away:
+        if name not in self.records or name in self.ledger.away:
             return False
         self.ledger.suspend(name)
         return True
@@ -77,18 +77,18 @@ class Fleet:
     def away(self) -> list[str]:
         """Return the machines that cannot be reached now."""
         return sorted(
-            self.machines[name].register.machine
-            if name in self.machines
+            self.records[name].register.machine
+            if name in self.records
             else self._expected[name].machine
             for name in self.ledger.away
         )
 
     def of_python(self, python: str) -> list[str]:
-        return [name for name, m in self.machines.items() if m.register.python == python]
+        return [name for name, m in self.records.items() if m.register.python == python]
 
     def only_size(self) -> Resources:
         """Return what the one worker of a script's own cluster has."""
-        return size_of(next(iter(self.machines.values())).register)
+        return size_of(next(iter(self.records.values())).register)
 
     def _before(self, register: control.Register) -> str | None:
         """Return the lost worker that this is, or whose place it takes, as far as can be told.

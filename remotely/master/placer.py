@@ -1,0 +1,159 @@
+"""Requests for a place: granted, made to wait for room (waiting.py), or refused.
+
+Where a request goes is decided in placement.py; here are those that ask, and what they are told.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from remotely.errors import name_taken
+from remotely.master import shortage
+from remotely.master.actor_table import ActorRecord, asked_of
+from remotely.master.admission import Admission
+from remotely.master.placement import Never, Placement, Wait
+from remotely.master.state import State
+from remotely.master.waiting import Waiter
+from remotely.protocol import control
+
+
+class Placer:
+    """Gives actors their places.
+
+    `on_placed` is called with each request that has a place, `on_refused` with the id of an actor
+    that is not made, `on_unreachable` with a worker that was chosen and cannot be told.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        tell: Callable[[str, msgspec.Struct], bool],
+        admission: Admission,
+        on_placed: Callable[[control.Request], None],
+        on_refused: Callable[[str], None],
+        on_unreachable: Callable[[str], None],
+    ) -> None:
+        self._state = state
+        self._tell = tell
+        self._admission = admission
+        self._on_placed = on_placed
+        self._on_refused = on_refused
+        self._on_unreachable = on_unreachable
+
+    def why_forbidden(self, request: control.Request) -> tuple[str, str] | None:
+        """Return the error and the words for a request that may not be made at all."""
+        if not self._admission.is_listed(request.key):
+            return "NotAllowed", "this key was revoked; ask who runs the cluster for another"
+        state, actor = self._state, request.actor
+        record, due = state.actors.records.get(actor), state.restarts.due(actor)
+        for other in (record, state.waiting.get(actor), due):
+            if other is None:
+                continue
+            if (other.request.owner, other.request.key) != (request.owner, request.key):
+                return "NotAllowed", "this actor is another client's"
+            if request.life < other.request.life:
+                return "ActorDied", "this life of the actor is over: a later one was asked for"
+        if due and request.life == due.request.life:
+            return "ActorDied", "this life of the actor is over, and another follows"
+        return None
+
+    def place_or_wait(self, session: str, place: control.Place) -> None:
+        """Place an actor, refuse it, or have it wait for room."""
+        if not self._try(session, place):
+            state = self._state
+            state.waiting.add(session, place, state.now + place.patience_s)
+            why = shortage.why_it_waits(place.request, state)
+            self._tell(session, control.Queued(ticket=place.ticket, why=why))
+
+    def _try(self, session: str, place: control.Place) -> bool:
+        """Place it or refuse it; false if it has to wait."""
+        state, request = self._state, place.request
+        ledger = state.workers.ledger
+        holder = state.holder_of(request.name)
+        both_named = request.named and holder is not None and holder.named
+        if both_named and state.actors.names[request.name] != request.actor:
+            self._refuse_name(session, place)
+            return True
+        if not state.workers.records or state.is_closing:
+            return False
+        if why_never := shortage.why_it_never_fits(request, state):
+            self.refuse(session, place, "NoResources", why_never)
+            return True
+        while True:
+            match ledger.place(asked_of(request), request.python):
+                case Placement(worker=worker, gpu_ids=gpu_ids):
+                    record = ActorRecord(request, worker, list(gpu_ids), asker=(session, place))
+                    if self.tell_to_spawn(record):
+                        self.enter(record, session)
+                        self._on_placed(request)
+                        return True
+                    ledger.release(worker, asked_of(request), gpu_ids)
+                    self._on_unreachable(worker)  # and look for another
+                case Never(reason=why) if not state.is_learning:
+                    known = request.python in ledger.pythons
+                    error = "NoResources" if known else "VersionMismatch"
+                    if known and state.is_embedded:
+                        has = state.workers.only_size()
+                        why += f". {shortage.way_out(asked_of(request), has)}"
+                    self.refuse(session, place, error, why)
+                    return True
+                case Never() | Wait():
+                    return False
+
+    def enter(self, record: ActorRecord, watcher: str) -> None:
+        """Write down that an actor has its place, and its name; others that want the name lose."""
+        state, request = self._state, record.request
+        state.actors.add(record)
+        if watcher:
+            state.actors.watch(watcher, record)
+        if request.named:
+            for waiter in state.waiting.for_name(request.name):
+                if waiter.request.actor != request.actor:
+                    state.waiting.remove(waiter.request.actor)
+                    self._refuse_name(waiter.session, waiter.place)
+
+    def tell_to_spawn(self, record: ActorRecord) -> bool:
+        """Have a worker make an actor; false if it cannot be reached."""
+        worker, request, gpu_ids = record.worker, record.request, record.gpu_ids
+        seal = self._admission.seals.seal(worker, request, gpu_ids)
+        return self._tell(
+            worker,
+            control.Spawn(request=request, gpu_ids=gpu_ids, again=record.again, seal=seal),
+        )
+
+    def refuse(self, session: str, place: control.Place, error: str, why: str) -> None:
+        """Answer that an actor is not made; `error` names a class of errors.py."""
+        self._tell(session, control.NotPlaced(ticket=place.ticket, error=error, why=why))
+        self._on_refused(place.request.actor)
+
+    def _refuse_name(self, session: str, place: control.Place) -> None:
+        why = name_taken(place.request.name, "on this cluster")
+        self.refuse(session, place, "NameTaken", why)
+
+    # --- those that wait --------------------------------------------------------------------------
+
+    def retry(self, worker: str | None = None) -> None:
+        """Place or refuse waiting requests, where that is possible now.
+
+        `worker`: there is new room on this one, and nowhere else.
+        """
+        ledger = self._state.workers.ledger
+        self._state.waiting.serve(
+            lambda asked, python: worker is None or ledger.has_room(worker, asked, python),
+            self._serve,
+        )
+
+    def _serve(self, waiter: Waiter) -> bool:
+        """Place or refuse one that waits, and say so; false if it has to wait on."""
+        served = self._try(waiter.session, waiter.place)
+        if served:
+            self._tell(waiter.session, control.Queued(ticket=waiter.place.ticket, why=""))
+        return served
+
+    def refuse_overdue(self) -> None:
+        """Refuse those that have waited for room as long as they would."""
+        for waiter in self._state.waiting.overdue(self._state.now):
+            self._state.waiting.remove(waiter.request.actor)
+            why = shortage.why_it_waits(waiter.request, self._state)
+            why = f"no room for {waiter.place.patience_s:g} s: {why}"
+            self.refuse(waiter.session, waiter.place, "NoResources", why)
