@@ -59,7 +59,7 @@ def _prepare_process(birth: control.Birth) -> None:
     os.environ.update(request.env)
     current_actor.become(birth)
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
-        _set_threads(max(1, int(request.cpus)))
+        _set_threads(max(1, int(request.resources.cpus)))
     with contextlib.suppress(OSError):  # if memory runs out, an actor is killed before its worker
         Path("/proc/self/oom_score_adj").write_text("1000")
     random.seed()

@@ -9,6 +9,7 @@ from remotely.client.master_session import MasterSession, heavy_modules
 from remotely.engine import Engine, Options
 from remotely.machine import this_machine
 from remotely.protocol import control
+from remotely.protocol.resources import Resources
 
 
 class ActorDirectory:
@@ -47,9 +48,7 @@ class ActorDirectory:
             class_name=cls.__name__,
             owner="" if options.detached else session.id,
             job=session.job,
-            cpus=options.cpus,
-            gpus=options.gpus,
-            memory=options.memory,
+            resources=Resources(options.cpus, options.gpus, options.memory),
             max_restarts=options.max_restarts,
             maker=session.id,
             python=this_machine.PYTHON,

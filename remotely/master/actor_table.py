@@ -12,7 +12,6 @@ import msgspec
 
 from remotely.protocol import control
 from remotely.protocol.index import Index
-from remotely.protocol.resources import Resources
 
 REMEMBERED_DEATHS = 10_000
 
@@ -119,8 +118,3 @@ class ActorTable:
         """A session has ended."""
         for actor in self.by_watcher.pop(who):
             self.records[actor].watchers.discard(who)
-
-
-def asked_of(request: control.Request) -> Resources:
-    """Return what an actor takes of its machine."""
-    return Resources(request.cpus, request.gpus, request.memory)

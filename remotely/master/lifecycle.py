@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from remotely.master.actor_table import ActorRecord, asked_of
+from remotely.master.actor_table import ActorRecord
 from remotely.master.admission import Admission
 from remotely.master.delegates import Delegates
 from remotely.master.lookups import Ask, Lookups, UnknownActor
@@ -239,7 +239,7 @@ class ActorLifecycle:
         request = record.request
         self._delegates.take_back(request.actor)
         self._table.remove(record)
-        self._state.workers.ledger.release(record.worker, asked_of(request), tuple(record.gpu_ids))
+        self._state.workers.ledger.release(record.worker, request.resources, tuple(record.gpu_ids))
         if request.actor not in self._state.restarts:
             self._table.free_name(request)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from remotely.errors import name_taken
 from remotely.master import shortage
-from remotely.master.actor_table import ActorRecord, asked_of
+from remotely.master.actor_table import ActorRecord
 from remotely.master.admission import Admission
 from remotely.master.placement import Never, Placement, Wait
 from remotely.master.state import State
@@ -80,21 +80,21 @@ class Placer:
             self.refuse(session, place, "NoResources", why_never)
             return True
         while True:
-            match ledger.place(asked_of(request), request.python):
+            match ledger.place(request.resources, request.python):
                 case Placement(worker=worker, gpu_ids=gpu_ids):
                     record = ActorRecord(request, worker, list(gpu_ids), asker=(session, place))
                     if self.tell_to_spawn(record):
                         self.enter(record, session)
                         self._on_placed(request)
                         return True
-                    ledger.release(worker, asked_of(request), gpu_ids)
+                    ledger.release(worker, request.resources, gpu_ids)
                     self._on_unreachable(worker)  # and look for another
                 case Never(reason=why) if not state.is_learning:
                     known = request.python in ledger.pythons
                     error = "NoResources" if known else "VersionMismatch"
                     if known and state.is_embedded:
                         has = state.workers.only_size()
-                        why += f". {shortage.way_out(asked_of(request), has)}"
+                        why += f". {shortage.way_out(request.resources, has)}"
                     self.refuse(session, place, error, why)
                     return True
                 case Never() | Wait():

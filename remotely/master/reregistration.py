@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from remotely.master.actor_table import ActorRecord, asked_of
+from remotely.master.actor_table import ActorRecord
 from remotely.master.admission import Admission
 from remotely.master.delegates import Delegates
 from remotely.master.lifecycle import ActorLifecycle
@@ -130,7 +130,7 @@ class Reregistration:
                 lifecycle.take_place(elsewhere)
             else:
                 lifecycle.remove(elsewhere, elsewhere.lost_before_next_life())
-        state.workers.ledger.reserve(worker, asked_of(request), tuple(gpu_ids))
+        state.workers.ledger.reserve(worker, request.resources, tuple(gpu_ids))
         lifecycle.placer.enter(record, record.asker[0] if record.asker else request.owner)
         if request.owner and request.owner not in state.sessions:
             state.leases.renew(request.owner, state.now)

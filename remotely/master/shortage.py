@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from remotely.master.actor_table import ActorRecord, asked_of
+from remotely.master.actor_table import ActorRecord
 from remotely.master.state import State
 from remotely.protocol import control
 from remotely.protocol.resources import Resources, listed
@@ -34,7 +34,7 @@ def why_it_waits(request: control.Request, state: State) -> str:
     holders = [_holder(record, request.job, state) for record in some]
     why = why_waiting(
         request.class_name,
-        asked_of(request),
+        request.resources,
         state.workers.ledger.most_free(),
         holders,
         len(actors) - len(holders),
@@ -48,7 +48,7 @@ def why_it_never_fits(request: control.Request, state: State) -> str | None:
     if not state.is_embedded:
         return None
     return why_never_together(
-        request.class_name, request.together, asked_of(request), state.workers.only_size()
+        request.class_name, request.together, request.resources, state.workers.only_size()
     )
 
 
@@ -67,7 +67,7 @@ def _holder(record: ActorRecord, job: str, state: State) -> Holder:
         session = state.sessions.get(request.owner)
         hello = session and session.hello
         whose = f"of pid {hello.pid} on {hello.machine}" if hello else "of another script"
-    return Holder(request.name, asked_of(request), whose)
+    return Holder(request.name, request.resources, whose)
 
 
 def why_waiting(

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from remotely.master.actor_table import asked_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
 from remotely.protocol.resources import Resources
@@ -109,4 +108,4 @@ class WaitingList:
 
 
 def _kind(request: control.Request) -> tuple[Resources, str]:
-    return asked_of(request), request.python
+    return request.resources, request.python

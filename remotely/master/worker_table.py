@@ -47,14 +47,14 @@ class WorkerTable:
         self.records[name] = WorkerRecord(register)
         if (before := self._before(register)) is not None:
             self._expect_not(before)
-        self.ledger.add_worker(name, size_of(register), register.python)
+        self.ledger.add_worker(name, register.resources, register.python)
 
     def leave(self, name: str, now: float, may_return: bool) -> None:
         """A worker is there no more.  `may_return`: it is only lost."""
         register = self.records.pop(name).register
         if may_return:
             self._expected[name] = Expected(
-                register.machine, register.host, size_of(register), now + EXPECTED_S
+                register.machine, register.host, register.resources, now + EXPECTED_S
             )
             self.ledger.suspend(name)
         else:
@@ -88,7 +88,7 @@ class WorkerTable:
 
     def only_size(self) -> Resources:
         """Return what the one worker of a script's own cluster has."""
-        return size_of(next(iter(self.records.values())).register)
+        return next(iter(self.records.values())).register.resources
 
     def _before(self, register: control.Register) -> str | None:
         """Return the lost worker that this is, or whose place it takes, as far as can be told.
@@ -99,14 +99,9 @@ class WorkerTable:
         if register.worker in self._expected:
             return register.worker
         lost = [name for name, e in self._expected.items() if e.host == register.host]
-        alike = [name for name in lost if self._expected[name].size == size_of(register)]
+        alike = [name for name in lost if self._expected[name].size == register.resources]
         return next(iter(alike or (lost if len(lost) == 1 else ())), None)
 
     def _expect_not(self, worker: str) -> None:
         del self._expected[worker]
         self.ledger.remove_worker(worker)
-
-
-def size_of(register: control.Register) -> Resources:
-    """Return all that a worker has."""
-    return Resources(register.cpus, register.gpus, register.memory)

@@ -7,6 +7,8 @@ import re
 
 import msgspec
 
+from remotely.protocol.numbers import Amount, Cores
+
 _UNITS = {
     "": 1,
     "b": 1,
@@ -43,9 +45,9 @@ def parse_memory(memory: int | str) -> int:
 class Resources(msgspec.Struct, frozen=True):
     """What a worker has, or an actor asks for: CPUs (may be a fraction), whole GPUs, bytes."""
 
-    cpus: float = 0.0
-    gpus: int = 0
-    memory: int = 0
+    cpus: Cores = 0.0
+    gpus: Amount = 0
+    memory: Amount = 0
 
     def fits(self, other: "Resources") -> bool:
         """Return whether this much can be taken from `other`."""

@@ -98,14 +98,20 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
         for client in found.clients
     }
     unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
-    machine = ("worker", "machine", "host", "address", "python", "cpus", "gpus", "memory")
+    machine = ("worker", "machine", "host", "address", "python")
+    total = ("cpus", "gpus", "memory")
     free = ("free_cpus", "free_gpus", "free_memory")
     return {
         "format": JSON_FORMAT,
         "address": address,
         "waiting": found.waiting,
         "machines": [
-            {name: getattr(worker, name) for name in machine + free} for worker in found.workers
+            {
+                **{name: getattr(worker, name) for name in machine},
+                **{name: getattr(worker.resources, name) for name in total},
+                **{name: getattr(worker, name) for name in free},
+            }
+            for worker in found.workers
         ],
         "clients": [client for session, client in owners.items() if session != without],
         "actors": [
@@ -116,9 +122,9 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "machine": worker.machine,
                 "worker": worker.worker,
                 "pid": actor.location.pid,
-                "cpus": actor.request.cpus,
+                "cpus": actor.request.resources.cpus,
                 "gpu_ids": [_gpu(worker, gpu) for gpu in actor.gpu_ids],
-                "memory_limit": actor.request.memory,
+                "memory_limit": actor.request.resources.memory,
                 "cpu_percent": actor.cpu_percent,
                 "rss": actor.rss,
                 "calls": actor.calls,

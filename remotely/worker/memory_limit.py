@@ -31,7 +31,7 @@ class MemoryLimit:
         """Called each CHECK_EVERY_S."""
         begun = time.monotonic()
         for child in self._children:
-            limit = child.request.memory
+            limit = child.request.resources.memory
             if not limit or not child.pid or child.why:
                 continue
             with contextlib.suppress(OSError):  # it has ended

@@ -26,6 +26,7 @@ from remotely.machine import daemons, pid_file, this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
+from remotely.protocol.resources import Resources
 from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
@@ -113,10 +114,8 @@ class Worker:
             machine=self._machine,
             address=self._config.tcp_host or "this machine",
             pid=os.getpid(),
-            cpus=self._config.cpus,
-            gpus=len(self._config.gpus),
+            resources=Resources(self._config.cpus, len(self._config.gpus), this_machine.memory()),
             gpu_names=self._config.gpus,
-            memory=this_machine.memory(),
             actors=self._actors.statuses(),
             births=self._actors.births(),
             nonce=self._config.nonce,

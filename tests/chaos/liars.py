@@ -30,6 +30,7 @@ from remotely.client import display
 from remotely.errors import RemotelyError
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
+from remotely.protocol.resources import Resources
 from remotely.transport import key_files, keys, sockets
 from remotely.transport.sockets import Reconnect
 from tests.chaos.finding import Finding, Trial
@@ -146,7 +147,7 @@ class Truth:
             owner=self.draw.choice([*self.sessions, "", known.request.owner]),
             job=self.draw.choice([*self.sessions, known.request.job]),
             key=self.draw.choice([*self.keys, known.request.key]),
-            cpus=self.draw.choice([0.0, 1.0, 1e12]),
+            resources=Resources(self.draw.choice([0.0, 1.0, 1e12])),
         )
         return msgspec.structs.replace(
             known,
@@ -236,9 +237,7 @@ def _register(truth: Truth, liar: Liar, honest: bool = False) -> control.Registe
         machine=draw.choice(["elsewhere", "one", "two"]),
         address="elsewhere",
         pid=1,
-        cpus=0,
-        gpus=0,
-        memory=0,
+        resources=Resources(),
         actors=actors,
         births=births,
     )
@@ -325,7 +324,11 @@ def _place(truth: Truth, liar: Liar) -> control.Place:
     draw, status = truth.draw, truth.status()
     claimed = draw.choice([status.request.actor, secrets.token_hex(16)])
     request = msgspec.structs.replace(
-        status.request, actor=claimed, named=draw.random() < 0.5, cpus=BEYOND, python="0.0"
+        status.request,
+        actor=claimed,
+        named=draw.random() < 0.5,
+        resources=Resources(BEYOND),
+        python="0.0",
     )
     patience_s = draw.choice([0.0, 0.1, control.LONGEST_S])
     return control.Place(ticket=truth.number(), request=request, patience_s=patience_s)

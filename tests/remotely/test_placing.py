@@ -29,6 +29,7 @@ from remotely.master.master import Master
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.ids import bound_id
+from remotely.protocol.resources import Resources
 from remotely.transport import master_link, sockets
 from remotely.transport.keys import MemberKey, fresh_keys, fresh_pair
 from remotely.transport.loop import Loop
@@ -112,6 +113,9 @@ class Client(Peer):
             "job": self.session,
             "python": this_machine.PYTHON,
             "key": self.world.client_key.pair.public,
+            "resources": Resources(
+                wishes.pop("cpus", 1), wishes.pop("gpus", 0), wishes.pop("memory", 0)
+            ),
             **wishes,
         }
         request = control.Request(**fields)
@@ -150,9 +154,7 @@ class Worker(Peer):
             "machine": f"the machine of {self.name}",
             "address": "somewhere",
             "pid": 1,
-            "cpus": cpus,
-            "gpus": 0,
-            "memory": 1 << 30,
+            "resources": Resources(cpus, 0, 1 << 30),
             "actors": [],
             **register,
         }
@@ -297,9 +299,7 @@ def register(world: World) -> control.Register:
         machine="",
         address="",
         pid=1,
-        cpus=100,
-        gpus=0,
-        memory=0,
+        resources=Resources(cpus=100),
         actors=[],
     )
 
@@ -399,7 +399,7 @@ def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
 def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status_answered(
     world: World, client: Client, cpus: float
 ) -> None:
-    bad = msgspec.structs.replace(register(world), cpus=cpus)
+    bad = msgspec.structs.replace(register(world), resources=Resources(cpus))
     answer = answer_to(world, world.worker_key, control.encode(bad))
     assert isinstance(answer, control.Refused)
     assert client.status().workers == []

@@ -36,6 +36,7 @@ from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import BEAT_EVERY_S, LEASE_S, TICK_EVERY_S
+from remotely.protocol.resources import Resources
 from remotely.transport import sockets
 from remotely.transport.keys import MasterKey, MemberKey, fresh_keys
 from remotely.transport.sockets import Reconnect
@@ -147,8 +148,10 @@ def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
         "class_name": "Environment",
         "owner": owner,
         "job": owner,
-        "cpus": 1.0,  # as it is once it was read: a seal is of the bytes
-        "memory": 1 << 30,
+        # Floats, as they are once they were read: a seal is of the bytes.
+        "resources": Resources(
+            float(wishes.pop("cpus", 1)), wishes.pop("gpus", 0), wishes.pop("memory", 1 << 30)
+        ),
         "python": this_machine.PYTHON,
         "modules": ["numpy", "torch"],
         **wishes,
@@ -213,9 +216,7 @@ def register(
         machine=f"machine-{name[-4:]}",
         address="10.0.0.1",
         pid=1,
-        cpus=cpus or len(actors) + ROOM,
-        gpus=0,
-        memory=len(actors) + 256 << 30,
+        resources=Resources(cpus or len(actors) + ROOM, 0, len(actors) + 256 << 30),
         actors=actors,
     )
 

@@ -1,6 +1,5 @@
 """What clients and workers say to the master, and a worker to its own processes.
 
-    numbers.py    numbers within bounds
     records.py    what several messages carry
     client.py     client <-> master
     worker.py     worker <-> master
@@ -47,20 +46,6 @@ from remotely.protocol.control.client import (
 from remotely.protocol.control.message import (
     ControlMessage,
 )
-from remotely.protocol.control.numbers import (
-    LONGEST_S,
-    MOST,
-    Amount,
-    Balance,
-    Cores,
-    Gpus,
-    Id,
-    Moment,
-    Offset,
-    Percent,
-    Pid,
-    Seconds,
-)
 from remotely.protocol.control.process import (
     Admit,
     Birth,
@@ -99,8 +84,22 @@ from remotely.protocol.control.worker import (
     Spawn,
     Spawned,
 )
+from remotely.protocol.numbers import (
+    LONGEST_S,
+    MOST,
+    Amount,
+    Balance,
+    Cores,
+    Gpus,
+    Id,
+    Moment,
+    Offset,
+    Percent,
+    Pid,
+    Seconds,
+)
 
-VERSION = 2
+VERSION = 3
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")

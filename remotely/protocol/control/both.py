@@ -1,7 +1,7 @@
 """What the master says to clients and workers alike, and they to the master."""
 
 from remotely.protocol.control.message import ControlMessage
-from remotely.protocol.control.numbers import Moment
+from remotely.protocol.numbers import Moment
 
 
 class Beat(ControlMessage, frozen=True):

@@ -1,7 +1,6 @@
 """What a client says to the master, and the master to a client."""
 
 from remotely.protocol.control.message import ControlMessage
-from remotely.protocol.control.numbers import Amount, Cores, Id, Moment, Offset, Pid, Seconds
 from remotely.protocol.control.records import (
     ClientStatus,
     Location,
@@ -9,6 +8,7 @@ from remotely.protocol.control.records import (
     Request,
     WorkerStatus,
 )
+from remotely.protocol.numbers import Amount, Cores, Id, Moment, Offset, Pid, Seconds
 
 
 class Hello(ControlMessage, frozen=True):

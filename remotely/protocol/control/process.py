@@ -1,8 +1,8 @@
 """What a worker says to its zygote and its actors' processes, and they to the worker."""
 
 from remotely.protocol.control.message import ControlMessage
-from remotely.protocol.control.numbers import Amount, Balance, Pid
 from remotely.protocol.control.records import Request
+from remotely.protocol.numbers import Amount, Balance, Pid
 
 
 class Birth(ControlMessage, frozen=True):

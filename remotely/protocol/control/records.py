@@ -2,10 +2,9 @@
 
 import msgspec
 
-from remotely.protocol.control.numbers import (
+from remotely.protocol.numbers import (
     Amount,
     Balance,
-    Cores,
     Gpus,
     Id,
     Moment,
@@ -13,6 +12,7 @@ from remotely.protocol.control.numbers import (
     Pid,
     Seconds,
 )
+from remotely.protocol.resources import Resources
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     class_name: str
     owner: str  # the session whose end is the actor's end; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output
-    cpus: Cores = 1
-    gpus: Amount = 0
-    memory: Amount = 0  # bytes; 0 is no limit
+    resources: Resources = Resources(cpus=1)  # no memory is no limit
     life: Amount = 0
     max_restarts: Amount = 0
     maker: str = ""  # the session that has the class and the arguments, to make its next life
@@ -108,11 +106,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""  # the same for workers that share a machine
     address: str
     python: str
-    cpus: Cores
-    gpus: Gpus
+    resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
-    memory: Amount
-    free_cpus: float
+    free_cpus: float  # each below zero where actors hold more than there is
     free_gpus: Balance
     free_memory: Balance
     actors: list[ActorStatus]

@@ -1,8 +1,9 @@
 """What a worker says to the master, and the master to a worker."""
 
 from remotely.protocol.control.message import ControlMessage
-from remotely.protocol.control.numbers import Amount, Cores, Gpus, Moment, Pid
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
+from remotely.protocol.numbers import MOST_GPUS, Gpus, Moment, Pid
+from remotely.protocol.resources import Resources
 
 
 class Spawn(ControlMessage, frozen=True):
@@ -26,13 +27,15 @@ class Register(ControlMessage, frozen=True):
     machine: str
     address: str
     pid: Pid
-    cpus: Cores
-    gpus: Gpus
-    memory: Amount
+    resources: Resources
     actors: list[ActorStatus]
     births: list[Spawn] = []  # of which `Spawned` has not been said yet
     gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
     nonce: str = ""  # what makes `worker` of the key; see admission.py
+
+    def __post_init__(self) -> None:
+        if self.resources.gpus > MOST_GPUS:  # the master keeps a list of them
+            raise ValueError(f"{self.resources.gpus} GPUs, where a machine has {MOST_GPUS} at most")
 
 
 class Spawned(ControlMessage, frozen=True):

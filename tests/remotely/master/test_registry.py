@@ -110,9 +110,7 @@ class Cluster:
             machine="",
             address="",
             pid=1,
-            cpus=cpus,
-            gpus=gpus,
-            memory=8 * GIB,
+            resources=Resources(cpus, gpus, 8 * GIB),
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
         )
@@ -152,6 +150,9 @@ def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
         "job": who,
         "python": PYTHON,
         "key": KEY,
+        "resources": Resources(
+            wishes.pop("cpus", 1), wishes.pop("gpus", 0), wishes.pop("memory", 0)
+        ),
         **wishes,
     }
     return control.Request(**fields)
@@ -324,7 +325,7 @@ def check(registry: Registry) -> None:
         register = machine.register
         here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
         taken = sum(here, Resources())
-        total = Resources(register.cpus, register.gpus, register.memory)
+        total = register.resources
         assert registry._workers.ledger.free(worker).cpus == (total - taken).cpus
         assert registry._workers.ledger.free(worker).memory == (total - taken).memory
     check_callers(registry)
@@ -369,7 +370,7 @@ def check_waiting(registry: Registry) -> None:
 
 
 def needs_of(request: control.Request) -> tuple[Resources, str]:
-    return Resources(request.cpus, request.gpus, request.memory), request.python
+    return request.resources, request.python
 
 
 def held_by(index: Index[Any, Any]) -> dict[Any, set[Any]]:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from remotely.errors import RemotelyError, VersionMismatch, WireError
 from remotely.protocol import control
+from remotely.protocol.numbers import MOST_GPUS
+from remotely.protocol.resources import Resources
 
 UNIONS: dict[str, Any] = {
     **{f"to the master from a {role}": union for role, union in control.ToMaster.items()},
@@ -45,14 +47,23 @@ NUMBERS: dict[Any, Callable[[Any, Any], st.SearchStrategy[Any]]] = {
     float: st.floats,
 }
 
+# A worker has no more GPUs than a machine may have; a client may ask for any number.
+OF_FIELD = {
+    (control.Register, "resources"): st.builds(
+        Resources,
+        cpus=st.floats(0, 1e12),
+        gpus=st.integers(0, MOST_GPUS),
+        memory=st.integers(0, control.MOST),
+    )
+}
+
 
 @cache
 def made(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
     """Return messages of this kind with values of all their fields, defaults or not."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    return st.fixed_dictionaries({name: values(hint) for name, hint in hints.items()}).map(
-        lambda fields: kind(**fields)
-    )
+    fields = {name: OF_FIELD.get((kind, name)) or values(hint) for name, hint in hints.items()}
+    return st.fixed_dictionaries(fields).map(lambda fields: kind(**fields))
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -138,7 +149,14 @@ def numbers(kind: type[msgspec.Struct]) -> list[str]:
 TO_MASTER: list[type[msgspec.Struct]] = sorted(
     {kind for role in control.ToMaster for kind in members(f"to the master from a {role}")}
     | members("from an actor")
-    | {control.Request, control.Location, control.ActorStatus, control.Figures, control.Obituary},
+    | {
+        Resources,
+        control.Request,
+        control.Location,
+        control.ActorStatus,
+        control.Figures,
+        control.Obituary,
+    },
     key=lambda kind: kind.__name__,
 )
 
@@ -156,6 +174,17 @@ def test_a_number_that_nobody_has_is_refused_in_every_field(
             bad = msgspec.msgpack.encode({**good, name: wrong})
             with pytest.raises(msgspec.ValidationError):
                 msgspec.msgpack.decode(bad, type=kind)
+
+
+@given(made(control.Register))
+@settings(max_examples=1)
+def test_a_worker_with_more_gpus_than_a_machine_may_have_is_refused(
+    register: msgspec.Struct,
+) -> None:
+    register = msgspec.to_builtins(register)
+    bad = {**register, "resources": {**register["resources"], "gpus": MOST_GPUS + 1}}
+    with pytest.raises(msgspec.ValidationError, match="4097 GPUs"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(bad), type=control.Register)
 
 
 @pytest.mark.parametrize("wrong", ["", "..", "../x", "a/b", "a\0", "a\n", "é", "a" * 65])

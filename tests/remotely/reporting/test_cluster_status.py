@@ -1,6 +1,7 @@
 """What a status tells people, of clusters that a test makes up."""
 
 from remotely.protocol import control
+from remotely.protocol.resources import Resources
 from remotely.reporting.cluster_status import status_facts, tables
 
 GIB = 1 << 30
@@ -13,9 +14,7 @@ def worker(name: str, host: str, free_memory: int) -> control.WorkerStatus:
         host=host,
         address="",
         python="3.11",
-        cpus=2,
-        gpus=0,
-        memory=8 * GIB,
+        resources=Resources(2, 0, 8 * GIB),
         free_cpus=1,
         free_gpus=0,
         free_memory=free_memory,

@@ -12,7 +12,8 @@ LONGEST_S = 1e9  # 30 years; who would wait for ever asks for this
 MOST = 1 << 62
 Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST)]  # bytes, calls, tickets, lives
 Cores = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Gpus = Annotated[int, msgspec.Meta(ge=0, le=4096)]  # how many a machine has, or which
+MOST_GPUS = 4096  # of one machine
+Gpus = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]  # which of a machine
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of some clock
