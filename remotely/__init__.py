@@ -19,8 +19,9 @@ print(future.result())
 
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
-from remotely.api.handle import Group, close, get_actor, kill, put, status, submit
+from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
+from remotely.api.verbs import close, get_actor, kill, put, status, submit
 from remotely.errors import (
     ActorDied,
     ActorRaised,

@@ -36,11 +36,11 @@ class CurrentActor:
 
         Its own calls through it would wait for themselves: use `self`.
         """
-        from remotely.api.handle import handle_of  # noqa: PLC0415 - it imports much, and few need it
+        from remotely.api.verbs import borrow  # noqa: PLC0415 - it imports much, and few need it
 
         if self != current_actor() or _class is None:
-            raise RemotelyError("the handle of an actor is had within it, from current_actor()")
-        return handle_of(_class, self.actor, self.name)
+            raise RemotelyError("only the actor itself has its handle: call current_actor() there")
+        return borrow(_class, self.actor, self.name)
 
 
 _current: CurrentActor | None = None

@@ -19,7 +19,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from remotely import arguments
-from remotely.api.handle import Group, make
+from remotely.api.group import Group
+from remotely.api.verbs import make
 from remotely.arguments import did_you_mean
 from remotely.engine import Options
 from remotely.objects import construct

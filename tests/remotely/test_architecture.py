@@ -236,7 +236,18 @@ def test_importing_a_file_needs_what_every_install_has(stem: str) -> None:
 
 @pytest.mark.parametrize(
     "stem",
-    ["api.handle", "api.remote_class", "engine", "engines.in_process", "futures.future"],
+    [
+        "api.dispatch",
+        "api.group",
+        "api.handle",
+        "api.members",
+        "api.method",
+        "api.verbs",
+        "api.remote_class",
+        "engine",
+        "engines.in_process",
+        "futures.future",
+    ],
 )
 def test_what_users_hold_knows_nothing_of_zeromq(stem: str) -> None:
     assert "zmq" not in roots(tree_of(stem))

@@ -57,7 +57,7 @@ def test_an_actor_can_pass_itself_to_others(cluster: str) -> None:
     assert two.friends == [one]
     assert two.ask_friends() == [one.who()]
     me: Any = one.who()
-    with pytest.raises(remotely.RemotelyError, match="within it"):
+    with pytest.raises(remotely.RemotelyError, match="only the actor itself"):
         _ = me.handle
 
 

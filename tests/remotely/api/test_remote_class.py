@@ -18,7 +18,7 @@ import remotely
 from remotely.api import connection
 from remotely.api.handle import Handle
 from remotely.api.remote_class import as_placeable
-from remotely.engine import Options, Remote
+from remotely.engine import Options, RemoteActor
 from remotely.engines.in_process import InProcess
 from remotely.objects import construct
 
@@ -47,7 +47,7 @@ class Recorder(InProcess):
         kwargs: dict[str, Any],
         options: Options,
         count: int,
-    ) -> list[Remote]:
+    ) -> list[RemoteActor]:
         self.placed.append(Placed(cls, args, kwargs, options, count))
         return super().place(cls, args, kwargs, options, count)
 

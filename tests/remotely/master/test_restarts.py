@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.api.handle import _remote
+from remotely.api.dispatch import remote_of
 from remotely.client.actor_state import ActorState
 from tests.clusters import wait_until
 
@@ -140,7 +140,7 @@ def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are
         wait_until(lambda: remotely.status().waiting == 1, "its next life waits for room")
 
         remotely.kill(keeper)
-        remote = cast(ActorState, _remote(keeper))
+        remote = cast(ActorState, remote_of(keeper))
         assert remote.gone  # who killed it was told, and did not give up waiting
 
         with pytest.raises(remotely.ActorDied):

@@ -1,0 +1,87 @@
+"""Groups: several actors of one class that are called as one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from remotely.api.dispatch import call, call_one, end, read, results, write
+from remotely.api.handle import Handle
+from remotely.api.members import MISSING, check_slots, is_method, member_of
+from remotely.api.method import GroupMethod, Method
+from remotely.objects.placeholders import RoutinePlaceholder
+from remotely.objects.special import defines, leave
+from remotely.protocol.lease import DRAIN_S
+
+T = TypeVar("T")
+
+
+class Group(Generic[T]):
+    """Several actors of one class, called as one: arguments are pickled once."""
+
+    __slots__ = ("_remotely_handles",)
+
+    _remotely_handles: tuple[Any, ...]
+
+    def __init__(self, handles: Iterable[T]) -> None:
+        object.__setattr__(self, "_remotely_handles", tuple(handles))
+        for handle in self._remotely_handles:
+            if not issubclass(type(handle), Handle):
+                raise TypeError(f"a group is made of handles; {handle!r} is not one")
+
+    def __getattr__(self, name: str) -> Any:
+        handles = self._remotely_handles
+        if not handles:
+            raise AttributeError(f"{name!r}: the group is empty")
+        member = member_of(handles[0]._remotely_class, name)
+        if member is not MISSING and is_method(member):
+            return GroupMethod(handles, name, member)
+        values = results(read(handles, name))
+        if all(type(value) is RoutinePlaceholder for value in values):
+            return GroupMethod(handles, name, values[0])
+        return [
+            Method((handle,), name, value) if type(value) is RoutinePlaceholder else value
+            for handle, value in zip(handles, values, strict=True)
+        ]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._remotely_handles:
+            check_slots(self._remotely_handles[0]._remotely_class, name)
+        results(write(self._remotely_handles, name, value))
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Group[T]": ...
+    def __getitem__(self, index: int | slice) -> "T | Group[T]":
+        if isinstance(index, slice):
+            return Group(self._remotely_handles[index])
+        return self._remotely_handles[index]  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self._remotely_handles)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._remotely_handles)
+
+    def __enter__(self) -> "Group[T]":
+        """Enter each member if its class defines that.  The group is returned in any case."""
+        if _defines(self._remotely_handles, "__enter__"):
+            results(call(self._remotely_handles, "__enter__", (), {}, True))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
+        try:
+            handles = self._remotely_handles
+            return _defines(handles, "__exit__") and leave(call_one, handles, error)
+        finally:
+            end(self._remotely_handles, DRAIN_S)
+
+    def __repr__(self) -> str:
+        more = ", ..." if len(self) > 3 else ""
+        return f"<group of {len(self)}: {', '.join(map(repr, self._remotely_handles[:3]))}{more}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Group, (self._remotely_handles,)
+
+
+def _defines(handles: Sequence[Handle], name: str) -> bool:
+    return bool(handles) and defines(handles[0]._remotely_class, name)

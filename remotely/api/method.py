@@ -1,0 +1,75 @@
+"""The methods of a handle and of a group: what `handle.name` is before you call it."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from remotely.api.dispatch import call, results
+from remotely.futures.future import CallFuture
+from remotely.objects.idempotent import retries_of
+from remotely.objects.ray_hints import no_such_attribute
+
+
+class Method:
+    """A method of an actor: call it and wait, or `submit` the call and go on."""
+
+    __slots__ = ("__wrapped__", "_handles", "_name")
+
+    def __init__(self, handles: Sequence[Any], name: str, function: Any) -> None:
+        self._handles = handles
+        self._name = name
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        wait = self._handles[0]._remotely_wait
+        futures = self._send(args, kwargs, not wait)
+        return futures.pop().result() if wait else futures.pop()
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the call and return its future at once."""
+        return self._send(args, kwargs, True).pop()
+
+    def _send(self, args: Any, kwargs: Any, background: bool) -> list[CallFuture[Any]]:
+        retries = retries_of(self.__wrapped__)
+        return call(self._handles, self._name, args, kwargs, background, retries)
+
+    @property
+    def __name__(self) -> str:
+        return self._name
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return inspect.getdoc(self.__wrapped__)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        if not callable(self.__wrapped__) and not hasattr(self.__wrapped__, "__get__"):
+            return inspect.signature(lambda *args, **kwargs: None)  # only the actor knows
+        bind = getattr(self.__wrapped__, "__get__", None)
+        return inspect.signature(bind(self) if bind else self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also our own, while the method is being copied
+            raise AttributeError(name)
+        raise AttributeError(no_such_attribute(self._name, name))
+
+    def __repr__(self) -> str:
+        return f"<method {self._name} of {self._handles[0]!r}>"
+
+
+class GroupMethod(Method):
+    """A method of all members of a group; results are in member order."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._handles:
+            return []
+        wait = self._handles[0]._remotely_wait
+        if not wait:
+            return self._send(args, kwargs, True)
+        return results(self._send(args, kwargs, True))
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the calls and return their futures at once, in member order."""
+        return self._send(args, kwargs, True)

@@ -1,0 +1,92 @@
+"""The verbs of the toolkit, which are functions: all names on a handle belong to the user."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, ParamSpec, TypeVar
+
+from remotely import arguments
+from remotely.api import connection
+from remotely.api.dispatch import end
+from remotely.api.group import Group
+from remotely.api.handle import Handle, handle_of
+from remotely.api.method import Method
+from remotely.arguments import suggests
+from remotely.engine import Options
+from remotely.futures.future import completed, failed
+from remotely.protocol.lease import DRAIN_S
+from remotely.reporting.cluster_status import ClusterStatus
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def make(
+    cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, count: int
+) -> list[Any]:
+    """Place `count` objects and return their handles."""
+    remotes = connection.current().place(cls, args, kwargs, options, count)
+    return [handle_of(cls, remote, options.wait) for remote in remotes]
+
+
+def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Send a call and return its future: `submit(actor.sample)`, which type checkers understand.
+
+    The method of a plain object runs at once, in this process.
+    """
+    if isinstance(method, Method):
+        return method.submit(*args, **kwargs)  # type: ignore[no-any-return]
+    try:
+        return completed(method(*args, **kwargs))
+    except Exception as error:
+        return failed(error)
+
+
+@suggests
+def close(target: Any, grace_s: float = DRAIN_S) -> None:
+    """End an actor or a group after the calls made before; the class's own `close` is called.
+
+    An actor that has not ended after `grace_s` seconds is killed.  Closing it again does nothing.
+    """
+    arguments.number("grace_s", grace_s)
+    end(_handles_of(target), grace_s)
+
+
+def kill(target: Any) -> None:
+    """End an actor or a group at once, whatever it is doing.
+
+    Calls in flight fail with ActorDied.  The class's own `close` is not called, and `max_restarts`
+    does not bring the actor back.
+    """
+    end(_handles_of(target), 0.0)
+
+
+def status() -> ClusterStatus:
+    """Return the machines, clients and actors of the cluster, and how many requests wait."""
+    return connection.current().report()
+
+
+def get_actor(name: str) -> Any:
+    """Return a borrowed handle of the actor with this name.  Raises NameError if there is none."""
+    arguments.of_type("name", name, str, "a string")
+    remote = connection.current().find(name)
+    cls = remote.engine.get([remote], "__class__")[0].result()
+    return handle_of(cls, remote, wait=True)
+
+
+def borrow(cls: type, actor: str, name: str) -> Any:
+    """Return a borrowed handle of an actor of this class."""
+    wait = getattr(cls, "__remotely__", Options()).wait
+    return handle_of(cls, connection.current().borrow(actor, name), wait)
+
+
+def put(value: T) -> T:
+    """Pickle a value once, to pass it many times; it arrives as the value."""
+    return connection.current().put(value)  # type: ignore[no-any-return]
+
+
+def _handles_of(target: Any) -> Sequence[Any]:
+    if isinstance(target, Group):
+        return target._remotely_handles
+    if issubclass(type(target), Handle):
+        return (target,)
+    raise TypeError(f"this takes a handle or a group; {target!r} is neither")

@@ -1,0 +1,35 @@
+"""The places where the objects of these tests live."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import remotely
+from remotely.api import connection
+from remotely.engines.in_process import InProcess
+from tests.clusters import Traces, wait_until
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[object]:
+    """One embedded cluster for all tests here; each lets go of its actors."""
+    before = Traces()
+    remotely.connect(cpus=32)
+    yield connection.current()
+    remotely.shutdown()
+    wait_until(lambda: not Traces().left_since(before), f"gone: {Traces().left_since(before)}")
+
+
+@pytest.fixture
+def on_cluster(shared: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_engine", shared)
+
+
+@pytest.fixture(params=["cluster", "local"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the objects of a test live."""
+    if request.param == "cluster":
+        request.getfixturevalue("on_cluster")
+    else:
+        monkeypatch.setattr(connection, "_engine", InProcess())
+    return str(request.param)
