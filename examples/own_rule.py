@@ -20,7 +20,7 @@ from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.sync import Rule, sgd
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rules.asynchronous import Asynchronous
-from remotely_rl.sync.simulation.dispatch import Drawn
+from remotely_rl.sync.simulation.dispatcher import RandomOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 
 
@@ -66,7 +66,7 @@ def main(pushes: int = 4000) -> None:
 
     rule = SignDescent(start, clients=32, optimizer=sgd(2e-4))
     work = Sines(1)
-    Simulation(rule, lambda client, w: work.gradient(w), Drawn(seed=1)).run(pushes)
+    Simulation(rule, lambda client, w: work.gradient(w), RandomOrder(seed=1)).run(pushes)
     show("simulated, 32 clients", rule)
 
     remotely.connect(cpus=4)

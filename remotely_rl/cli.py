@@ -323,8 +323,8 @@ def line_of(row: "SimulatedRow") -> str:
     """A row of a simulation, in a line."""
     clock = f"{row.time_s:10,.2f} s" if row.time_s else ""
     return (
-        f"{row.iteration:10,} pushes{clock}  loss {row.seen['loss']:.4f}"
-        f"  accuracy {row.seen['accuracy']:.4f}  version {row.version:,}"
+        f"{row.iteration:10,} pushes{clock}  loss {row.metrics['loss']:.4f}"
+        f"  accuracy {row.metrics['accuracy']:.4f}  version {row.version:,}"
         f"  staleness {row.staleness:.1f}  {row.bytes / 1e6:,.0f} MB"
     )
 

@@ -33,8 +33,9 @@ from remotely_rl.acting import failures
 from remotely_rl.acting.crew import Crew
 from remotely_rl.errors import SyncError, TrainingError
 from remotely_rl.sync.client import Client
-from remotely_rl.sync.rule import Release, Reply, Rule
-from remotely_rl.sync.simulation.dispatch import Event, Kind
+from remotely_rl.sync.reply import Release, Reply
+from remotely_rl.sync.rule import Rule
+from remotely_rl.sync.simulation.dispatcher import Event, EventKind
 
 REFUSED_IN_A_ROW = 100
 
@@ -101,7 +102,7 @@ class Worker:
         """Computes with these parameters from now on."""
         assert self.client is not None
         vector = None if newest.vector is None else torch.from_numpy(newest.vector)
-        self.client.hear(vector, newest.version, newest.deviation)
+        self.client.receive(vector, newest.version, newest.deviation)
 
     def contribute(self, told: Any, rate: float | None = None) -> Contribution:
         """The next contribution; steps that the client takes by itself are at this rate."""
@@ -109,7 +110,7 @@ class Worker:
         if rate is not None:
             self.client.set_rate(rate)
         version = self.client.version
-        vector = self.client.work(lambda parameters: self.work.gradient(parameters, told))
+        vector = self.client.next_push(lambda parameters: self.work.gradient(parameters, told))
         return Contribution(None if vector is None else vector.numpy(), version, self.work.report())
 
 
@@ -133,7 +134,7 @@ class ParameterServer:
         """
         self.rule = rule
         # A call's arguments are copied as it is made, but in REMOTELY_LOCAL, where nothing is.
-        rule.lends = os.environ.get("REMOTELY_LOCAL") != "1"
+        rule.returns_views = os.environ.get("REMOTELY_LOCAL") != "1"
         self.arrivals: list[Event] = []
         self._record = record
         self._accumulate = accumulate
@@ -184,16 +185,16 @@ class ParameterServer:
             if self._refused >= REFUSED_IN_A_ROW:
                 raise TrainingError(f"{self._refused} pushes were refused: {error}") from error
             self._say(f"{error}; it goes on with the newest parameters")
-            self._answer(client, rule.renew(client), rule.version)
+            self._answer(client, rule.restart(client), rule.version)
             return None
         self._refused = 0
-        self._arrived(Kind.PUSH, client)
+        self._arrived(EventKind.PUSH, client)
         if not reply.waits:
             self._answer(client, reply.parameters, reply.version)
         self._let_go(reply.released)
         return Pushed(client, reply, contribution.report)
 
-    def _arrived(self, kind: Kind, client: int) -> None:
+    def _arrived(self, kind: EventKind, client: int) -> None:
         if self._record:
             self.arrivals.append(Event(kind, client))
 
@@ -222,7 +223,7 @@ class ParameterServer:
     def _lost(self, worker: Any, client: int, error: BaseException) -> None:
         waited = len(self.rule.waiting - {client})
         released = self.rule.leave(client)
-        self._arrived(Kind.LEAVE, client)
+        self._arrived(EventKind.LEAVE, client)
         if released:
             self._say(f"worker {client} is gone; {waited} waited for it and go on")
         del self._client_of[worker], self._worker_of[client]
@@ -238,5 +239,5 @@ class ParameterServer:
             if worker not in self._client_of:
                 client = self._free.pop()
                 self.rule.join(client)
-                self._arrived(Kind.JOIN, client)
+                self._arrived(EventKind.JOIN, client)
                 self._begin(worker, client)

@@ -22,7 +22,7 @@ def share(session: Session[Any], make_work: Callable[[Any, nn.Module, int], Segm
     # On the CPU, whatever the machine has: that is where vectors come and go.
     learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
     work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
-    if learner.rule.has_own_rate:
+    if learner.rule.has_fixed_rate:
         session.say(
             f"{config.sync} is plain descent at its own rate: learning_rate, learning_rate_end and"
             " optimizer are not used"

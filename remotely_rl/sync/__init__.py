@@ -1,136 +1,36 @@
-"""How the gradients of many workers become one set of parameters.
+"""Sync rules: how the gradients of many workers become one set of parameters.
 
     from remotely_rl import sync
 
     rule = sync.make("semi_async:n=4,counted=3", parameters, clients=8)
     reply = rule.push(client=0, contribution=gradient, version=0)
 
-A rule is a pure object, one file each; `rule.py` says what they share.  The same object is
-stepped by the simulator (`simulator.py`) and by a parameter server on a cluster (`server.py`).
-What a client does between two pushes is in `client.py`, what is not sent in `gates.py`.
+A rule is a pure object, one file each in `rules/`; `rule.py` says what they share.  The same
+object is driven by the simulator (`simulation/`) and by a parameter server on a cluster
+(`learning/parameter_server.py`).  `client.py` is the part that runs at a worker, `gates.py` what
+withholds messages, `stepper.py` what scales an optimizer's step.
 """
 
-import sys
-from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor
-
-from remotely_rl.errors import SyncError, nearest
-from remotely_rl.settings import Setting, settings
-from remotely_rl.sync.client import Client, MakeOptimizer
+from remotely_rl.errors import SyncError
+from remotely_rl.sync.client import Client
+from remotely_rl.sync.counters import Counters
 from remotely_rl.sync.gates import Gates
-from remotely_rl.sync.rule import Accepted, Counters, Release, Reply, Rule, sgd
-from remotely_rl.sync.rules.asynchronous import Asynchronous
-from remotely_rl.sync.rules.backup_workers import BackupWorkers
-from remotely_rl.sync.rules.delay_compensated import DelayCompensated
-from remotely_rl.sync.rules.elastic_averaging import ElasticAveraging
-from remotely_rl.sync.rules.exponential_penalty import ExponentialPenalty
-from remotely_rl.sync.rules.fasgd import Fasgd
-from remotely_rl.sync.rules.local_steps import DiLoCo, LocalSteps
-from remotely_rl.sync.rules.semi_async import SemiAsync
-from remotely_rl.sync.rules.soft_sync import SoftSync
-from remotely_rl.sync.rules.stale_synchronous import StaleSynchronous
-from remotely_rl.sync.rules.staleness_scaled import StalenessScaled
-from remotely_rl.sync.rules.synchronous import Synchronous
+from remotely_rl.sync.reply import Accepted, Release, Reply
+from remotely_rl.sync.rule import Rule, sgd
+from remotely_rl.sync.specs import RULES, make, settings_of, summary_of
 
 __all__ = [
-    "RULES", "Accepted", "Client", "Counters", "Gates", "Release", "Reply",
-    "Rule", "SyncError", "make", "settings_of", "sgd", "summary_of",
-]  # fmt: skip
-
-RULES: dict[str, type[Rule]] = {
-    "synchronous": Synchronous,
-    "soft_sync": SoftSync,
-    "backup_workers": BackupWorkers,
-    "semi_async": SemiAsync,
-    "stale_synchronous": StaleSynchronous,
-    "asynchronous": Asynchronous,
-    "sasgd": StalenessScaled,
-    "exponential_penalty": ExponentialPenalty,
-    "delay_compensated": DelayCompensated,
-    "fasgd": Fasgd,
-    "b_fasgd": Fasgd,
-    "elastic_averaging": ElasticAveraging,
-    "local_sgd": LocalSteps,
-    "diloco": DiLoCo,
-}
-# B-FASGD is FASGD behind gates; the weights are the defaults of the authors' code.
-GATED = {"b_fasgd": {"gate_push": "0.01", "gate_fetch": "0.01"}}
-DESCENT = sgd(0.1)
-RATE = "rate"
-GATE = "gate_"  # what the settings of `Gates` are called in a word
-
-
-def settings_of(name: str) -> list[Setting]:
-    """What can be set of a rule; of gates, which all can have, see `Gates`."""
-    return settings(_rule(name))
-
-
-def summary_of(name: str) -> str:
-    """A rule in a sentence: the first of its class, or of its file."""
-    kind = _rule(name)
-    of_file = sys.modules[kind.__module__].__doc__ or ""
-    of_class = kind.__doc__ or "See"
-    prose = of_file if of_class.startswith("See") else of_class
-    return prose.split("\n\n")[0].replace("\n", " ")
-
-
-def make(word: str, parameters: Tensor, clients: int, optimizer: MakeOptimizer = DESCENT) -> Rule:
-    """Makes a rule of a word: `fasgd`, `semi_async:n=4,counted=3`, `sasgd:gate_fetch=0.1`.
-
-    `parameters` [P] is where all begin.  `rate=0.1` in it is plain descent at that rate,
-    whatever the optimizer.  Raises SyncError for a rule or a setting that is
-    unknown, with the nearest, and for a value that cannot be.
-    """
-    name, _, rest = word.partition(":")
-    kind = _rule(name)
-    given = {**GATED.get(name, {}), **_pairs(word, rest)}
-    gates = {key[len(GATE) :]: text for key, text in given.items() if key.startswith(GATE)}
-    own = {key: text for key, text in given.items() if not key.startswith(GATE)}
-    has_own_rate = RATE in own
-    if has_own_rate:
-        optimizer = sgd(_value(float, RATE, own.pop(RATE)))
-    rule = kind(
-        parameters,
-        clients,
-        optimizer,
-        gates=Gates(**_values(Gates, gates, GATE)) if gates else None,
-        **_values(kind, own, ""),
-    )
-    rule.has_own_rate |= has_own_rate
-    return rule
-
-
-def _rule(name: str) -> type[Rule]:
-    if name not in RULES:
-        hint = nearest(name, RULES) or f"; there is {', '.join(RULES)}"
-        raise SyncError(f"no rule is called {name!r}{hint}")
-    return RULES[name]
-
-
-def _pairs(word: str, rest: str) -> dict[str, str]:
-    pairs = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, text = part.partition("=")
-        if not equals:
-            raise SyncError(f"a rule is NAME:SETTING=VALUE,..., not {word!r}")
-        pairs[key.strip()] = text.strip()
-    return pairs
-
-
-def _values(kind: type, texts: Mapping[str, str], prefix: str) -> dict[str, Any]:
-    known = {setting.name: setting for setting in settings(kind)}
-    values: dict[str, Any] = {}
-    for key, text in texts.items():
-        if key not in known:
-            raise SyncError(f"there is no setting {prefix + key!r}{nearest(key, known)}")
-        values[key] = _value(known[key].first_kind, prefix + key, text)
-    return values
-
-
-def _value(kind: type, name: str, text: str) -> Any:
-    try:
-        return {"true": True, "false": False}[text] if kind is bool else kind(text)
-    except (ValueError, KeyError):
-        raise SyncError(f"{name} must be of type {kind.__name__}, not {text!r}") from None
+    "RULES",
+    "Accepted",
+    "Client",
+    "Counters",
+    "Gates",
+    "Release",
+    "Reply",
+    "Rule",
+    "SyncError",
+    "make",
+    "settings_of",
+    "sgd",
+    "summary_of",
+]

@@ -1,7 +1,7 @@
-"""What a client does between two pushes: the part of a rule that runs at the worker.
+"""Client: the part of a rule that runs at a worker, between two pushes.
 
-Pure as a rule is.  A worker asks its client for the next contribution, pushes that, and hands
-it the reply.  `gradient` is a function from parameters [P] to a gradient [P].
+It is as pure as the rule.  A worker calls `next_push`, pushes the result, and passes the reply to
+`receive`.  `gradient` is a function from parameters [P] to a gradient [P].
 """
 
 from collections.abc import Callable
@@ -12,16 +12,15 @@ from torch.optim import Optimizer
 
 from remotely_rl.sync.gates import ClientGate
 
-GradientOf = Callable[[Tensor], Tensor]
+GradientFunction = Callable[[Tensor], Tensor]
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 
 
 class Client:
     """Pushes the gradient at its parameters.
 
-    With `accumulate` it is the sum of so many, at parameters that it leaves as they are: one
-    shared update a segment, as asynchronous n-step methods have it (Mnih et al. 2016,
-    https://arxiv.org/abs/1602.01783, algorithm S2).
+    With `accumulate` it pushes the sum of so many gradients at the same parameters, as in
+    asynchronous n-step methods (Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithm S2).
     """
 
     def __init__(
@@ -38,17 +37,17 @@ class Client:
         self.gate = gate
         self.accumulate = accumulate
 
-    def work(self, gradient: GradientOf) -> Tensor | None:
-        """Returns what is to be pushed; None if its gate withholds it."""
+    def next_push(self, gradient: GradientFunction) -> Tensor | None:
+        """Return what to push; None if the gate withholds it."""
         contribution = self.contribution(gradient)
         return contribution if self.gate is None else self.gate(contribution)
 
-    def contribution(self, gradient: GradientOf) -> Tensor:
-        """What this kind of client makes of its parameters."""
-        return self.summed(gradient, self.parameters)
+    def contribution(self, gradient: GradientFunction) -> Tensor:
+        """Compute a contribution from the client's parameters."""
+        return self.accumulated(gradient, self.parameters)
 
-    def summed(self, gradient: GradientOf, parameters: Tensor) -> Tensor:
-        """The sum of as many gradients as are accumulated."""
+    def accumulated(self, gradient: GradientFunction, parameters: Tensor) -> Tensor:
+        """Return the sum of `accumulate` gradients at these parameters."""
         if self.accumulate == 1:
             return gradient(parameters)
         total = gradient(parameters).clone()
@@ -57,10 +56,10 @@ class Client:
         return total
 
     def set_rate(self, rate: float) -> None:
-        """Takes steps of its own at this rate from here on, if it takes any."""
+        """Set the learning rate of the client's own optimizer, if it has one."""
 
-    def hear(self, parameters: Tensor | None, version: int, deviation: float) -> None:
-        """Takes in a reply: parameters of `version`, or none to go on with its own."""
+    def receive(self, parameters: Tensor | None, version: int, deviation: float) -> None:
+        """Process a reply: install parameters of `version`, or go on with the old if None."""
         if self.gate is not None:
             self.gate.deviation = deviation
         if parameters is not None:
@@ -68,19 +67,21 @@ class Client:
             self.version = version
 
 
-class Exploring(Client):
+class LocalStepsClient(Client):
     """Takes `steps` steps by an optimizer of its own, whose state stays with it.
 
-    Pushes how far it went, start less end: what descent calls a gradient.  With `whole` it
-    pushes where it is instead.
+    It pushes the difference, start minus end, which plain descent would call a gradient.  With
+    `push_parameters` it pushes the parameters at the end instead, and keeps them.
     """
 
-    def __init__(self, plain: Client, steps: int, optimizer: MakeOptimizer, whole: bool = False):
+    def __init__(
+        self, plain: Client, steps: int, optimizer: MakeOptimizer, push_parameters: bool = False
+    ):
         super().__init__(
             plain.number, plain.parameters, plain.version, plain.gate, plain.accumulate
         )
         self.steps = steps
-        self.whole = whole
+        self.push_parameters = push_parameters
         self._local = nn.Parameter(self.parameters.clone())
         self._optimizer = optimizer([self._local])
 
@@ -88,14 +89,14 @@ class Exploring(Client):
         for group in self._optimizer.param_groups:
             group["lr"] = rate
 
-    def contribution(self, gradient: GradientOf) -> Tensor:
+    def contribution(self, gradient: GradientFunction) -> Tensor:
         with torch.no_grad():
             self._local.copy_(self.parameters)
         for _ in range(self.steps):
-            self._local.grad = self.summed(gradient, self._local.detach())
+            self._local.grad = self.accumulated(gradient, self._local.detach())
             self._optimizer.step()
         end = self._local.detach().clone()
-        if self.whole:
+        if self.push_parameters:
             self.parameters = end
             return end
         return self.parameters - end

@@ -1,8 +1,8 @@
-"""A module whose parameters are views of one flat vector, and so are their gradients.
+"""Flat: a module whose parameters, and their gradients, are views of one flat vector.
 
-A vector comes and goes whole, in one copy; torch's modules never know of it.  Parameters lie in
-it row by row, whatever their memory format was: a model that is sent arrives contiguous, and
-a vector has to mean the same where it is made and where it is used.
+The vector is sent and received in one copy, and torch's modules do not notice.  Parameters lie in
+it in row-major order, whatever their memory format was: a model that was sent arrives contiguous,
+and a vector has to mean the same where it is made and where it is used.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ class Flat:
             begin = end
 
     def load(self, parameters: Tensor) -> None:
-        """Takes over parameters [P]."""
+        """Copy parameters [P] into the module."""
         self.vector.copy_(parameters)
 
     def gradient_of(self, loss: Tensor, max_norm: float = 0.0) -> Tensor:
-        """The gradient [P] of a loss of the module, its norm bounded; the caller's own."""
+        """Return the gradient [P] of a loss of the module, with its norm bounded; a copy."""
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         if max_norm:
@@ -39,6 +39,6 @@ class Flat:
         return self.gradient.clone()
 
     def gradient_at(self, parameters: Tensor, loss: Callable[[], Tensor]) -> Tensor:
-        """The gradient [P] of what `loss` computes, at `parameters` [P]; the caller's own."""
+        """Return the gradient [P] of what `loss` computes, at `parameters` [P]; a copy."""
         self.load(parameters)
         return self.gradient_of(loss())

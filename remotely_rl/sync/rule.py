@@ -1,40 +1,30 @@
-"""What a parameter server does with a contribution that arrives.
+"""Rule: what a parameter server does with a contribution that arrives.
 
-A `Rule` holds the parameters, one flat vector, and answers each `push` at once.  It knows no
-clock, socket or thread, and draws nothing from a random stream that was not handed to it:
-the same pushes give the same bits, in the simulator and on a cluster.
+A rule holds the parameters, one flat vector, and answers each `push` at once.  It knows no clock,
+socket or thread, and draws only from random streams that it was given: the same pushes give the
+same bits, in the simulator and on a cluster.
 
-Words, the same in all rules:
-
-    version     how often the parameters were stepped; 0 at the start
-    staleness   the rule's version when a contribution arrives, less the version of the
+    version     how many steps the parameters have taken; 0 at the start
+    staleness   the rule's version when a contribution arrives, minus the version of the
                 parameters that it was computed with: never negative
-    counted     what arrived moves the parameters, now or at the next step, and counts
-                towards that step
-    weak        it moves them, but does not count
-    dropped     it is forgotten
-    waits       the client is to do nothing before a later reply releases it
 
-Who pushed is told in the reply whether to install new parameters, to go on with its own, or
-to wait.  Who waited is told in `released`, of the reply to somebody else's push.
+`reply.py` says what can become of a contribution, and what the client does next.
 
-How a direction becomes a step is the business of a torch optimizer, whose state lives here.
-It sees one flat vector: rules of torch that are elementwise (SGD, RMSprop, Adam and most
-others) do what they do for a list of layers.
+A torch optimizer, whose state lives here, turns a direction into a step.  It sees one flat
+vector.  For elementwise optimizers (SGD, RMSprop, Adam and most others) this is the same as a
+list of layers.
 
-A rule says by what its *step* is scaled (`scale`): at half the scale the parameters move half
-as far, by any optimizer.  The optimizer's state sees gradients unscaled; `stepper.py` says why.
-A step of several contributions goes along their mean, each weighted by its scale, and is itself
-scaled by the mean of their scales: for descent the sum that papers print.
+A rule scales the *step* (`scale`): at half the scale the parameters move half as far, whatever
+the optimizer.  The optimizer's state sees unscaled gradients; `stepper.py` says why.  A step of
+several contributions goes along their mean, weighted by their scales, and is itself scaled by the
+mean of their scales.  For plain descent that is the sum that papers print.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import InitVar, dataclass, field
-from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import InitVar, dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +32,9 @@ from torch import Tensor, nn
 from remotely_rl import settings
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.client import Client, MakeOptimizer
+from remotely_rl.sync.counters import Counters
 from remotely_rl.sync.gates import Gates
+from remotely_rl.sync.reply import Accepted, Release, Reply
 from remotely_rl.sync.stepper import Stepper
 
 
@@ -51,66 +43,12 @@ def sgd(rate: float) -> MakeOptimizer:
     return lambda parameters: torch.optim.SGD(parameters, lr=rate)
 
 
-class Accepted(Enum):
-    """What becomes of a contribution; see the module's table."""
-
-    COUNTED = "counted"
-    WEAK = "weak"
-    DROPPED = "dropped"
-
-
-class Release(NamedTuple):
-    """A client that waited and goes on: with these parameters, or its own if there are none."""
-
-    client: int
-    parameters: Tensor | None
-
-
-class Reply(NamedTuple):
-    """What who pushed is told.
-
-    `version` is what the client calls the parameters that it installs; it keeps its own
-    version with its own parameters.  `deviation` is what gates go by: see `gates.py`.
-    """
-
-    accepted: Accepted
-    version: int
-    staleness: int
-    parameters: Tensor | None = None
-    waits: bool = False
-    released: tuple[Release, ...] = ()
-    deviation: float = 1.0
-
-
-@dataclass
-class Counters:
-    """What a rule has seen, and what went over the wire for it, in bytes of vectors."""
-
-    pushes: int = 0
-    withheld_pushes: int = 0
-    refused: int = 0
-    counted: int = 0
-    weak: int = 0
-    dropped: int = 0
-    fetches: int = 0
-    withheld_fetches: int = 0
-    bytes_pushed: int = 0
-    bytes_fetched: int = 0
-    staleness: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def staleness_mean(self) -> float:
-        """Mean staleness of all that arrived."""
-        count = self.staleness.total()
-        return sum(tau * n for tau, n in self.staleness.items()) / count if count else 0.0
-
-
 @dataclass(eq=False)
 class Rule(ABC):
     """See the module's docstring.
 
-    A subclass is a dataclass of its settings, as `settings.py` has them; `arrive` says what
-    becomes of a contribution, `begin` makes what it remembers between two.
+    A subclass is a dataclass of its settings, written as in `settings.py`.  `on_push` decides
+    what becomes of a contribution, `setup` creates what the rule remembers between pushes.
     """
 
     start: InitVar[Tensor]
@@ -118,21 +56,21 @@ class Rule(ABC):
     optimizer: InitVar[MakeOptimizer] = sgd(0.1)  # noqa: RUF009 - makes a function, no state
     gates: Gates | None = None
 
-    explores: ClassVar[bool] = False  # the optimizer is the clients', and so is its rate
+    clients_optimize: ClassVar[bool] = False  # the optimizer, and its rate, are the clients'
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "weighed" in vars(cls):  # else it would never be called, and the rule be another
+        if "weighed" in vars(cls):  # it would never be called, and this would be another rule
             raise SyncError(
-                f"{cls.__name__}.weighed is not called any more: say in `direction(client,"
-                " contribution)` what is stepped along, and in `scale(staleness)` how far"
+                f"{cls.__name__}.weighed is no longer called: return what to step along from"
+                " `direction(client, contribution)`, and how far from `scale(staleness)`"
             )
 
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
-        """`start` [P] is where all begin; clients are numbered from 0.
+        """`start` [P] are the first parameters; clients are numbered from 0.
 
-        Raises SyncError for a start that is no flat vector of floats, for no clients, and for
-        settings that cannot be.
+        Raises SyncError if `start` is not a flat vector of floats, if there is no client, and for
+        settings out of range.
         """
         if start.dim() != 1 or not start.is_floating_point():
             raise SyncError(
@@ -148,21 +86,21 @@ class Rule(ABC):
         self.live = set(range(self.clients))
         self.waiting: set[int] = set()
         self.counters = Counters()
-        self.deviation = 1.0  # what gates go by
-        self.has_own_rate = False  # which a schedule leaves alone: the word has said one
-        self.client_rate: float | None = None  # of the clients' optimizers; none: as they began
-        self.lends = False  # whoever is handed parameters copies them before the next push
-        self._newest: Tensor | None = None
-        self.begin()
+        self.deviation = 1.0  # for gates
+        self.has_fixed_rate = False  # its spec gives a rate, which schedules do not change
+        self.client_rate: float | None = None  # of the clients' optimizers; None: unchanged
+        self.returns_views = False  # the receiver of parameters copies them before the next push
+        self._snapshot: Tensor | None = None
+        self.setup()
 
-    # --- what a rule is told ----------------------------------------------------------------------
+    # --- what a server calls ----------------------------------------------------------------------
 
     def push(self, client: int, contribution: Tensor | None, version: int) -> Reply:
-        """Takes in what a client made of its parameters, which are of `version`.
+        """Process a contribution, computed with the parameters of `version`.
 
-        No contribution is one that the client's gate withheld.  Raises SyncError, and stays
-        as it was, for a client that is unknown, gone or waiting, a version that is not there
-        yet, and a contribution of the wrong shape or type or with numbers that are none.
+        The contribution is None if the client's gate withheld it.  Raises SyncError, and changes
+        nothing but a counter, for a client that is unknown, gone or waiting, a version that does
+        not exist yet, and a contribution of the wrong shape or dtype, or with NaN or infinities.
         """
         try:
             self._check(client, contribution, version)
@@ -171,11 +109,11 @@ class Rule(ABC):
             raise
         self._count_push(contribution)
         if self.gates is not None:
-            contribution, version = self.gates.pushed(client, contribution, version)
+            contribution, version = self.gates.on_push(client, contribution, version)
         if contribution is None:
             reply = Reply(Accepted.DROPPED, self.version, self.version - version)
         else:
-            reply = self.arrive(client, contribution, self.version - version)
+            reply = self.on_push(client, contribution, self.version - version)
         if reply.waits:
             self.waiting.add(client)
         self.counters.staleness[reply.staleness] += 1
@@ -189,59 +127,61 @@ class Rule(ABC):
         )
 
     def leave(self, client: int) -> tuple[Release, ...]:
-        """Forgets a client that is gone; returns who needs not wait any longer."""
+        """Remove a client that is gone; return the clients that it releases."""
         self._check_known(client)
         self.live.discard(client)
         self.waiting.discard(client)
-        return self._release(self.left(client)) if self.live else ()
+        return self._release(self.on_leave(client)) if self.live else ()
 
     def join(self, client: int) -> tuple[Tensor, int]:
-        """Takes a client in that was gone; returns the newest parameters and their version."""
+        """Add a client that was gone; return the newest parameters and their version."""
         self._check_known(client)
         if client in self.live:
             raise SyncError(f"client {client} is here already")
         self.live.add(client)
-        self.joined(client)
+        self.on_join(client)
         if self.gates is not None:
             self.gates.forget(client)
-        return self.renew(client), self.version
+        return self.restart(client), self.version
 
-    def renew(self, client: int) -> Tensor:
-        """The newest parameters for a client that is to begin anew with them, past all gates."""
+    def restart(self, client: int) -> Tensor:
+        """Return the newest parameters for a client that starts afresh, past all gates."""
         self.counters.fetches += 1
         self.counters.bytes_fetched += self.parameters.nbytes
-        self.delivered(client, self.parameters)
+        self.on_fetch(client, self.parameters)
         return self.parameters
 
     @property
     def parameters(self) -> Tensor:
-        """The newest parameters [P]; no later step changes them, unless the rule `lends`."""
-        return self.vector.detach() if self.lends else self.snapshot()
+        """The newest parameters [P].  Later steps do not change them, unless `returns_views`."""
+        return self.vector.detach() if self.returns_views else self.snapshot()
 
     def snapshot(self) -> Tensor:
-        """The newest parameters [P], which no later step changes."""
-        if self._newest is None:
-            self._newest = self.vector.detach().clone()
-        return self._newest
+        """Return the newest parameters [P], which no later step changes."""
+        if self._snapshot is None:
+            self._snapshot = self.vector.detach().clone()
+        return self._snapshot
 
     def client(self, number: int, accumulate: int = 1) -> Client:
-        """What client `number` does between two pushes; it can be sent to its machine."""
-        self.delivered(number, self.parameters)
-        gate = self.gates.of_client(number) if self.gates else None
+        """Return the part of the rule that runs at client `number`; it can be sent there."""
+        self.on_fetch(number, self.parameters)
+        gate = self.gates.client_gate(number) if self.gates else None
         return Client(number, self.parameters, self.version, gate, accumulate)
 
     def set_rate(self, rate: float) -> None:
-        """Has the optimizer take steps at this rate from here on, here or at the clients, unless
-        the rule has its own."""
-        if self.has_own_rate:
+        """Set the optimizer's learning rate, here or at the clients, unless the rule fixes it."""
+        if self.has_fixed_rate:
             return
-        if self.explores:
+        if self.clients_optimize:
             self.client_rate = rate
         else:
             self._stepper.set_rate(rate)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps.  What waits for a step is not in it: clients begin anew."""
+        """Return what a checkpoint keeps.
+
+        Contributions that wait for a step are not in it: clients start afresh.
+        """
         return {
             "version": self.version,
             "vector": self.vector.detach(),
@@ -249,50 +189,50 @@ class Rule(ABC):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` gave."""
+        """Restore what `state` returned."""
         self.version = state["version"]
         with torch.no_grad():
             self.vector.copy_(state["vector"])
         self._stepper.load(state["optimizer"])
-        self._newest = None
+        self._snapshot = None
 
-    # --- what a rule is ---------------------------------------------------------------------------
+    # --- what a subclass defines ------------------------------------------------------------------
 
-    def begin(self) -> None:  # noqa: B027 - a rule may have nothing to remember
-        """Makes what the rule remembers; called once."""
+    def setup(self) -> None:  # noqa: B027 - a rule may have nothing to remember
+        """Create what the rule remembers between pushes.  Called once."""
 
     @abstractmethod
-    def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
-        """What becomes of a contribution [P]; nobody changes it afterwards."""
+    def on_push(self, client: int, contribution: Tensor, staleness: int) -> Reply:
+        """Decide what becomes of a contribution [P]; nothing changes it afterwards."""
 
     def scale(self, staleness: int) -> float:
-        """By what a step is scaled for a contribution that is so stale; positive."""
+        """Return by what to scale the step for a contribution of this staleness; positive."""
         return 1.0
 
-    def left(self, client: int) -> Iterable[Release]:
-        """Who need not wait any longer, now that `client` is gone."""
+    def on_leave(self, client: int) -> Iterable[Release]:
+        """Return the clients that need not wait any longer, now that `client` is gone."""
         return ()
 
-    def joined(self, client: int) -> None:  # noqa: B027
+    def on_join(self, client: int) -> None:  # noqa: B027
         """`client` is back."""
 
-    def delivered(self, client: int, parameters: Tensor) -> None:  # noqa: B027
+    def on_fetch(self, client: int, parameters: Tensor) -> None:  # noqa: B027
         """`client` has these parameters from here on."""
 
-    # --- what a rule may use ----------------------------------------------------------------------
+    # --- what a subclass may use ------------------------------------------------------------------
 
     def step(self, direction: Tensor, scale: float = 1.0, divisors: Tensor | None = None) -> None:
-        """Moves the parameters against `direction` [P], as the optimizer does with a gradient, but
-        `scale` times as far, and divided by `divisors` [P] if there are any."""
+        """Step against `direction` [P] as the optimizer does for a gradient, but `scale` times as
+        far, and divided elementwise by `divisors` [P] if given."""
         self._stepper.step(direction, scale, divisors)
         self.version += 1
-        self._newest = None
+        self._snapshot = None
 
     def release(self, clients: Iterable[int]) -> tuple[Release, ...]:
-        """Lets clients go on with the newest parameters, lowest number first."""
+        """Let clients go on with the newest parameters, lowest number first."""
         return tuple(Release(client, self.parameters) for client in sorted(clients))
 
-    # --- the rest ---------------------------------------------------------------------------------
+    # --- private ----------------------------------------------------------------------------------
 
     def _count_push(self, contribution: Tensor | None) -> None:
         if contribution is None:
@@ -310,12 +250,12 @@ class Rule(ABC):
         return tuple(done)
 
     def _fetch(self, client: int, parameters: Tensor) -> Tensor | None:
-        if self.gates is not None and not self.gates.fetched(client, self.deviation):
+        if self.gates is not None and not self.gates.allows_fetch(client, self.deviation):
             self.counters.withheld_fetches += 1
             return None
         self.counters.fetches += 1
         self.counters.bytes_fetched += parameters.nbytes
-        self.delivered(client, parameters)
+        self.on_fetch(client, parameters)
         return parameters
 
     def _check_known(self, client: int) -> None:
@@ -329,7 +269,7 @@ class Rule(ABC):
         if client not in self.live:
             raise SyncError(f"client {client} has left; it must join before it pushes")
         if client in self.waiting:
-            raise SyncError(f"client {client} pushed twice: it waits for others since its last")
+            raise SyncError(f"client {client} pushed again while it waits for other clients")
         if not 0 <= version <= self.version:
             raise SyncError(
                 f"client {client} pushed for version {version}; there are 0 to {self.version}"
@@ -343,6 +283,6 @@ class Rule(ABC):
                 f"client {client} pushed {list(contribution.shape)} of {contribution.dtype};"
                 f" expected {list(self.vector.shape)} of {self.vector.dtype}"
             )
-        # One that is no number, anywhere, shows in the sum: much cheaper than to ask each.
+        # A NaN or infinity anywhere shows in the sum, which is much cheaper than testing each.
         if not math.isfinite(float(contribution.sum())):
             raise SyncError(f"client {client} pushed numbers that are NaN or infinite")

@@ -30,8 +30,8 @@ def simulated(simulations: list[Run], simulate: Simulate, processes: int, file: 
             done.append((run, rows))
             last = rows[-1]
             print(
-                f"{run.panel}, {run.word}: loss {last.seen['loss']:.4f}, accuracy"
-                f" {last.seen['accuracy']:.4f}",
+                f"{run.panel}, {run.word}: loss {last.metrics['loss']:.4f}, accuracy"
+                f" {last.metrics['accuracy']:.4f}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
     page.write(file, done)

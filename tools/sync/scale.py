@@ -75,5 +75,5 @@ def simulate(run: Run) -> tuple[Run, list[Row]]:
 
 def loss_at_end(rows: list[Row]) -> float:
     """The mean of the last looks; infinite if it is no number."""
-    loss = statistics.mean(row.seen["loss"] for row in rows[-LAST:])
+    loss = statistics.mean(row.metrics["loss"] for row in rows[-LAST:])
     return loss if math.isfinite(loss) else math.inf

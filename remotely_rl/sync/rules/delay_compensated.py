@@ -1,17 +1,17 @@
-"""Delay compensation: a late gradient is moved to where the parameters are now.
+"""Delay compensation: a late gradient is corrected to the current parameters.
 
 Zheng et al. 2017, Asynchronous stochastic gradient descent with delay compensation,
 https://arxiv.org/abs/1609.08326.  The gradient at the newest parameters is, to first order,
-that at those which the client was sent plus the Hessian times the way between; the Hessian is
-approximated by lambda g g^T, of which the diagonal is kept:
+the gradient at those that the client received plus the Hessian times their difference.  The
+Hessian is approximated by the diagonal of lambda g g^T:
 
     g' = g + lambda g * g * (theta - theta_sent)
 
-With `adaptive` (DC-ASGD-a) lambda is divided, elementwise, by the root of a
-running mean of g^2; the paper takes 2 for it then, and 0.04, the default, without.
+With `adaptive` (DC-ASGD-a) lambda is divided, elementwise, by the square root of a running mean
+of g^2; the paper then uses lambda = 2, and 0.04, the default, without.
 
-It is a correction of the gradient, and scales no step: an optimizer, whatever it makes of
-gradients, is given what one at the newest parameters would be.
+The rule corrects the gradient and scales no step: any optimizer receives an estimate of the
+gradient at the newest parameters.
 """
 
 from dataclasses import dataclass
@@ -34,20 +34,21 @@ class DelayCompensated(Asynchronous):
     adaptive: Annotated[bool, "divide lambda by the root of a mean of g^2"] = False
     decay: Annotated[float, "of that mean", FRACTION] = 0.95
 
-    def begin(self) -> None:
+    def setup(self) -> None:
         self.sent = [self.snapshot()] * self.clients
         self.square = torch.zeros_like(self.vector.detach())
-        self._moved, self._way = torch.empty_like(self.square), torch.empty_like(self.square)
+        self._corrected = torch.empty_like(self.square)
+        self._difference = torch.empty_like(self.square)
 
     def direction(self, client: int, contribution: Tensor) -> Tensor:
-        moved = torch.mul(contribution, contribution, out=self._moved)
+        corrected = torch.mul(contribution, contribution, out=self._corrected)
         if self.adaptive:
-            self.square.mul_(self.decay).add_(moved, alpha=1 - self.decay)
-            moved.mul_(self.compensation / (self.square + EPSILON).sqrt())
+            self.square.mul_(self.decay).add_(corrected, alpha=1 - self.decay)
+            corrected.mul_(self.compensation / (self.square + EPSILON).sqrt())
         else:
-            moved.mul_(self.compensation)
-        way = torch.sub(self.vector.detach(), self.sent[client], out=self._way)
-        return moved.mul_(way).add_(contribution)
+            corrected.mul_(self.compensation)
+        difference = torch.sub(self.vector.detach(), self.sent[client], out=self._difference)
+        return corrected.mul_(difference).add_(contribution)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "square": self.square}
@@ -56,5 +57,5 @@ class DelayCompensated(Asynchronous):
         super().load(state)
         self.square.copy_(state["square"])
 
-    def delivered(self, client: int, parameters: Tensor) -> None:
+    def on_fetch(self, client: int, parameters: Tensor) -> None:
         self.sent[client] = self.snapshot()

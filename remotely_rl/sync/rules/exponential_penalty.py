@@ -1,11 +1,11 @@
-"""Exponential penalty: the rate falls by the same factor with every step of staleness.
+"""Exponential penalty: the rate decays exponentially with staleness.
 
     theta <- theta - rate exp(-kappa tau) g
 
 Chan and Lane 2014, Distributed asynchronous optimization of convolutional neural networks,
-Interspeech.  Their constant is not known; at kappa = 0.1 and staleness 127, one of 128
-clients, the rate is 3e-6 of what it was, where SASGD has 8e-3.
-With an optimizer other than plain descent it is its step that shrinks so.
+Interspeech.  Their constant is not known.  At kappa = 0.1 and a staleness of 127, that of 128
+equal clients, the factor is 3e-6, where SASGD's is 8e-3.  With an optimizer other than plain
+descent, its step is scaled so.
 """
 
 import math
@@ -20,7 +20,7 @@ from remotely_rl.sync.rules.asynchronous import Asynchronous
 class ExponentialPenalty(Asynchronous):
     """See the module's docstring."""
 
-    kappa: Annotated[float, "how fast the rate falls with staleness", NOT_NEGATIVE] = 0.1
+    kappa: Annotated[float, "decay of the rate with staleness", NOT_NEGATIVE] = 0.1
 
     def scale(self, staleness: int) -> float:
         return math.exp(-self.kappa * staleness)

@@ -1,29 +1,28 @@
-"""FASGD: a rate for each parameter, smaller where gradients differ and where they are stale.
+"""FASGD: a rate for each parameter, smaller where gradients vary or are stale.
 
 Odena 2016, https://arxiv.org/abs/1601.04033, equations 4 to 8.  For each arriving gradient,
-elementwise, statistics first:
+elementwise, the statistics first:
 
     n <- gamma n + (1 - gamma) g^2                              (4)
     b <- gamma b + (1 - gamma) g                                (5)
     v <- beta v + (1 - beta) sqrt(max(n - b^2, 0) + eps)        (6)
     theta <- theta - rate g / (v s(tau))                        (7, 8)
 
-The paper prints 1 / sqrt(.) in (6) and divides by v in (7), which multiplies by the
-deviation where its text and its equation 9 divide by it.  Three modes:
+The paper prints 1 / sqrt(.) in (6) and divides by v in (7).  That multiplies by the deviation,
+where its text and its equation 9 divide by it.  There are three modes:
 
     std       as above
     literal   (6) as printed
-    fred      the authors' code: v <- beta v + (1 - beta) |g|, and divides by v + 0.001;
-              with `deviation_start=0,at_zero=plus1` it begins and divides as theirs does
+    fred      as the authors' code: v <- beta v + (1 - beta) |g|, and divides by v + 0.001;
+              with `deviation_start=0,at_zero=plus1` it also starts and divides as theirs does
 
-The paper descends plainly.  Another optimizer's step is divided by v s(tau), elementwise; of
-RMSProp and Adam, which divide by the size of gradients already, that is a second time, and wants
-a lower rate.  Unless that is what you want, give the word a rate (`fasgd:rate=0.005`: plain
-descent) or take `sgd`.
+The paper uses plain descent.  The step of another optimizer is divided by v s(tau), elementwise.
+RMSProp and Adam already divide by the size of gradients, so they then need a lower rate.  Unless
+you want that, give the spec a rate (`fasgd:rate=0.005` is plain descent) or use `sgd`.
 
-gamma, beta and eps are not in the paper; the code's one decay is 0.9.  v begins at
-`deviation_start`: from 0 the first step in mode `std` is 33 times the rate, whatever the
-gradient.  `deviation`, which gates go by (equation 9), is the mean of v.
+gamma, beta and eps are not in the paper; the code's one decay is 0.9.  v starts at
+`deviation_start`: from 0, the first step in mode `std` is 33 times the rate, whatever the
+gradient.  Gates use the mean of v as `deviation` (equation 9).
 """
 
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from torch import Tensor
 
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import FRACTION, NOT_NEGATIVE
-from remotely_rl.sync.rule import Accepted, Reply
+from remotely_rl.sync.reply import Accepted, Reply
 from remotely_rl.sync.rules.asynchronous import Asynchronous
 from remotely_rl.sync.rules.staleness_scaled import check_reading, divisor
 
@@ -53,18 +52,18 @@ class Fasgd(Asynchronous):
     deviation_start: Annotated[float, "v at the start", NOT_NEGATIVE] = 1.0
     at_zero: Annotated[str, "what staleness is divided by: max1 or plus1"] = "max1"
 
-    def begin(self) -> None:
+    def setup(self) -> None:
         if self.mode not in MODES:
             raise SyncError(f"mode must be {', '.join(MODES)}, not {self.mode!r}")
         check_reading(self.at_zero)
         like = self.vector.detach()
         self.n, self.b = torch.zeros_like(like), torch.zeros_like(like)
         self.v = torch.full_like(like, self.deviation_start)
-        # Room that is asked for anew each time costs more than what is computed in it.
+        # Allocating it at each push would cost more than the computation.
         self._spread = torch.empty_like(like)
         self.deviation = self.deviation_start
 
-    def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
+    def on_push(self, client: int, contribution: Tensor, staleness: int) -> Reply:
         self.step(contribution, self.scale(staleness), self.divisors(contribution))
         return Reply(Accepted.COUNTED, self.version, staleness, self.parameters)
 
@@ -72,7 +71,7 @@ class Fasgd(Asynchronous):
         return 1 / divisor(staleness, self.at_zero)
 
     def divisors(self, g: Tensor) -> Tensor:
-        """By what a step is divided [P], once gradient `g` [P] is in the statistics."""
+        """Add gradient `g` [P] to the statistics; return by what to divide its step [P]."""
         if self.mode == "fred":
             spread = torch.abs(g, out=self._spread)
             self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)

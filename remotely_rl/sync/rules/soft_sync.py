@@ -1,10 +1,10 @@
-"""n-soft-sync: a step is made of c = N / n contributions, whoever sends them.
+"""n-softsync: a step is made of c = N / n contributions, from any clients.
 
     theta <- theta - rate (1 / c) sum_l g_l / s(tau_l)
 
 Zhang, Gupta, Lian, Liu 2015, https://arxiv.org/abs/1511.05950.  n = 1 is synchronous, n = N
-asynchronous.  Who has contributed waits for the step, as in the simulator of the FASGD paper.
-Staleness divides as in SASGD, or not at all (`at_zero` none).
+asynchronous.  A client that contributed waits for the step, as in the simulator of the FASGD
+paper.  Staleness divides as in SASGD, or not at all (`at_zero=none`).
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from remotely_rl.sync.rules.synchronous import Synchronous
 class SoftSync(Synchronous):
     """See the module's docstring."""
 
-    n: Annotated[int, "steps that the clients make together in a round of theirs", COUNT] = 1
+    n: Annotated[int, "steps in the time in which each client pushes once", COUNT] = 1
     at_zero: Annotated[str, "what staleness is divided by: max1, plus1 or none"] = "max1"
 
-    def begin(self) -> None:
-        super().begin()
+    def setup(self) -> None:
+        super().setup()
         check_reading(self.at_zero, (*READINGS, "none"))
         if self.n > self.clients:
             raise SyncError(
@@ -35,5 +35,5 @@ class SoftSync(Synchronous):
         return 1.0 if self.at_zero == "none" else 1 / divisor(staleness, self.at_zero)
 
     def complete(self) -> bool:
-        # With fewer alive than a step is made of, all of them are enough.
+        # If fewer clients are alive than a step needs, all of them are enough.
         return len(self.pool) >= self.clients // self.n or self.live <= self.pool.keys()

@@ -1,12 +1,12 @@
-"""Stale-synchronous parallel: nobody is more than s pushes ahead of the slowest.
+"""Stale-synchronous parallel: no client is more than s pushes ahead of the slowest.
 
 Ho et al. 2013, More effective distributed ML via a stale synchronous parallel parameter
-server.  A client's clock is the number of its pushes.  Each push is a step, at once; then a
-client whose clock is more than s ahead of the slowest live one's waits until that one has
-caught up.  s = 0 goes in rounds, without end s is asynchronous.
+server.  A client's clock is the number of its pushes.  Each push is a step, taken at once.  A
+client whose clock is then more than s ahead of the slowest live client's waits until that one has
+caught up.  s = 0 works in rounds; an infinite s is asynchronous.
 
-The bound alone is the paper's.  Its clients read from a cache that may be s clocks old; here
-each push that need not wait is answered with the newest parameters.
+Only the bound is the paper's.  Its clients read from a cache that may be s clocks old; here each
+push that does not wait is answered with the newest parameters.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,8 @@ from typing import Annotated
 from torch import Tensor
 
 from remotely_rl.settings import NOT_NEGATIVE
-from remotely_rl.sync.rule import Accepted, Release, Reply, Rule
+from remotely_rl.sync.reply import Accepted, Release, Reply
+from remotely_rl.sync.rule import Rule
 
 
 @dataclass(eq=False)
@@ -25,10 +26,10 @@ class StaleSynchronous(Rule):
 
     slack: Annotated[int, "pushes that a client may be ahead of the slowest", NOT_NEGATIVE] = 3
 
-    def begin(self) -> None:
+    def setup(self) -> None:
         self.clocks = [0] * self.clients
 
-    def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
+    def on_push(self, client: int, contribution: Tensor, staleness: int) -> Reply:
         was_slowest = self.clocks[client] == self._slowest()
         self.step(contribution)
         self.clocks[client] += 1
@@ -37,11 +38,11 @@ class StaleSynchronous(Rule):
             return Reply(Accepted.COUNTED, self.version, staleness, waits=True, released=released)
         return Reply(Accepted.COUNTED, self.version, staleness, self.parameters, released=released)
 
-    def left(self, client: int) -> Iterable[Release]:
+    def on_leave(self, client: int) -> Iterable[Release]:
         return self._caught_up()
 
-    def joined(self, client: int) -> None:
-        # As far as the slowest of the others, so that it holds up nobody for having been away.
+    def on_join(self, client: int) -> None:
+        # The slowest clock of the others: none has to wait because this client was away.
         self.clocks[client] = min(self.clocks[other] for other in self.live - {client} or {client})
 
     def _slowest(self) -> int:

@@ -1,12 +1,12 @@
-"""Staleness-scaled (SASGD): the older a contribution is, the less it moves.
+"""Staleness-scaled (SASGD): the staler a contribution is, the smaller its step.
 
     theta <- theta - (rate / s(tau)) g
 
-Zhang, Gupta, Lian, Liu 2015, https://arxiv.org/abs/1511.05950.  The paper's s(tau) = tau says
-nothing of tau = 0.  Two readings, `max1`: max(tau, 1), which leaves the rate as it is there,
-and `plus1`: tau + 1, by which the simulator of the FASGD paper made its curves.
+Zhang, Gupta, Lian, Liu 2015, https://arxiv.org/abs/1511.05950.  The paper's s(tau) = tau leaves
+tau = 0 undefined.  There are two readings: `max1`, max(tau, 1), does not scale the step there;
+`plus1`, tau + 1, is that of the simulator of the FASGD paper.
 
-The papers descend plainly.  With another optimizer it is its step that is divided.
+The papers use plain descent.  With another optimizer, its step is divided.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ READINGS = ("max1", "plus1")
 
 
 def check_reading(reading: str, allowed: tuple[str, ...] = READINGS) -> None:
-    """Raises SyncError if a rule does not know it."""
+    """Raise SyncError for a reading that a rule does not support."""
     if reading not in allowed:
         raise SyncError(f"at_zero must be {' or '.join(allowed)}, not {reading!r}")
 
 
 def divisor(staleness: int, reading: str) -> int:
-    """s(tau)."""
+    """Return s(tau)."""
     return staleness + 1 if reading == "plus1" else max(staleness, 1)
 
 
@@ -35,7 +35,7 @@ class StalenessScaled(Asynchronous):
 
     at_zero: Annotated[str, "what staleness is divided by: max1 or plus1"] = "max1"
 
-    def begin(self) -> None:
+    def setup(self) -> None:
         check_reading(self.at_zero)
 
     def scale(self, staleness: int) -> float:

@@ -1,10 +1,10 @@
-"""Synchronous: every live client contributes to every step, and waits for it.
+"""Synchronous: every live client contributes to every step and waits for it.
 
     theta <- theta - rate (1 / N) sum_l g_l
 
-The sum is taken in the order of the clients' numbers, whatever the order in which they came:
-permuted arrivals give the same bits.  Staleness is always 0.  A client that is gone is not
-waited for; what it had pushed stays in the sum.
+The sum is in the order of the clients' numbers, so the order of arrival does not change a bit.
+Staleness is always 0.  A step does not wait for a client that is gone; what it pushed stays in the
+sum.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from remotely_rl.sync.rule import Accepted, Release, Reply, Rule
+from remotely_rl.sync.reply import Accepted, Release, Reply
+from remotely_rl.sync.rule import Rule
 
 
 def mean(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """The weighted mean, added up in the order given: torch's own sum would be free to choose
-    another.  Equal weights make the plain mean, bit by bit."""
+    """Return the weighted mean, summed in the order given; torch's sum may choose another order.
+
+    With equal weights it is the plain mean, bit by bit.
+    """
     relative = [weight / max(weights) for weight in weights]
     total = parts[0] * relative[0]
     for part, weight in zip(parts[1:], relative[1:], strict=True):
@@ -29,10 +32,10 @@ def mean(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 class Synchronous(Rule):
     """See the module's docstring."""
 
-    def begin(self) -> None:
+    def setup(self) -> None:
         self.pool: dict[int, tuple[Tensor, float]] = {}
 
-    def arrive(self, client: int, contribution: Tensor, staleness: int) -> Reply:
+    def on_push(self, client: int, contribution: Tensor, staleness: int) -> Reply:
         self.pool[client] = contribution, self.scale(staleness)
         released = self._merge() if self.complete() else None
         if released is None:
@@ -40,11 +43,11 @@ class Synchronous(Rule):
         others = tuple(one for one in released if one.client != client)
         return Reply(Accepted.COUNTED, self.version, staleness, self.parameters, released=others)
 
-    def left(self, client: int) -> Iterable[Release]:
+    def on_leave(self, client: int) -> Iterable[Release]:
         return self._merge() if self.pool and self.complete() else ()
 
     def complete(self) -> bool:
-        """Whether those who have pushed are enough for a step."""
+        """Whether there are enough contributions for a step."""
         return self.live <= self.pool.keys()
 
     def _merge(self) -> tuple[Release, ...]:

@@ -1,7 +1,7 @@
-"""What simulations learn: pictures of ten kinds, by a small network.
+"""What simulations learn: to classify images of ten classes, by a small network.
 
-MNIST's files, or those of a set of the same make such as Fashion-MNIST, from a folder of the
-user's or where Debian's package `dataset-fashion-mnist` puts them.
+The images are MNIST's, or those of a data set of the same format such as Fashion-MNIST: from a
+folder of the user's, or from where Debian's package `dataset-fashion-mnist` installs them.
 """
 
 import gzip
@@ -26,7 +26,7 @@ INITS = ("torch", "normal")
 
 
 class Pictures(NamedTuple):
-    """Pictures [N, pixels] from 0 to 1, and what they show [N]; for training and for a look."""
+    """Images [N, pixels] from 0 to 1, and their classes [N]; for training and for testing."""
 
     x: Tensor
     y: Tensor
@@ -35,9 +35,9 @@ class Pictures(NamedTuple):
 
 
 def load(folder: str | Path | None = None) -> Pictures:
-    """Reads MNIST's four files, packed with gzip or not, from a folder.
+    """Read MNIST's four files, compressed with gzip or not, from a folder.
 
-    Raises SyncError if one is missing or is not what its name says.
+    Raises SyncError if one is missing or damaged.
     """
     path = DEBIAN if folder is None else Path(folder)
     if not path.is_dir():
@@ -66,10 +66,10 @@ def _read(path: Path, header: int) -> NDArray[np.uint8]:
 
 
 def mlp(inputs: int, hidden: int, init: str, seed: int) -> nn.Module:
-    """Inputs, one hidden layer with ReLU, ten outputs.
+    """Make a network with one hidden layer of ReLUs and ten outputs.
 
-    `init` is torch's own, or `normal`: weights from N(0, 1), unscaled, and no biases, as the
-    FASGD paper's code begins.
+    `init` is torch's own, or `normal`: weights from N(0, 1), unscaled, and zero biases, as in
+    the code of the FASGD paper.
     """
     if init not in INITS:
         raise SyncError(f"init must be {' or '.join(INITS)}, not {init!r}")
@@ -82,9 +82,9 @@ def mlp(inputs: int, hidden: int, init: str, seed: int) -> nn.Module:
 
 
 class Classification:
-    """The gradient of a batch of pictures, in an order of its own, whoever asks.
+    """The gradient of the next batch of images, for any client.
 
-    As in the FASGD paper: which batch comes next depends on the iteration, not on the client.
+    As in the FASGD paper, the batch depends on the iteration, not on the client.
     """
 
     def __init__(self, pictures: Pictures, module: nn.Module, batch: int, seed: int):
@@ -104,8 +104,8 @@ class Classification:
         )
 
     @torch.no_grad()
-    def watch(self, parameters: Tensor) -> dict[str, float]:
-        """Loss and accuracy on the pictures that are not trained on."""
+    def evaluate(self, parameters: Tensor) -> dict[str, float]:
+        """Return loss and accuracy on the test images."""
         self.flat.load(parameters)
         scores = self.flat.module(self.pictures.x_test)
         loss = nn.functional.cross_entropy(scores, self.pictures.y_test)

@@ -1,15 +1,15 @@
-"""A server and its clients in one process, replayed bit by bit from a seed.
+"""Simulation: a server and its clients in one process, replayed bit by bit from a seed.
 
     rule = sync.make("fasgd", parameters, clients=128, optimizer=sync.sgd(0.005))
-    simulation = Simulation(rule, workload, Drawn(seed=1))
-    rows = simulation.run(100_000, watch=test_loss, every=1000)
+    simulation = Simulation(rule, workload, RandomOrder(seed=1))
+    rows = simulation.run(100_000, evaluate=test_loss, every=1000)
 
-One iteration is one client's push.  The rule and the clients are those of a cluster; only who
-comes when is decided here, by a dispatcher.  Clients share the parameters that they have in
-common: memory is that of the distinct versions which some client still has.
+An iteration is one client's push.  The rule and the clients are those of a cluster; a dispatcher
+decides the order in which clients push.  Clients share the parameters that they have in common,
+so memory holds only the distinct versions that some client still has.
 
-A client computes when its push is due, at the parameters that it was answered with: nobody
-could tell the difference, for what it computes with does not change meanwhile.
+A client computes when its push is due, at the parameters that it received.  That makes no
+difference, because these do not change in between.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,16 @@ from typing import NamedTuple
 from torch import Tensor
 
 from remotely_rl.errors import SyncError
-from remotely_rl.sync.rule import Release, Reply, Rule
-from remotely_rl.sync.simulation.dispatch import Dispatcher, Event, Kind
+from remotely_rl.sync.reply import Release, Reply
+from remotely_rl.sync.rule import Rule
+from remotely_rl.sync.simulation.dispatcher import Dispatcher, Event, EventKind
 
-# Of client and parameters [P]: a gradient [P].
+# From client and parameters [P] to a gradient [P].
 Workload = Callable[[int, Tensor], Tensor]
 
 
 class Row(NamedTuple):
-    """Where a simulation stands; what is watched is in `seen`."""
+    """The state of a simulation; `metrics` are those of `evaluate`."""
 
     iteration: int
     time_s: float
@@ -35,11 +36,11 @@ class Row(NamedTuple):
     pushes: int
     fetches: int
     bytes: int
-    seen: dict[str, float]
+    metrics: dict[str, float]
 
 
 class Simulation:
-    """See the module's docstring.  With `accumulate` a push is so many gradients, summed."""
+    """See the module's docstring.  With `accumulate` a push is the sum of so many gradients."""
 
     def __init__(self, rule: Rule, workload: Workload, dispatcher: Dispatcher, accumulate: int = 1):
         self.rule = rule
@@ -54,61 +55,61 @@ class Simulation:
     def run(
         self,
         iterations: int,
-        watch: Callable[[Tensor], dict[str, float]] = lambda parameters: {},
+        evaluate: Callable[[Tensor], dict[str, float]] = lambda parameters: {},
         every: int = 100,
     ) -> list[Row]:
-        """Takes so many pushes; looks at the newest parameters first, last, and between.
+        """Process so many pushes; evaluate the parameters at the start, at the end, and between.
 
         Raises SyncError if all clients wait for each other.
         """
-        rows = [self._row(watch)]
+        rows = [self._row(evaluate)]
         for _ in range(iterations):
             self.push()
             if self.iteration % every == 0:
-                rows.append(self._row(watch))
+                rows.append(self._row(evaluate))
         if rows[-1].iteration != self.iteration:
-            rows.append(self._row(watch))
+            rows.append(self._row(evaluate))
         return rows
 
     def push(self) -> Reply:
-        """What happens up to the next push, and that."""
+        """Process all events up to and including the next push."""
         while True:
             event = self.dispatcher.next()
             if event is None:
                 raise SyncError(
-                    f"nobody pushes any more after {self.iteration} iterations:"
+                    f"no client pushes any more after {self.iteration} iterations:"
                     f" {len(self.rule.waiting)} of {self.rule.clients} clients wait"
                 )
             self.time_s = event.time_s
-            if event.kind is Kind.PUSH:
+            if event.kind is EventKind.PUSH:
                 return self._push(event)
-            if event.kind is Kind.LEAVE:
+            if event.kind is EventKind.LEAVE:
                 released = self.rule.leave(event.client)
-                self._let_go(released, self.rule.version, self.rule.deviation)
+                self._release(released, self.rule.version, self.rule.deviation)
             else:
                 parameters, _ = self.rule.join(event.client)
                 self.clients[event.client] = self.rule.client(event.client, self.accumulate)
-                self.dispatcher.go_on(event.client, parameters.nbytes)
+                self.dispatcher.answered(event.client, parameters.nbytes)
 
     def _push(self, event: Event) -> Reply:
         client = self.clients[event.client]
         if self.rule.client_rate is not None:
             client.set_rate(self.rule.client_rate)
-        contribution = client.work(lambda parameters: self.workload(event.client, parameters))
+        contribution = client.next_push(lambda parameters: self.workload(event.client, parameters))
         reply = self.rule.push(event.client, contribution, client.version)
         self.iteration += 1
         if not reply.waits:
             answer = Release(event.client, reply.parameters)
-            self._let_go((answer,), reply.version, reply.deviation)
-        self._let_go(reply.released, self.rule.version, reply.deviation)
+            self._release((answer,), reply.version, reply.deviation)
+        self._release(reply.released, self.rule.version, reply.deviation)
         return reply
 
-    def _let_go(self, released: tuple[Release, ...], version: int, deviation: float) -> None:
+    def _release(self, released: tuple[Release, ...], version: int, deviation: float) -> None:
         for number, parameters in released:
-            self.clients[number].hear(parameters, version, deviation)
-            self.dispatcher.go_on(number, 0 if parameters is None else parameters.nbytes)
+            self.clients[number].receive(parameters, version, deviation)
+            self.dispatcher.answered(number, 0 if parameters is None else parameters.nbytes)
 
-    def _row(self, watch: Callable[[Tensor], dict[str, float]]) -> Row:
+    def _row(self, evaluate: Callable[[Tensor], dict[str, float]]) -> Row:
         counters = self.rule.counters
         return Row(
             self.iteration,
@@ -118,5 +119,5 @@ class Simulation:
             counters.pushes,
             counters.fetches,
             counters.bytes_pushed + counters.bytes_fetched,
-            watch(self.rule.parameters),
+            evaluate(self.rule.parameters),
         )

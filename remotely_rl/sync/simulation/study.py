@@ -1,6 +1,6 @@
-"""A simulated training of pictures under a rule: what `remotely-rl simulate` runs.
+"""A simulated training of an image classifier under a rule: what `remotely-rl simulate` runs.
 
-Deterministic: the same word and the same settings give the same rows.
+Deterministic: the same spec and the same settings give the same rows.
 """
 
 import csv
@@ -15,38 +15,36 @@ from remotely_rl import settings, sync
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
 from remotely_rl.sync.simulation import problems
-from remotely_rl.sync.simulation.dispatch import Clock, Clocked, Dispatcher, Drawn
+from remotely_rl.sync.simulation.dispatcher import Dispatcher, RandomOrder, TimedOrder, Timing
 from remotely_rl.sync.simulation.problems import Classification, Pictures
 from remotely_rl.sync.simulation.simulator import Row, Simulation
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What is simulated, but for the rule."""
+    """The settings of a simulation, except the rule."""
 
     clients: Annotated[int, "clients of the rule", COUNT] = 128
-    batch: Annotated[int, "pictures in a gradient", COUNT] = 1
+    batch: Annotated[int, "images in a gradient", COUNT] = 1
     iterations: Annotated[int, "pushes in all", COUNT] = 10_000
-    rate: Annotated[float, "of gradient descent, for rules whose word has none", NOT_NEGATIVE] = (
-        0.04
-    )
+    rate: Annotated[float, "learning rate, for rules whose spec has none", NOT_NEGATIVE] = 0.04
     accumulate: Annotated[int, "gradients that a client sums up for a push", COUNT] = 1
     hidden: Annotated[int, "units of the one hidden layer", COUNT] = 200
-    init: Annotated[str, "weights at the start: torch's, or normal: N(0, 1)"] = "torch"
-    every: Annotated[int, "pushes between two looks at the test set", COUNT] = 1000
-    seed: Annotated[int, "where all random streams begin", NOT_NEGATIVE] = 1
+    init: Annotated[str, "initial weights: torch's, or normal: N(0, 1)"] = "torch"
+    every: Annotated[int, "pushes between two evaluations on the test set", COUNT] = 1000
+    seed: Annotated[int, "seed of all random streams", NOT_NEGATIVE] = 1
 
     compute_s: Annotated[
-        float, "seconds for a gradient, by a simulated clock; 0: clients are drawn, no clock",
+        float, "seconds for a gradient, by a simulated clock; 0: no clock, in random order",
         NOT_NEGATIVE,
     ] = 0.0  # fmt: skip
-    jitter: Annotated[float, "deviation of that, as part of it", NOT_NEGATIVE] = 0.1
+    jitter: Annotated[float, "its standard deviation, as a part of it", NOT_NEGATIVE] = 0.1
     latency_s: Annotated[float, "seconds of a message, one way", NOT_NEGATIVE] = 0.0
-    bandwidth: Annotated[float, "bytes a second of a client's line; 0: no limit", NOT_NEGATIVE] = (
+    bandwidth: Annotated[float, "bytes a second of a client's link; 0: no limit", NOT_NEGATIVE] = (
         0.0
     )
-    server_s: Annotated[float, "seconds of the server for a push", NOT_NEGATIVE] = 0.0
-    stragglers: Annotated[int, "clients that are slow", NOT_NEGATIVE] = 0
+    server_s: Annotated[float, "seconds that the server takes for a push", NOT_NEGATIVE] = 0.0
+    stragglers: Annotated[int, "slow clients", NOT_NEGATIVE] = 0
     straggle: Annotated[float, "how many times as long these take", NOT_NEGATIVE] = 5.0
 
     def __post_init__(self) -> None:
@@ -54,48 +52,48 @@ class Study:
         if self.stragglers > self.clients:
             raise SyncError(f"stragglers must be at most {self.clients}, not {self.stragglers}")
         if self.stragglers and not self.compute_s:
-            raise SyncError("stragglers are slow by a clock: give compute_s too")
+            raise SyncError("stragglers need a clock: set compute_s too")
 
     def dispatcher(self, pushed: int) -> Dispatcher:
-        """Who comes when, if a push is so many bytes."""
+        """Return the dispatcher, for pushes of so many bytes."""
         if not self.compute_s:
-            return Drawn(self.seed)
-        clock = Clock(self.compute_s, self.jitter, self.latency_s, self.bandwidth, self.server_s)
-        return Clocked(clock, pushed, self.seed, [self.straggle] * self.stragglers)
+            return RandomOrder(self.seed)
+        clock = Timing(self.compute_s, self.jitter, self.latency_s, self.bandwidth, self.server_s)
+        return TimedOrder(clock, pushed, self.seed, [self.straggle] * self.stragglers)
 
 
 def run(
-    word: str, study: Study, pictures: Pictures, say: Callable[[Row], None] = lambda row: None
+    spec: str, study: Study, pictures: Pictures, say: Callable[[Row], None] = lambda row: None
 ) -> list[Row]:
-    """Simulates a rule; `say` is told each row as it comes.
+    """Simulate a rule; call `say` with each row as it comes.
 
-    Raises SyncError for a rule or a setting that is none.
+    Raises SyncError for an unknown rule or a setting out of range.
     """
     torch.set_num_threads(1)  # a batch is too small for two
     module = problems.mlp(pictures.x.shape[1], study.hidden, study.init, study.seed)
     work = Classification(pictures, module, study.batch, study.seed)
-    rule = sync.make(word, work.flat.vector, study.clients, sync.sgd(study.rate))
+    rule = sync.make(spec, work.flat.vector, study.clients, sync.sgd(study.rate))
     dispatcher = study.dispatcher(rule.parameters.nbytes)
     simulation = Simulation(rule, work, dispatcher, study.accumulate)
     rows: list[Row] = []
     for _ in range(-(-study.iterations // study.every)):
         left = min(study.every, study.iterations - simulation.iteration)
-        for row in simulation.run(left, work.watch, every=left)[bool(rows) :]:
+        for row in simulation.run(left, work.evaluate, every=left)[bool(rows) :]:
             rows.append(row)
             say(row)
     return rows
 
 
-def record(word: str, row: Row) -> dict[str, Any]:
-    """A row as a CSV has it."""
+def record(spec: str, row: Row) -> dict[str, Any]:
+    """Return a row as it is written to a CSV."""
     plain = row._asdict()
-    seen = plain.pop("seen")
-    return {"rule": word, **plain, **seen}
+    metrics = plain.pop("metrics")
+    return {"rule": spec, **plain, **metrics}
 
 
 def write(path: str | Path, results: Mapping[str, Sequence[Row]]) -> None:
-    """Writes the rows of several rules to one CSV."""
-    records = [record(word, row) for word, rows in results.items() for row in rows]
+    """Write the rows of several rules to one CSV."""
+    records = [record(spec, row) for spec, rows in results.items() for row in rows]
     try:
         with Path(path).open("w", newline="") as file:
             writer = csv.DictWriter(file, list(records[0]))
@@ -106,7 +104,7 @@ def write(path: str | Path, results: Mapping[str, Sequence[Row]]) -> None:
 
 
 def draw(path: str | Path, results: Mapping[str, Sequence[Row]], title: str) -> None:
-    """Draws the test loss over pushes, bytes and, if there was a clock, its seconds."""
+    """Plot the test loss over pushes, bytes and, if there was a clock, simulated seconds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes a second
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -121,8 +119,10 @@ def draw(path: str | Path, results: Mapping[str, Sequence[Row]], title: str) -> 
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(axes), squeeze=False)[0]
     for panel, (label, over) in zip(panels, axes, strict=True):
-        for word, rows in results.items():
-            panel.plot([over(row) for row in rows], [row.seen["loss"] for row in rows], label=word)
+        for spec, rows in results.items():
+            panel.plot(
+                [over(row) for row in rows], [row.metrics["loss"] for row in rows], label=spec
+            )
         panel.set_xlabel(label)
         panel.set_yscale("log")
         panel.grid(alpha=0.3)

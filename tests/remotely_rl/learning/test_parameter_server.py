@@ -16,7 +16,7 @@ from remotely_rl import networks, sync
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.sync.flat import Flat
-from remotely_rl.sync.simulation.dispatch import Kind, Scripted
+from remotely_rl.sync.simulation.dispatcher import EventKind, FixedOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 
 CLIENTS = 3
@@ -121,7 +121,7 @@ def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None
     simulated = rule_of(word)
     works = [Regression(number) for number in range(CLIENTS)]
     simulation = Simulation(
-        simulated, lambda client, w: works[client].gradient(w), Scripted(arrivals)
+        simulated, lambda client, w: works[client].gradient(w), FixedOrder(arrivals)
     )
     simulation.run(len(arrivals))
 
@@ -141,7 +141,7 @@ def test_a_worker_that_takes_steps_of_its_own_takes_them_at_the_rate_of_the_sche
 
     for rule in (simulated, unscheduled):
         works = [Regression(number) for number in range(CLIENTS)]
-        Simulation(rule, lambda client, w: works[client].gradient(w), Scripted(arrivals)).run(  # noqa: B023
+        Simulation(rule, lambda client, w: works[client].gradient(w), FixedOrder(arrivals)).run(  # noqa: B023
             len(arrivals)
         )
     assert torch.equal(live.parameters, simulated.parameters)
@@ -155,7 +155,7 @@ def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -
     with serving(rule_of(word), say=said.append) as server:
         before = heard(server)
         os.kill(min(before), signal.SIGKILL)
-        while Kind.JOIN not in {event.kind for event in server.arrivals}:
+        while EventKind.JOIN not in {event.kind for event in server.arrivals}:
             serve(server, 1)
         after = heard(server)
 

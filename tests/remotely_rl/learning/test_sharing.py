@@ -22,7 +22,7 @@ from remotely_rl.learning.parameter_server import Pushed
 from remotely_rl.runs import checkpoint
 from remotely_rl.runs.making import PROBE_STEPS
 from remotely_rl.sync import Reply
-from remotely_rl.sync.rule import Accepted
+from remotely_rl.sync.reply import Accepted
 from tests.remotely_rl import toys
 
 CONFIG = a3c.Config(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from remotely_rl import sync
-from remotely_rl.sync.simulation.dispatch import Scripted
+from remotely_rl.sync.simulation.dispatcher import FixedOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 
 RATE = 0.1
@@ -37,15 +37,15 @@ def start(size: int = 1) -> Tensor:
 
 
 def play(
-    word: str,
+    spec: str,
     clients: int,
     order: Sequence[int],
     rate: float = RATE,
     gradient: Callable[[int, Tensor], Tensor] = lambda client, w: w.clone(),
 ) -> Played:
     """Has clients push in this order."""
-    rule = sync.make(word, start(), clients, sync.sgd(rate))
-    simulation = Simulation(rule, gradient, Scripted(order))
+    rule = sync.make(spec, start(), clients, sync.sgd(rate))
+    simulation = Simulation(rule, gradient, FixedOrder(order))
     w, replies = [], []
     for _ in order:
         replies.append(simulation.push())

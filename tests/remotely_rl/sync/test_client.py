@@ -32,7 +32,7 @@ class Worker:
         self.seen: list[float] = []
 
     def pull(self) -> None:
-        self.client.hear(self.rule.parameters, self.rule.version, 1.0)
+        self.client.receive(self.rule.parameters, self.rule.version, 1.0)
 
     def push(self) -> None:
         xs = itertools.count()
@@ -43,7 +43,7 @@ class Worker:
             self.seen.append(float(g))
             return g
 
-        contribution = self.client.work(next_gradient)
+        contribution = self.client.next_push(next_gradient)
         self.rule.push(self.client.number, contribution, self.client.version)
 
 
@@ -91,7 +91,7 @@ def test_a_sum_of_gradients_is_the_gradient_of_the_sum() -> None:
     client = Client(0, torch.tensor([3.0]), 0, accumulate=3)
     xs = itertools.count()
 
-    total = client.work(lambda w: gradient(w, x := next(xs), 10 + x))
+    total = client.next_push(lambda w: gradient(w, x := next(xs), 10 + x))
 
     assert number(total) == 10 * 3 - 70
 
@@ -100,5 +100,5 @@ def test_what_was_handed_out_is_not_summed_into() -> None:
     kept = torch.ones(1)
     client = Client(0, torch.ones(1), 0, accumulate=2)
 
-    assert number(client.work(lambda w: kept)) == 2.0
+    assert number(client.next_push(lambda w: kept)) == 2.0
     assert float(kept) == pytest.approx(1.0)

@@ -6,7 +6,7 @@ import torch
 from remotely_rl import sync
 from remotely_rl.errors import TrainingError
 from remotely_rl.sync.gates import probability, weight_for
-from remotely_rl.sync.simulation.dispatch import Drawn
+from remotely_rl.sync.simulation.dispatcher import RandomOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import play, round_robin, start
 
@@ -41,7 +41,7 @@ def test_open_gates_change_nothing_bit_by_bit() -> None:
 @pytest.mark.parametrize("side", ["push", "fetch"])
 def test_in_the_long_run_the_share_is_the_chance_and_all_is_counted(side: str) -> None:
     rule = sync.make(f"asynchronous:gate_{side}=3", start(), 10, sync.sgd(1e-6))
-    Simulation(rule, lambda client, w: w, Drawn(seed=1)).run(4000)
+    Simulation(rule, lambda client, w: w, RandomOrder(seed=1)).run(4000)
     counters = rule.counters
     sent, withheld = {
         "push": (counters.pushes, counters.withheld_pushes),
@@ -58,8 +58,8 @@ def test_in_the_long_run_the_share_is_the_chance_and_all_is_counted(side: str) -
 
 def test_the_same_seed_withholds_the_same_and_another_does_not() -> None:
     def staleness(seed: int) -> list[int]:
-        word = f"asynchronous:gate_push=1,gate_fetch=1,gate_seed={seed}"
-        return play(word, 3, round_robin(3, 60)).staleness
+        spec = f"asynchronous:gate_push=1,gate_fetch=1,gate_seed={seed}"
+        return play(spec, 3, round_robin(3, 60)).staleness
 
     assert staleness(1) == staleness(1)
     assert staleness(1) != staleness(2)
@@ -99,7 +99,7 @@ def test_withheld_pushes_can_be_forgotten() -> None:
 
 def test_gates_go_around_a_rule_where_all_wait() -> None:
     rule = sync.make("synchronous:gate_fetch_every=2", start(), 2, sync.sgd(0.1))
-    Simulation(rule, lambda client, w: w, Drawn(seed=1)).run(40)
+    Simulation(rule, lambda client, w: w, RandomOrder(seed=1)).run(40)
 
     assert rule.version == 20
     assert (rule.counters.fetches, rule.counters.withheld_fetches) == (20, 20)
@@ -117,7 +117,7 @@ def test_who_comes_back_starts_from_what_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("spec", "message"),
     [
         ("gate_push=-1", "push must be at least 0"),
         ("gate_fetch_every=0", "fetch_every must be at least 1"),
@@ -125,6 +125,6 @@ def test_who_comes_back_starts_from_what_it_is_given() -> None:
         ("gate_psh=1", "there is no setting 'gate_psh', did you mean 'push'"),
     ],
 )
-def test_gates_that_cannot_be_are_refused(word: str, message: str) -> None:
+def test_gates_that_cannot_be_are_refused(spec: str, message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        sync.make(f"fasgd:{word}", start(), 2)
+        sync.make(f"fasgd:{spec}", start(), 2)

@@ -59,8 +59,8 @@ def gradients(count: int = ROUNDS) -> Tensor:
     return torch.randn(count, 16, generator=random, dtype=torch.float64) * sizes
 
 
-def made(word: str, optimizer: str, clients: int = 3) -> sync.Rule:
-    rule = sync.make(word, torch.zeros(16, dtype=torch.float64), clients, OPTIMIZERS[optimizer])
+def made(spec: str, optimizer: str, clients: int = 3) -> sync.Rule:
+    rule = sync.make(spec, torch.zeros(16, dtype=torch.float64), clients, OPTIMIZERS[optimizer])
     rule.version = STALENESS  # as if so many steps had been taken
     return rule
 
@@ -80,13 +80,13 @@ def steps(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("word", "pushes", "staleness", "scale"), SCALES)
+@pytest.mark.parametrize(("spec", "pushes", "staleness", "scale"), SCALES)
 def test_a_step_is_as_far_as_the_rule_says_under_every_optimizer(
-    word: str, pushes: int, staleness: int, scale: float, optimizer: str
+    spec: str, pushes: int, staleness: int, scale: float, optimizer: str
 ) -> None:
     plain = steps(made("asynchronous", optimizer), gradients())
 
-    scaled = steps(made(word, optimizer), gradients(), pushes, lambda at: staleness)
+    scaled = steps(made(spec, optimizer), gradients(), pushes, lambda at: staleness)
 
     torch.testing.assert_close(scaled, scale * plain, rtol=1e-5, atol=1e-12)
 
@@ -112,21 +112,21 @@ def test_fasgd_divides_an_optimizer_s_step_elementwise(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("word", "scale"), OWN_RATES)
+@pytest.mark.parametrize(("spec", "scale"), OWN_RATES)
 def test_rules_with_a_rate_of_their_own_scale_the_step_of_the_client_s_optimizer(
-    word: str, scale: float, optimizer: str
+    spec: str, scale: float, optimizer: str
 ) -> None:
     plain = steps(made("asynchronous", optimizer), gradients(1))[0]
 
-    rule = made(word, optimizer, clients=1)
-    rule.push(0, rule.client(0).work(lambda parameters: gradients(1)[0]), rule.version)
+    rule = made(spec, optimizer, clients=1)
+    rule.push(0, rule.client(0).next_push(lambda parameters: gradients(1)[0]), rule.version)
 
     torch.testing.assert_close(rule.snapshot(), scale * plain, rtol=1e-5, atol=1e-12)
 
 
 def test_every_rule_is_tried_here() -> None:
     words = [row[0] for row in SCALES] + [row[0] for row in OWN_RATES]
-    tried = {word.partition(":")[0] for word in words}
+    tried = {spec.partition(":")[0] for spec in words}
 
     assert tried | {"fasgd", "b_fasgd"} == sync.RULES.keys()
 

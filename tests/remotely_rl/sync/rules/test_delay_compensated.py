@@ -15,8 +15,8 @@ def test_a_late_gradient_is_moved_by_its_square_times_the_way_between() -> None:
 
 
 def test_the_adaptive_one_divides_by_the_root_of_the_mean_square() -> None:
-    word = "delay_compensated:compensation=0.5,adaptive=true,decay=0.75"
-    rule = sync.make(word, start(), 2, sync.sgd(0.1))
+    spec = "delay_compensated:compensation=0.5,adaptive=true,decay=0.75"
+    rule = sync.make(spec, start(), 2, sync.sgd(0.1))
     rule.push(0, start() * 2, 0)  # no way between: to 0.8, mean square 1
 
     rule.push(1, start() * 3, 0)  # mean square 0.75 + 0.25 * 9 = 3
@@ -44,9 +44,9 @@ def test_without_compensation_it_is_asynchronous() -> None:
 
 
 def test_who_goes_on_from_a_checkpoint_is_compensated_from_there() -> None:
-    word = "delay_compensated:compensation=1,adaptive=true"
-    before = play(word, 1, [0] * 5).rule
-    after = sync.make(word, start(), 1, sync.sgd(0.1))
+    spec = "delay_compensated:compensation=1,adaptive=true"
+    before = play(spec, 1, [0] * 5).rule
+    after = sync.make(spec, start(), 1, sync.sgd(0.1))
     after.load(before.state())
     for rule in (before, after):
         client = rule.client(0)
@@ -59,7 +59,7 @@ def test_who_was_refused_is_compensated_from_what_it_was_given_then() -> None:
     rule = sync.make("delay_compensated:compensation=1", start(), 2, sync.sgd(0.1))
     before = number(rule.push(0, start() * 2, 0).parameters)
 
-    assert number(rule.renew(1)) == before
+    assert number(rule.restart(1)) == before
     rule.push(1, start(), 1)
 
     assert float(rule.parameters) == pytest.approx(before - 0.1)

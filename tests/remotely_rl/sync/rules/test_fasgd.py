@@ -15,19 +15,19 @@ TRACES = {
 }
 
 
-def fasgd(word: str = "", size: int = 1, rate: float = 0.005) -> Fasgd:
-    rule = sync.make(f"fasgd:{word}", start(size), 1, sync.sgd(rate))
+def fasgd(spec: str = "", size: int = 1, rate: float = 0.005) -> Fasgd:
+    rule = sync.make(f"fasgd:{spec}", start(size), 1, sync.sgd(rate))
     assert isinstance(rule, Fasgd)
     return rule
 
 
-@pytest.mark.parametrize(("word", "trace"), TRACES.items())
-def test_three_gradients_give_the_trace_worked_by_hand(word: str, trace: list[float]) -> None:
-    rule = fasgd(word)
+@pytest.mark.parametrize(("spec", "trace"), TRACES.items())
+def test_three_gradients_give_the_trace_worked_by_hand(spec: str, trace: list[float]) -> None:
+    rule = fasgd(spec)
     seen = []
     for g, staleness in ((1.0, 1), (-1.0, 2), (2.0, 4)):
         # The trace of the code divides by 1, 2, 4 as well, of a staleness of one less, plus 1.
-        rule.arrive(0, start() * g, staleness)
+        rule.on_push(0, start() * g, staleness)
         seen.append(float(rule.parameters))
 
     assert seen == pytest.approx(trace, abs=1e-10)
@@ -36,8 +36,8 @@ def test_three_gradients_give_the_trace_worked_by_hand(word: str, trace: list[fl
 def test_the_authors_code_divides_by_staleness_plus_one() -> None:
     plus, maximum = fasgd("mode=fred,at_zero=plus1"), fasgd("mode=fred")
 
-    plus.arrive(0, start(), 0)
-    maximum.arrive(0, start(), 1)
+    plus.on_push(0, start(), 0)
+    maximum.on_push(0, start(), 1)
 
     assert torch.equal(plus.parameters, maximum.parameters)
 
@@ -47,9 +47,9 @@ def test_one_vector_is_the_same_as_its_parts_bit_by_bit() -> None:
     random = torch.Generator().manual_seed(0)
     for staleness in range(1, 20):
         g = torch.randn(3, generator=random, dtype=torch.float64)
-        whole.arrive(0, g, staleness)
+        whole.on_push(0, g, staleness)
         for rule, part in zip(parts, torch.split(g, 1), strict=True):
-            rule.arrive(0, part, staleness)
+            rule.on_push(0, part, staleness)
 
     assert torch.equal(whole.parameters, torch.cat([rule.parameters for rule in parts]))
 
@@ -63,8 +63,8 @@ def test_with_a_deviation_of_one_it_is_staleness_scaled_bit_by_bit() -> None:
 def test_scaled_gradients_make_the_same_steps() -> None:
     plain, scaled = fasgd("epsilon=0,deviation_start=0"), fasgd("epsilon=0,deviation_start=0")
     for g in (1.0, -0.5, 2.0, 0.25):
-        plain.arrive(0, start() * g, 1)
-        scaled.arrive(0, start() * g * 1024, 1)
+        plain.on_push(0, start() * g, 1)
+        scaled.on_push(0, start() * g * 1024, 1)
 
     assert torch.equal(plain.parameters, scaled.parameters)
 
@@ -72,7 +72,7 @@ def test_scaled_gradients_make_the_same_steps() -> None:
 def test_constant_gradients_leave_the_root_of_epsilon_for_a_deviation() -> None:
     rule = fasgd("epsilon=0.0004")
     for _ in range(400):
-        rule.arrive(0, start(), 1)
+        rule.on_push(0, start(), 1)
 
     assert rule.deviation == pytest.approx(0.02)
 
@@ -99,7 +99,7 @@ def test_a_variance_that_rounding_makes_negative_is_none() -> None:
     rule = sync.make("fasgd", torch.zeros(200), 1, sync.sgd(0.005))
     assert isinstance(rule, Fasgd)
     for _ in range(200):
-        rule.arrive(0, sizes, 1)
+        rule.on_push(0, sizes, 1)
 
     assert bool((rule.n - rule.b * rule.b < -rule.epsilon).any())  # a root of it is no number
     assert bool(torch.isfinite(rule.parameters).all())

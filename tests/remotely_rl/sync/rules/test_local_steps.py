@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from remotely_rl import sync
-from remotely_rl.sync.simulation.dispatch import Scripted
+from remotely_rl.sync.simulation.dispatcher import FixedOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import descent, play, round_robin, start
 
@@ -32,7 +32,7 @@ def test_diloco_takes_an_outer_step_with_nesterov_s_momentum() -> None:
 
 def test_the_state_of_the_inner_optimizer_stays_with_its_client() -> None:
     rule = sync.make("local_sgd:steps=1", start(), 1, lambda p: torch.optim.Adam(p, lr=0.1))
-    simulation = Simulation(rule, lambda client, w: w.clone(), Scripted([0, 0, 0]))
+    simulation = Simulation(rule, lambda client, w: w.clone(), FixedOrder([0, 0, 0]))
     simulation.run(3)
 
     parameter = torch.nn.Parameter(start())
@@ -44,16 +44,16 @@ def test_the_state_of_the_inner_optimizer_stays_with_its_client() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["local_sgd:steps=1", "diloco:steps=1,momentum=0", "elastic_averaging:period=1"]
+    "spec", ["local_sgd:steps=1", "diloco:steps=1,momentum=0", "elastic_averaging:period=1"]
 )
-def test_a_schedule_moves_the_rate_of_the_clients_optimizers(word: str) -> None:
-    def moved(word: str, rate: float | None) -> float:
-        rule = sync.make(word, start(), 1, sync.sgd(0.1))
+def test_a_schedule_moves_the_rate_of_the_clients_optimizers(spec: str) -> None:
+    def moved(spec: str, rate: float | None) -> float:
+        rule = sync.make(spec, start(), 1, sync.sgd(0.1))
         if rate is not None:
             rule.set_rate(rate)
-        Simulation(rule, lambda client, w: w.clone(), Scripted([0])).run(1)
+        Simulation(rule, lambda client, w: w.clone(), FixedOrder([0])).run(1)
         return 1.0 - float(rule.parameters)
 
-    assert moved(word, 0.025) == pytest.approx(moved(word, None) / 4)
-    fixed = f"{word},rate=0.1"  # a word with a rate has said so
-    assert moved(fixed, 0.025) == moved(word, None)
+    assert moved(spec, 0.025) == pytest.approx(moved(spec, None) / 4)
+    fixed = f"{spec},rate=0.1"  # a spec with a rate has said so
+    assert moved(fixed, 0.025) == moved(spec, None)

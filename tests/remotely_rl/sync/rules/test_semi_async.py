@@ -118,7 +118,7 @@ def test_clients_at_the_proposal_s_numbers_count_and_drop_as_was_worked_out() ->
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("spec", "message"),
     [
         ("semi_async:n=0", "n must be at least 1"),
         ("semi_async:counted=4,weak=3", r"weak \(3\) must be at least counted \(4\)"),
@@ -127,9 +127,9 @@ def test_clients_at_the_proposal_s_numbers_count_and_drop_as_was_worked_out() ->
         ("semi_async:pull=push", "pull must be version or counts, not 'push'"),
     ],
 )
-def test_what_cannot_progress_is_refused(word: str, message: str) -> None:
+def test_what_cannot_progress_is_refused(spec: str, message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        sync.make(word, start(), 2)
+        sync.make(spec, start(), 2)
 
 
 def test_nothing_is_lost_to_a_dead_client() -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from remotely_rl import sync
 from remotely_rl.sync.rules.stale_synchronous import StaleSynchronous
-from remotely_rl.sync.simulation.dispatch import Drawn
+from remotely_rl.sync.simulation.dispatcher import RandomOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
@@ -41,7 +41,7 @@ def test_nobody_is_ever_further_ahead_than_one_push_beyond_the_slack(
 ) -> None:
     rule = sync.make(f"stale_synchronous:slack={slack}", start(), clients)
     assert isinstance(rule, StaleSynchronous)
-    simulation = Simulation(rule, lambda client, w: w, Drawn(seed))
+    simulation = Simulation(rule, lambda client, w: w, RandomOrder(seed))
     for _ in range(60):
         simulation.push()
         assert max(rule.clocks) - min(rule.clocks) <= slack + 1

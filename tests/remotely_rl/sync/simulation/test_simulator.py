@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from remotely_rl import sync
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.flat import Flat
-from remotely_rl.sync.simulation.dispatch import Drawn, Scripted
+from remotely_rl.sync.simulation.dispatcher import FixedOrder, RandomOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import round_robin, start
 
@@ -42,30 +42,30 @@ class Digits:
         return {"accuracy": float(right.float().mean())}
 
 
-def simulate(word: str, clients: int, batch: int, pushes: int, seed: int = 0) -> Simulation:
+def simulate(spec: str, clients: int, batch: int, pushes: int, seed: int = 0) -> Simulation:
     digits = Digits(batch)
-    rule = sync.make(word, digits.flat.vector, clients, sync.sgd(0.3))
-    simulation = Simulation(rule, digits, Drawn(seed))
+    rule = sync.make(spec, digits.flat.vector, clients, sync.sgd(0.3))
+    simulation = Simulation(rule, digits, RandomOrder(seed))
     simulation.run(pushes)
     return simulation
 
 
-@pytest.mark.parametrize("word", ["synchronous", "semi_async:n=4", "asynchronous", "fasgd"])
-def test_digits_are_learnt(word: str) -> None:
+@pytest.mark.parametrize("spec", ["synchronous", "semi_async:n=4", "asynchronous", "fasgd"])
+def test_digits_are_learnt(spec: str) -> None:
     digits = Digits(batch=25)
-    rate = {"synchronous": 1.0, "semi_async:n=4": 0.7, "asynchronous": 0.1, "fasgd": 0.03}[word]
-    rule = sync.make(word, digits.flat.vector, 8, sync.sgd(rate))
+    rate = {"synchronous": 1.0, "semi_async:n=4": 0.7, "asynchronous": 0.1, "fasgd": 0.03}[spec]
+    rule = sync.make(spec, digits.flat.vector, 8, sync.sgd(rate))
 
-    rows = Simulation(rule, digits, Drawn(0)).run(1500, digits.accuracy, every=500)
+    rows = Simulation(rule, digits, RandomOrder(0)).run(1500, digits.accuracy, every=500)
 
     assert [row.iteration for row in rows] == [0, 500, 1000, 1500]
-    assert rows[0].seen["accuracy"] < 0.3
-    assert rows[-1].seen["accuracy"] > 0.85
+    assert rows[0].metrics["accuracy"] < 0.3
+    assert rows[-1].metrics["accuracy"] > 0.85
 
 
-@pytest.mark.parametrize("word", ["semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1"])
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(word: str) -> None:
-    ends = [simulate(word, 5, 4, 120, seed).rule.parameters for seed in (1, 1, 2)]
+@pytest.mark.parametrize("spec", ["semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1"])
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(spec: str) -> None:
+    ends = [simulate(spec, 5, 4, 120, seed).rule.parameters for seed in (1, 1, 2)]
 
     assert torch.equal(ends[0], ends[1])
     assert not torch.equal(ends[0], ends[2])
@@ -83,7 +83,7 @@ def test_four_synchronous_clients_of_25_are_one_of_100() -> None:
             digits.flat = Flat(digits.flat.module)
             return digits(client, parameters)
 
-        Simulation(rule, gradient, Scripted(round_robin(clients, 15 * clients))).run(15 * clients)
+        Simulation(rule, gradient, FixedOrder(round_robin(clients, 15 * clients))).run(15 * clients)
         return rule.parameters
 
     torch.testing.assert_close(descend(4, 25), descend(1, 100), rtol=0, atol=1e-12)
@@ -103,8 +103,8 @@ def test_parameters_that_clients_have_in_common_are_held_once() -> None:
 
 def test_a_deadlock_is_told_and_not_waited_for() -> None:
     simulation = Simulation(
-        sync.make("synchronous", start(), 2), lambda client, w: w, Drawn(0, weights=[1, 0])
+        sync.make("synchronous", start(), 2), lambda client, w: w, RandomOrder(0, weights=[1, 0])
     )
 
-    with pytest.raises(SyncError, match="nobody pushes any more after 1 iterations: 1 of 2"):
+    with pytest.raises(SyncError, match="no client pushes any more after 1 iterations: 1 of 2"):
         simulation.run(2)

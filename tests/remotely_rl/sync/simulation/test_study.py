@@ -60,8 +60,8 @@ def test_it_learns(folder: Path) -> None:
     longer = Study(**{**vars(SMALL), "iterations": 1500})
     rows = study.run("asynchronous", longer, problems.load(folder))
 
-    assert rows[-1].seen["loss"] < 0.7 * rows[0].seen["loss"]
-    assert rows[-1].seen["accuracy"] > 0.4
+    assert rows[-1].metrics["loss"] < 0.7 * rows[0].metrics["loss"]
+    assert rows[-1].metrics["accuracy"] > 0.4
 
 
 def test_weights_from_the_normal_distribution_begin_as_the_paper_s_code_does() -> None:
@@ -90,8 +90,8 @@ def test_a_clock_makes_stragglers_slow(folder: Path) -> None:
     even = Study(**{**vars(SMALL), "compute_s": 1.0, "jitter": 0.0})
     slow = Study(**{**vars(even), "stragglers": 1, "straggle": 5.0})
 
-    def seconds(word: str, asked: Study) -> float:
-        return study.run(word, asked, pictures)[-1].time_s
+    def seconds(spec: str, asked: Study) -> float:
+        return study.run(spec, asked, pictures)[-1].time_s
 
     assert seconds("asynchronous", even) == pytest.approx(15)
     assert seconds("synchronous", even) == pytest.approx(15)
@@ -103,7 +103,7 @@ def test_a_clock_makes_stragglers_slow(folder: Path) -> None:
     ("changes", "message"),
     [
         ({"stragglers": 5}, "stragglers must be at most 4, not 5"),
-        ({"stragglers": 1}, "give compute_s too"),
+        ({"stragglers": 1}, "set compute_s too"),
         ({"clients": 0}, "clients must be at least 1"),
     ],
 )

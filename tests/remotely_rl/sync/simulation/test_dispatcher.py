@@ -2,20 +2,22 @@ import pytest
 
 from remotely_rl import sync
 from remotely_rl.errors import SyncError, TrainingError
-from remotely_rl.sync.simulation.dispatch import (
-    Clock,
-    Clocked,
-    Drawn,
+from remotely_rl.sync.simulation.dispatcher import (
     Event,
-    Kind,
+    EventKind,
+    FixedOrder,
     Outage,
-    Scripted,
+    RandomOrder,
+    TimedOrder,
+    Timing,
 )
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import start
 
 
-def turns(dispatcher: Drawn | Clocked | Scripted, clients: int, count: int) -> list[Event]:
+def turns(
+    dispatcher: RandomOrder | TimedOrder | FixedOrder, clients: int, count: int
+) -> list[Event]:
     """Who comes when, if everybody is answered at once."""
     dispatcher.begin(clients)
     seen: list[Event] = []
@@ -24,8 +26,8 @@ def turns(dispatcher: Drawn | Clocked | Scripted, clients: int, count: int) -> l
         if event is None:
             break
         seen.append(event)
-        if event.kind is not Kind.LEAVE:
-            dispatcher.go_on(event.client, 0)
+        if event.kind is not EventKind.LEAVE:
+            dispatcher.answered(event.client, 0)
     return seen
 
 
@@ -34,16 +36,16 @@ def who(events: list[Event]) -> list[int]:
 
 
 def test_a_script_is_followed_to_its_end() -> None:
-    assert who(turns(Scripted([2, 0, 1]), 3, 10)) == [2, 0, 1]
+    assert who(turns(FixedOrder([2, 0, 1]), 3, 10)) == [2, 0, 1]
 
 
 def test_the_same_seed_draws_the_same_order_and_another_does_not() -> None:
-    assert who(turns(Drawn(1), 9, 50)) == who(turns(Drawn(1), 9, 50))
-    assert who(turns(Drawn(1), 9, 50)) != who(turns(Drawn(2), 9, 50))
+    assert who(turns(RandomOrder(1), 9, 50)) == who(turns(RandomOrder(1), 9, 50))
+    assert who(turns(RandomOrder(1), 9, 50)) != who(turns(RandomOrder(2), 9, 50))
 
 
 def test_all_are_drawn_alike() -> None:
-    drawn = who(turns(Drawn(0), 4, 8000))
+    drawn = who(turns(RandomOrder(0), 4, 8000))
 
     for client in range(4):
         # Four deviations of a binomial.
@@ -51,14 +53,14 @@ def test_all_are_drawn_alike() -> None:
 
 
 def test_by_weights_they_are_drawn_in_proportion_and_never_at_none() -> None:
-    drawn = who(turns(Drawn(0, weights=[1, 3, 0]), 3, 8000))
+    drawn = who(turns(RandomOrder(0, weights=[1, 3, 0]), 3, 8000))
 
     assert drawn.count(2) == 0
     assert abs(drawn.count(0) - 2000) < 4 * (8000 * 0.25 * 0.75) ** 0.5
 
 
 def test_who_waits_is_not_drawn() -> None:
-    dispatcher = Drawn(0)
+    dispatcher = RandomOrder(0)
     dispatcher.begin(3)
 
     drawn = [dispatcher.next() for _ in range(3)]
@@ -68,7 +70,7 @@ def test_who_waits_is_not_drawn() -> None:
 
 
 def test_a_steady_clock_has_clients_come_at_once_and_a_slow_one_half_as_often() -> None:
-    clocked = Clocked(Clock(compute_s=1.0, jitter=0.0), pushed=0, slowness=[1.0, 2.0])
+    clocked = TimedOrder(Timing(compute_s=1.0, jitter=0.0), pushed=0, slowness=[1.0, 2.0])
 
     events = turns(clocked, 2, 6)
 
@@ -78,18 +80,18 @@ def test_a_steady_clock_has_clients_come_at_once_and_a_slow_one_half_as_often() 
 
 
 def test_a_busy_server_takes_one_push_after_the_other() -> None:
-    clocked = Clocked(Clock(compute_s=1.0, jitter=0.0, server_s=0.25), pushed=0)
+    clocked = TimedOrder(Timing(compute_s=1.0, jitter=0.0, server_s=0.25), pushed=0)
 
     assert [event.time_s for event in turns(clocked, 3, 4)] == [1.25, 1.5, 1.75, 2.5]
 
 
 def test_bytes_and_latency_are_on_the_way_in_both_directions() -> None:
-    clock = Clock(compute_s=1.0, jitter=0.0, latency_s=0.1, bandwidth=1000.0)
-    clocked = Clocked(clock, pushed=200)
+    clock = Timing(compute_s=1.0, jitter=0.0, latency_s=0.1, bandwidth=1000.0)
+    clocked = TimedOrder(clock, pushed=200)
     clocked.begin(1)
 
     first = clocked.next()
-    clocked.go_on(0, 500)
+    clocked.answered(0, 500)
     second = clocked.next()
 
     assert first is not None
@@ -99,13 +101,15 @@ def test_bytes_and_latency_are_on_the_way_in_both_directions() -> None:
 
 
 def test_jitter_keeps_the_mean() -> None:
-    events = turns(Clocked(Clock(compute_s=1.0, jitter=0.5), pushed=0, seed=1), 1, 4000)
+    events = turns(TimedOrder(Timing(compute_s=1.0, jitter=0.5), pushed=0, seed=1), 1, 4000)
 
     assert events[-1].time_s / 4000 == pytest.approx(1.0, abs=4 * 0.5 / 4000**0.5)
 
 
 def test_an_outage_takes_a_client_away_with_what_it_was_doing_and_brings_it_back() -> None:
-    clocked = Clocked(Clock(compute_s=1.0, jitter=0.0), pushed=0, outages=[Outage(1, 0.5, 2.25)])
+    clocked = TimedOrder(
+        Timing(compute_s=1.0, jitter=0.0), pushed=0, outages=[Outage(1, 0.5, 2.25)]
+    )
 
     events = [(event.kind.value, event.client, event.time_s) for event in turns(clocked, 2, 6)]
 
@@ -117,7 +121,7 @@ def test_an_outage_takes_a_client_away_with_what_it_was_doing_and_brings_it_back
 
 @pytest.mark.parametrize("rule", ["synchronous", "semi_async:n=2", "stale_synchronous"])
 def test_a_simulation_goes_on_through_an_outage(rule: str) -> None:
-    clocked = Clocked(Clock(compute_s=1.0), pushed=8, seed=1, outages=[Outage(2, 3.5, 9.2)])
+    clocked = TimedOrder(Timing(compute_s=1.0), pushed=8, seed=1, outages=[Outage(2, 3.5, 9.2)])
     simulation = Simulation(sync.make(rule, start(), 3), lambda client, w: w, clocked)
 
     rows = simulation.run(60)
@@ -129,9 +133,9 @@ def test_a_simulation_goes_on_through_an_outage(rule: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Clock(compute_s=-1), "compute_s must be at least 0"),
-        (lambda: Drawn(weights=[0, 0]), "one of them above it"),
-        (lambda: Drawn(weights=[1.0]).begin(2), "1 weights were given for 2 clients"),
+        (lambda: Timing(compute_s=-1), "compute_s must be at least 0"),
+        (lambda: RandomOrder(weights=[0, 0]), "one of them above it"),
+        (lambda: RandomOrder(weights=[1.0]).begin(2), "1 weights were given for 2 clients"),
     ],
 )
 def test_what_cannot_be_is_refused(make: object, message: str) -> None:
