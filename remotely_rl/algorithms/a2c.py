@@ -34,7 +34,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.learning.batches import make_batch, to_device
 from remotely_rl.learning.learner import Learner, Losses
-from remotely_rl.runs import training
+from remotely_rl.runs import sampling, training
 from remotely_rl.settings import NOT_NEGATIVE
 
 RATE_IS_FOR = 16  # environments
@@ -117,7 +117,7 @@ def train(
     bit, on one machine.
     """
     with training.begin("a2c", Config, config, model, run, resume, prepare=scaled) as session:
-        learner, actors = session.learner, session.rounds()
+        learner, actors = session.learner, sampling.rounds(session)
         while not session.over():
             if actors.idle:
                 actors.begin(learner.parameters())

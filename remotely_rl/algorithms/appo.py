@@ -40,7 +40,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
 from remotely_rl.learning.batches import gae_batch, make_batch, to_device
 from remotely_rl.learning.learner import Learner
-from remotely_rl.runs import training
+from remotely_rl.runs import sampling, training
 from remotely_rl.settings import NOT_NEGATIVE
 
 
@@ -119,7 +119,7 @@ def train(
     """
     with training.begin("appo", Config, config, model, run, resume) as session:
         learner, config = session.learner, session.learner.config
-        actors = session.stream(config.ahead, config.batch_trajectories, config.max_staleness)
+        actors = sampling.stream(session)
         while not session.over():
             trajectory = session.gather(actors, config.batch_trajectories)
             if trajectory is None:

@@ -263,7 +263,7 @@ def _agents(
     session: training.Session[Config], config: Config, server: Server
 ) -> Samplers[SampleReport]:
     def make(number: int) -> Agent:
-        return Agent(config, server, session.stream_of(number), number >= config.actors)
+        return Agent(config, server, session.seed_of(number), number >= config.actors)
 
     return Samplers(make, config.actors, None, session.say, over=session.over)
 

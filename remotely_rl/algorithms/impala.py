@@ -50,7 +50,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.learning.batches import make_batch, to_device
 from remotely_rl.learning.learner import Learner, Losses
-from remotely_rl.runs import training
+from remotely_rl.runs import sampling, training
 from remotely_rl.settings import NOT_NEGATIVE
 
 
@@ -184,7 +184,7 @@ def train(
     """
     with training.begin("impala", Config, config, model, run, resume) as session:
         learner, config = session.learner, session.learner.config
-        actors = session.stream(config.ahead, config.batch_trajectories, config.max_staleness)
+        actors = sampling.stream(session)
         buffer = ReplayBuffer(config)
         while not session.over():
             trajectory = session.gather(actors, config.batch_trajectories)

@@ -43,7 +43,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.learning.batches import make_batch, to_device
 from remotely_rl.learning.learner import Learner, Losses
-from remotely_rl.runs import training
+from remotely_rl.runs import sampling, training
 from remotely_rl.settings import NOT_NEGATIVE
 
 RHO_BAR = 2.0  # upper bound of an advantage's weight, with `overlap`
@@ -124,7 +124,7 @@ def train(
     bit, on one machine, with `overlap` too.
     """
     with training.begin("ppo", Config, config, model, run, resume) as session:
-        learner, actors = session.learner, session.rounds()
+        learner, actors = session.learner, sampling.rounds(session)
         overlap = learner.config.overlap
         while not session.over():
             if actors.idle:

@@ -75,7 +75,6 @@ class Learner(Generic[C]):
         self.value_scale = ValueScale()
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
         self.generator = torch.Generator().manual_seed(config.seed)
-        self.description: Sequence[str] = ()  # of the model, for the user
         self.network: Callable[..., Any] = self.model  # the model, compiled if asked for
         if config.compile:
             graphs = self.device.type == "cuda" and not networks.is_recurrent(model)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 # Networks are made one at a time: their initial weights come from the global stream.
-MAKING = threading.Lock()
+MODEL_LOCK = threading.Lock()
 
 
 class Process:

@@ -1,78 +1,85 @@
-"""What a run leaves in its folder as it goes, and what it tells its user.
+"""Recording a run: rows and checkpoints are written when they are due.
 
-Rows of metrics, checkpoints and the curve.  A disk that is full, or gone for a while, is told of
-once, and training goes on.
+`checkpoint.pt` is written every `checkpoint_interval_s`, `best.pt` when the mean return of the
+last games is the best so far.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from remotely_rl.config import Common
-from remotely_rl.runs import checkpoint, curve, metrics
-from remotely_rl.runs.metrics import Row
-from remotely_rl.runs.progress import Progress
-from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.learning.reward_clipping import ClippingReport
+from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.output import Output
 
 
-class Record:
-    """See the module's docstring."""
+class Recorder:
+    """Counts updates and writes what is due.  It has no clock: `now` is seconds of the run."""
 
     def __init__(
         self,
-        folder: RunFolder,
-        title: str,
+        output: Output,
+        tally: Tally,
         config: Common,
-        resumed_at_s: float | None = None,
-        progress: Progress | None = None,
+        content: Callable[[Path], dict[str, Any] | None],
     ):
-        """Rows after `resumed_at_s` were not saved by the checkpoint, and are dropped."""
-        self.folder = folder
-        self.title = title
-        self._writer = metrics.Writer(folder.path, resumed_at_s)
-        self._progress = progress or Progress(f"{title}, in {folder.path}", config)
-        self._unwritten: set[Path] = set()  # files that the disk had no room for, or the like
+        """`content(path)` returns what the checkpoint at this path holds, or None for none."""
+        self.output = output
+        self._tally = tally
+        self._config = config
+        self._content = content
+        self._clipping = ClippingReport(config.clips_rewards_at)
+        began = tally.counters.seconds
+        self._row_due = began + config.log_interval_s
+        self._checkpoint_due = began + config.checkpoint_interval_s
 
-    def say(self, text: str) -> None:
-        """Tells the user something, in a line that stays."""
-        self._progress.say(text)
+    def count_update(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
+        """Counts an update in."""
+        self._tally.learnt(metrics, staleness)
+        self._clipping.count(metrics)
 
-    def add(self, row: Row) -> None:
-        """Writes a row of metrics, and shows it."""
-        with self._disk(self.folder.metrics):
-            self._writer.write(row)
-        self._progress.show(row)
+    def write_due(self, now: float) -> None:
+        """Writes a row, and a checkpoint, if they are due."""
+        self.write_due_row(now)
+        if now >= self._checkpoint_due:
+            self._save(self.output.folder.checkpoint, now)
+            self._checkpoint_due = now + self._config.checkpoint_interval_s
 
-    def save(self, path: Path, content: dict[str, Any]) -> None:
-        """Writes a checkpoint."""
-        with self._disk(path):
-            checkpoint.save(path, content)
+    def write_due_row(self, now: float) -> None:
+        """Writes a row if one is due."""
+        if now >= self._row_due:
+            self._row_due = now + self._config.log_interval_s
+            self._write_row(now)
 
-    def draw(self) -> None:
-        """Draws the curve of all rows."""
-        with self._disk(self.folder.curve):
-            curve.draw(self.folder.metrics, self.folder.curve, self.title)
-
-    def close(self) -> None:
-        """Ends the files, and leaves the last table standing; `say` goes on working."""
-        with self._disk(self.folder.metrics):
-            self._writer.close()
-        self._progress.close()
-
-    @contextmanager
-    def _disk(self, path: Path) -> Iterator[None]:
-        """A write that fails is told of, once, and training goes on."""
+    def finish(self, now: float, has_learner: bool) -> None:
+        """Writes the last row and checkpoint, if there is a learner, and draws the curve."""
+        self._tally.counters.seconds = now
         try:
-            yield
-        except OSError as error:
-            if not self._unwritten:
-                self.say(f"cannot write to {self.folder.path}: {error.strerror or error}; going on")
-            self._unwritten.add(path)
-        else:
-            before = bool(self._unwritten)
-            self._unwritten.discard(path)
-            if path == self.folder.checkpoint:  # best.pt is as large, and waits for a better return
-                self._unwritten.discard(self.folder.best)
-            if before and not self._unwritten:
-                self.say(f"{self.folder.path} can be written to again")
+            if has_learner:
+                self._write_row(now)
+                self._save(self.output.folder.checkpoint, now)
+            self.output.draw()
+        finally:
+            self.output.close()
+
+    def say_summary(self, ended: str) -> None:
+        """Tells the user how the run ended."""
+        if clipped := self._clipping.summary():
+            self.output.say(clipped)
+        self.output.say(f"{ended}; the run is in {self.output.folder.path}")
+
+    def _write_row(self, now: float) -> None:
+        self.output.add(self._tally.close(now))
+        if clipped := self._clipping.news():
+            self.output.say(clipped)
+        counters = self._tally.counters
+        if self._tally.judged() > counters.best_return:
+            counters.best_return = self._tally.judged()
+            self._save(self.output.folder.best, now)
+
+    def _save(self, path: Path, now: float) -> None:
+        self._tally.counters.seconds = now
+        content = self._content(path)
+        if content is not None:
+            self.output.save(path, content)

@@ -48,7 +48,7 @@ def _serve(
     torch.set_num_threads(1)  # the workers have the cores
 
     def hire(number: int) -> Worker:
-        return Worker(make_work, session.stream_of(number), number >= learner.config.actors)
+        return Worker(make_work, session.seed_of(number), number >= learner.config.actors)
 
     return session.keep(
         ParameterServer(

@@ -14,7 +14,7 @@ import pytest
 
 from remotely_rl import algorithms
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import making
+from remotely_rl.runs import setup
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "short_probe")
@@ -61,7 +61,7 @@ def press_ctrl_c_and_hang(trainer: int, pressed: Path) -> None:
 @pytest.fixture
 def short_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statistics of the input begin with few steps, which an environment survives."""
-    monkeypatch.setattr(making, "PROBE_STEPS", 16)
+    monkeypatch.setattr(setup, "PROBE_STEPS", 16)
 
 
 def config(name: str, fails: Any, **changes: Any) -> Any:
@@ -126,7 +126,7 @@ def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
 def test_environments_that_always_raise_end_a_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "PROBE_STEPS", 2)
+    monkeypatch.setattr(setup, "PROBE_STEPS", 2)
 
     class Hopeless(Flaky):
         def reset(self, **given: Any) -> Any:
@@ -147,7 +147,7 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(
 def test_environments_that_raise_before_the_first_update_are_tried_again_and_then_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "PROBE_STEPS", 100)
+    monkeypatch.setattr(setup, "PROBE_STEPS", 100)
     result = algorithms.named("a2c").train(
         config("a2c", raise_one, total_steps=20), run=tmp_path / "run"
     )
@@ -160,7 +160,7 @@ def test_environments_that_raise_before_the_first_update_are_tried_again_and_the
 
     said = "raised in each of 12 attempts to play it at random: ValueError: the simulator gave"
     with pytest.raises(TrainingError, match=said):
-        making.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one)))
+        setup.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one)))
 
 
 def crash_once(crashed: Path) -> None:
@@ -176,7 +176,7 @@ def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with
     crashes = functools.partial(crash_once, tmp_path / "crashed")
     asked = config("a2c", None, env=functools.partial(Flaky, crashes), total_steps=20)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "PROBE_STEPS", 100)
+        patch.setattr(setup, "PROBE_STEPS", 100)
         result = algorithms.named("a2c").train(asked, run=tmp_path / "run")
     assert result.ended == "20 steps are done"
     assert (tmp_path / "crashed").exists()
@@ -186,7 +186,7 @@ def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with
 def test_an_environment_that_hangs_before_the_first_update_is_told_of_when_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "PROBE_STEPS", 100)
+    monkeypatch.setattr(setup, "PROBE_STEPS", 100)
     asked = config("a2c", hang, minutes=0.02)
     with pytest.raises(
         TrainingError, match=r"not played 100 random steps in 0.02 minutes: does it"

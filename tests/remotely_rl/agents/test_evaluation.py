@@ -22,7 +22,7 @@ from remotely_rl.cli import main
 from remotely_rl.config import Common
 from remotely_rl.environments import action_spaces
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, making, process
+from remotely_rl.runs import checkpoint, process, setup
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -55,7 +55,7 @@ def invoke(*command: str) -> Result:
 
 def untrained(env: Any, **more: Any) -> Trained:
     config = a2c.Config(env=env, **more)
-    return Trained(config, making.make_learner(config).model.eval())
+    return Trained(config, setup.make_learner(config).model.eval())
 
 
 # --- which games count ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from remotely_rl.learning.batches import gae_batch
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.parameter_server import Pushed
 from remotely_rl.runs import checkpoint
-from remotely_rl.runs.making import PROBE_STEPS
+from remotely_rl.runs.setup import PROBE_STEPS
 from remotely_rl.sync import Reply
 from remotely_rl.sync.reply import Accepted
 from tests.remotely_rl import toys

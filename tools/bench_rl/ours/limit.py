@@ -23,7 +23,7 @@ from remotely_rl import environments
 from remotely_rl.algorithms import a2c
 from remotely_rl.environments import Atari
 from remotely_rl.experience.batch import Batch, Transitions
-from remotely_rl.runs.making import make_learner
+from remotely_rl.runs.setup import make_learner
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 

@@ -1,7 +1,7 @@
-"""How a run's network and its learner are made, by a look at the environment.
+"""Making the model and the learner of a run, from a probe of its environment.
 
-The look is taken in an actor, as all play is: an environment may crash or hang as it is made, or
-in the first steps, and then it takes an actor with it and not the run.
+The probe runs in an actor, as all play does: an environment may crash or hang when it is made,
+or in its first steps, and then only the actor is lost.
 """
 
 import contextlib
@@ -21,17 +21,16 @@ from remotely_rl.config import Common, device_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
-from remotely_rl.runs import model_summary
-from remotely_rl.runs.process import MAKING, one_thread
+from remotely_rl.runs.process import MODEL_LOCK, one_thread
 
 C = TypeVar("C", bound=Common)
 
 PROBE_STEPS = 512
-PROBES = 12  # attempts at that
+ATTEMPTS = 12
 
 
-class Sight(NamedTuple):
-    """What an environment is, and a little of what is seen there."""
+class EnvironmentInfo(NamedTuple):
+    """What an environment is, and a sample of its observations."""
 
     space: gymnasium.Space[Any]
     observation_shape: tuple[int, ...]
@@ -40,80 +39,82 @@ class Sight(NamedTuple):
 
 
 @remotely.remote_class
-class Scout:
-    """Looks at the environment before anything is made for it."""
+class Probe:
+    """Plays an environment at random before anything is made for it."""
 
     def __init__(self, config: Common, is_replacement: bool):
         if is_replacement:
             failures.disable_stack_dumps()
         self.config = config
 
-    def look(self, steps: int, seed: int) -> Sight:
+    def run(self, steps: int, seed: int) -> EnvironmentInfo:
         """Makes an environment and plays it at random.
 
-        Raises TrainingError for one that no policy fits, or that cannot do what the config asks.
+        Raises TrainingError if no policy fits it, or if it cannot do what the config asks.
         """
         config = self.config
         envs = environments.make(config.env, 1, config.atari)
         try:
-            if config.random_start:  # which takes more of an environment than random play does
+            if config.random_start:  # needs more of an environment than random play does
                 envs.reset(seed)
                 envs.decorrelate(0, np.random.default_rng(seed))
             obs = envs.play_randomly(steps, seed)
-            return Sight(envs.space, envs.observation_shape, envs.actions, obs)
+            return EnvironmentInfo(envs.space, envs.observation_shape, envs.actions, obs)
         finally:
             envs.close()
 
 
-def make_learner(config: C, model: networks.ModelSource | None = None) -> Learner[C]:
-    """Makes the model that fits a config's environment, or a user's own, and its learner.
+def make_learner(
+    config: C, model: networks.ModelSource | None = None, seen: EnvironmentInfo | None = None
+) -> Learner[C]:
+    """Makes the model that fits a config's environment, or a model of yours, and its learner.
 
-    The statistics of its input begin with those of a little random play: an update without
-    any kills units that never come back.
+    The input statistics begin with those of a little random play: an update without any kills
+    units for good.
     """
-    seen = look_at(config)
-    with MAKING, one_thread():
+    seen = seen or probe(config)
+    with MODEL_LOCK, one_thread():
         torch.manual_seed(config.seed)
         network = networks.build(
             model, seen.observation_shape, seen.obs.dtype, seen.actions.outputs, config.lstm
         )
         if networks.has_normalizer(network):
             networks.update_normalizers(network, torch.from_numpy(seen.obs))
-        learner = Learner(config, network, seen.actions)
-        learner.description = model_summary.lines(network, seen)
-        return learner
+        return Learner(config, network, seen.actions)
 
 
-def look_at(config: Common) -> Sight:
-    """Has a scout look, and if that fails another for half as long: an environment may raise or
-    crash now and then.
+def probe(config: Common) -> EnvironmentInfo:
+    """Probes the environment; if that fails, tries again with half as many steps: an environment
+    may raise or crash now and then.
 
-    Raises TrainingError if all of them fail, or the config's minutes are over before.
+    Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
-    environments.check_is_known(config.env)  # what is told at once needs no cluster
+    environments.check_is_known(config.env)  # needs no cluster
     device_of(config.device)
     cluster.connect(config.processes)
     until = time.monotonic() + config.minutes * 60 if config.minutes else None
-    for attempt in range(PROBES):
+    for attempt in range(ATTEMPTS):
         try:
-            return _scouted(config, attempt, until)
+            return _attempt(config, attempt, until)
         except Exception as error:
             if not failures.is_failure(error):
                 raise
             last = error
     how = "died" if isinstance(last, failures.LOST) else "raised"
     raise TrainingError(
-        f"the environment {how} in each of {PROBES} attempts to play it at random: "
+        f"the environment {how} in each of {ATTEMPTS} attempts to play it at random: "
         f"{failures.readable(last)}"
     ) from last
 
 
-def _scouted(config: Common, attempt: int, until: float | None) -> Sight:
-    scout = Scout(config, attempt > 0)
-    steps = max(2, PROBE_STEPS >> attempt)  # a reset and a step are the least that tells
-    call: Any = remotely.submit(scout.look, steps, config.seed + attempt)
+def _attempt(config: Common, attempt: int, until: float | None) -> EnvironmentInfo:
+    actor = Probe(config, attempt > 0)
+    steps = max(2, PROBE_STEPS >> attempt)  # a reset and a step at least
+    call: Any = remotely.submit(actor.run, steps, config.seed + attempt)
     try:
-        seen: Sight = call.result(None if until is None else max(0.0, until - time.monotonic()))
+        seen: EnvironmentInfo = call.result(
+            None if until is None else max(0.0, until - time.monotonic())
+        )
         return seen
     except FutureTimeout:
         raise TrainingError(
@@ -123,4 +124,4 @@ def _scouted(config: Common, attempt: int, until: float | None) -> Sight:
     finally:
         cluster.discard(call)
         with contextlib.suppress(remotely.RemotelyError):
-            remotely.kill(scout)
+            remotely.kill(actor)

@@ -1,0 +1,70 @@
+"""The actors of a run with one central learner: in rounds, or in a stream.
+
+Both put the session's learner back where it was if the run is resumed, and give it the CPU
+cores that the actors leave.
+"""
+
+from typing import Any
+
+import torch
+
+from remotely_rl import networks
+from remotely_rl.acting.actor import Actor, Rollout
+from remotely_rl.acting.rounds import Rounds
+from remotely_rl.acting.samplers import Samplers
+from remotely_rl.acting.stream import Stream
+from remotely_rl.config import PolicyGradient, Streaming
+from remotely_rl.learning import threads
+from remotely_rl.runs.session import Session
+
+
+def rounds(session: Session[Any]) -> Rounds:
+    """Starts actors that sample in rounds.
+
+    The learner has all cores, unless its network is small: the actors rest while it learns.  If
+    the run is resumed, the actors continue where they were, if their environments can be saved.
+    """
+    size = sum(parameter.numel() for parameter in session.learner.model.parameters())
+    _set_threads(threads.in_rounds(size), session)
+    made = session.keep(Rounds(_actors(session)))
+    if session.saved:
+        paused = [one.numpy().tobytes() for one in session.saved["actors"]]
+        if why := made.resume(paused):
+            session.say(f"{why}: new games begin")
+    return made
+
+
+def stream(session: Session[Any]) -> Stream[Rollout]:
+    """Starts actors that never wait.  The learner has the cores that they leave, at least one."""
+    config: Streaming = session.learner.config
+    _set_threads(threads.beside(config.actors), session)
+    actors = _actors(session)
+    return session.keep(
+        Stream(actors, config.ahead, config.batch_trajectories, config.max_staleness)
+    )
+
+
+def _set_threads(count: int, session: Session[Any]) -> None:
+    config: PolicyGradient = session.learner.config
+    count = config.learner_threads or count
+    torch.set_num_threads(count)
+    if threads.spins and count > 1 and session.learner.device.type == "cpu":
+        session.say(threads.WARNING)
+
+
+def _actors(session: Session[Any]) -> Samplers[Rollout]:
+    learner = session.learner
+    session.restore(learner)
+    config, model = learner.config, networks.copy_to_cpu(learner.model)
+
+    def make(number: int) -> Actor:
+        return Actor(config, model, session.seed_of(number), number >= (config.actors or 1))
+
+    return Samplers(
+        make,
+        config.actors or 1,
+        learner.parameters(),
+        session.say,
+        grows=config.actors == 0,
+        over=session.over,
+    )

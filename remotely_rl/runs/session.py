@@ -1,0 +1,279 @@
+"""One training run, from folder to curve, whatever the algorithm.
+
+A `Session` counts, records (`recorder.py`), says when to stop (`stopping.py`) and leaves the run
+folder whole however the run ends.  The algorithm's loop is its own:
+
+    with training.begin("a2c", Config, config, model, run, resume) as session:
+        learner, actors = session.learner, sampling.rounds(session)
+        while not session.over():
+            if actors.idle:
+                actors.begin(learner.parameters())
+            trajectory = session.collect(actors)
+            if trajectory is None:  # the round is not over: look at the clock
+                continue
+            with session.spending("learning"):
+                metrics = update(learner, trajectory, session.env_steps)
+            session.learnt(metrics, staleness=[0])
+    return session.result
+
+Ctrl-C (or SIGTERM) makes `over` true; the loop ends where it is, and the session saves the
+checkpoint and the curve.  A second Ctrl-C interrupts at once.  The session saves them too if the
+loop raises, because the learner is whole between updates; but if the learner is lost, the last
+checkpoint is kept as it is.  If the disk is full, the run says so and continues.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from remotely_rl.acting.actor import Rollout
+from remotely_rl.acting.crew import POLL_S
+from remotely_rl.acting.rounds import Rounds
+from remotely_rl.acting.stream import Stream
+from remotely_rl.config import Common
+from remotely_rl.environments import Episode, name_of
+from remotely_rl.errors import LearnerLost
+from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.learning.learner import Learner, gpu_lost
+from remotely_rl.learning.parameter_server import ParameterServer
+from remotely_rl.runs import checkpoint
+from remotely_rl.runs.metrics import Counters, Tally
+from remotely_rl.runs.output import Output
+from remotely_rl.runs.process import Process
+from remotely_rl.runs.progress import Progress
+from remotely_rl.runs.recorder import Recorder
+from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.runs.stopping import Stopping
+
+C = TypeVar("C", bound=Common)
+A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
+
+
+class Saveable(Protocol):
+    """A learner, wherever it is: what a session saves and restores."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    def state(self) -> dict[str, Any]: ...
+    def load(self, state: dict[str, Any]) -> None: ...
+
+
+class Result(NamedTuple):
+    """How a run ended.  Seconds, steps and the like count from its beginning."""
+
+    run: Path
+    ended: str
+    seconds: float
+    env_steps: int
+    updates: int
+    episodes: int
+    return_mean: float
+    best_return: float
+
+
+class Session(Generic[C]):
+    """See the module's docstring.  `training.begin` makes one."""
+
+    result: Result
+    learner: Learner[C]
+    opening: Sequence[str] = ()  # lines about the model, said at the start
+
+    def __init__(
+        self,
+        algorithm: str,
+        config: C,
+        folder: RunFolder,
+        saved: dict[str, Any] | None = None,
+        *,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        process: Process | None = None,
+    ):
+        self.folder = folder
+        self._algorithm = algorithm
+        self._config = config
+        self.saved = saved  # the checkpoint that the run resumes from
+        self._clock = clock
+        counters = Counters(**saved["counters"]) if saved else Counters()
+        self._began = clock() - counters.seconds
+        self.tally = Tally(counters)
+        if saved:
+            self.tally.recent.extend(Episode(*episode) for episode in saved["recent"])
+        self.times_resumed = saved["times_resumed"] + 1 if saved else 0
+        self._process = process or Process()
+        self._stopping = Stopping(config, self.tally, self._process)
+        resumed_at_s = counters.seconds if saved else None
+        title = f"{algorithm} on {name_of(config.env)}"
+        self._output = Output(folder, title, config, resumed_at_s, progress)
+        self._recorder = Recorder(self._output, self.tally, config, self._checkpoint_content)
+        self._saveable: Saveable | None = None
+        self._actors: Rounds | Stream[Any] | ParameterServer | None = None
+        self._gathered: list[Trajectory] = []
+
+    def __enter__(self) -> "Session[C]":
+        self._process.listen()
+        for text in (f"{self._output.title}: {self.folder.path}", *self.opening):
+            self.say(text)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        raised = error
+        if isinstance(error, torch.AcceleratorError):
+            error = gpu_lost(error)
+        try:
+            if isinstance(error, LearnerLost):
+                self._saveable = None
+                if self.folder.checkpoint.exists():
+                    self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
+                else:
+                    self.say("there is no checkpoint yet to resume from")
+            self._finish(f"{type(error).__name__}: {error}" if error else self._stopping.reason)
+        finally:
+            if self._actors is not None:
+                self._actors.close()
+            self._process.restore()
+        if error is not raised and error is not None:
+            raise error from raised
+
+    # --- learner and actors -----------------------------------------------------------------------
+
+    def restore(self, learner: Saveable) -> None:
+        """Hands over what to save; if the run is resumed, puts it back where it was."""
+        if self.saved:
+            learner.load(self.saved["learner"])
+            torch.set_rng_state(self.saved["random"])
+            # What a crash lost may have been better than the checkpoint that the run resumes from.
+            best = checkpoint.best_return(self.folder.best)
+            self.tally.counters.best_return = max(best, self.tally.counters.best_return)
+        self._saveable = learner
+
+    def keep(self, actors: A) -> A:
+        """Hands over actors, which the session closes when it ends.  Returns them."""
+        self._actors = actors
+        return actors
+
+    def seed_of(self, number: int) -> int:
+        """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
+        resume."""
+        words = [self._config.seed, self.times_resumed, number]
+        return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+
+    # --- sampling ---------------------------------------------------------------------------------
+
+    def count(self, rollouts: Sequence[Rollout]) -> Trajectory:
+        """Counts rollouts in; returns their trajectories side by side."""
+        for rollout in rollouts:
+            self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
+        return stack([rollout.trajectory for rollout in rollouts])
+
+    def collect(self, actors: Rounds) -> Trajectory | None:
+        """Waits for a round, for a moment at most; returns its trajectories side by side, or None
+        if it is not over or holds no experience."""
+        with self.spending("waiting"):
+            rollouts = actors.take(timeout_s=POLL_S)
+        if rollouts:
+            trajectory = self.count(rollouts)
+            if trajectory.valid.any():
+                return trajectory
+        # No checkpoint: actors cannot be saved during a round.
+        self._recorder.write_due_row(self.seconds())
+        return None
+
+    def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
+        """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
+
+        Those that came are kept for the next call.
+        """
+        with self.spending("waiting"):
+            rollout = actors.take(timeout_s=POLL_S)
+        if rollout is None:
+            self.tick()
+            return None
+        trajectory = self.count([rollout])
+        if trajectory.valid.any():
+            self._gathered.append(trajectory)
+        if len(self._gathered) < count:
+            return None
+        gathered, self._gathered = self._gathered, []
+        return stack(gathered)
+
+    # --- counting ---------------------------------------------------------------------------------
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of experience since the beginning of the run."""
+        return self.tally.counters.env_steps
+
+    def seconds(self) -> float:
+        """Seconds of training since the beginning of the run, without the time between resumes."""
+        return self._clock() - self._began
+
+    @contextmanager
+    def spending(self, phase: str) -> Iterator[None]:
+        """Counts the time of a block in, for a phase that `metrics.py` names."""
+        start = time.perf_counter()
+        yield
+        self.tally.spent(phase, time.perf_counter() - start)
+
+    def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
+        """Counts an update in; writes what is due."""
+        self._recorder.count_update(metrics, staleness)
+        self.tick()
+
+    def tick(self) -> None:
+        """Writes what is due; call it in each turn of the loop."""
+        self._recorder.write_due(self.seconds())
+
+    def over(self) -> bool:
+        """Whether to stop: a limit is reached, or the run is asked to."""
+        return self._stopping.is_due(self.seconds())
+
+    def say(self, text: str) -> None:
+        """Prints a line for the user."""
+        self._output.say(text)
+
+    def _checkpoint_content(self, path: Path) -> dict[str, Any] | None:
+        if self._saveable is None:
+            return None
+        paused: list[bytes] = []
+        if isinstance(self._actors, Rounds) and path == self.folder.checkpoint:
+            paused = self._actors.pause()
+        return {
+            "algorithm": self._algorithm,
+            "env": name_of(self._config.env),
+            "learner": self._saveable.state(),
+            "counters": dataclasses.asdict(self.tally.counters),
+            "recent": [list(episode) for episode in self.tally.recent],
+            "random": torch.get_rng_state(),
+            # Tensors, which are read without running any code.
+            "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
+            "times_resumed": self.times_resumed,
+        }
+
+    def _finish(self, ended: str) -> None:
+        self._recorder.finish(self.seconds(), has_learner=self._saveable is not None)
+        counters = self.tally.counters
+        self.result = Result(
+            run=self.folder.path,
+            ended=ended,
+            seconds=counters.seconds,
+            env_steps=counters.env_steps,
+            updates=counters.updates,
+            episodes=counters.episodes,
+            return_mean=self.tally.return_mean(),
+            best_return=counters.best_return,
+        )
+        self._recorder.say_summary(ended)

@@ -1,0 +1,115 @@
+"""What a run leaves in its folder, and when."""
+
+import dataclasses
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remotely_rl.environments import Episode
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import checkpoint, metrics
+from tests.remotely_rl.runs.sessions import CONFIG, Clock, Learner, finished_run, resumed, session
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+
+def test_rows_and_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> None:
+    clock = Clock()
+    with session(tmp_path, clock=clock) as run:
+        run.restore(Learner())
+        for _ in range(29):
+            clock.now += 1
+            run.tick()
+        assert not run.folder.checkpoint.exists()
+        clock.now += 1
+        run.tick()
+        rows = metrics.read(run.folder.metrics)
+        assert [row["time/seconds"] for row in rows] == [5, 10, 15, 20, 25, 30]
+        assert run.folder.checkpoint.exists()
+
+
+def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save, clock = checkpoint.save, Clock()
+
+    def full(path: Path, content: dict[str, Any]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with session(tmp_path, clock=clock) as run:
+        run.restore(Learner())
+        monkeypatch.setattr(checkpoint, "save", full)
+        for _ in range(4):  # rows are written meanwhile: they are small
+            clock.now += 31
+            run.tick()
+        said = capsys.readouterr().out.splitlines()
+        sentence = f"cannot write to {run.folder.path}: No space left on device; going on"
+        assert said.count(sentence) == 1
+        assert not run.folder.checkpoint.exists()
+
+        monkeypatch.setattr(checkpoint, "save", save)
+        clock.now += 31
+        run.tick()
+        said = capsys.readouterr().out.splitlines()
+        assert said.count(f"{run.folder.path} can be written to again") == 1
+        assert run.folder.checkpoint.exists()
+    assert len(metrics.read(run.folder.metrics)) == 6
+
+
+def test_the_half_of_a_checkpoint_that_a_killed_run_left_does_not_hurt(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    half = folder.checkpoint.with_suffix(".pt.tmp")
+    whole = folder.checkpoint.read_bytes()
+    half.write_bytes(whole[: len(whole) // 2])  # kill -9 came in the middle of the next
+    with resumed(folder) as run:
+        run.restore(Learner())
+        assert run.env_steps == 500
+    assert not half.exists()  # the next save has taken its place
+    assert checkpoint.load(folder.checkpoint)["times_resumed"] == 1
+
+
+def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    clock = Clock()
+    with session(tmp_path, clock=clock) as run:
+        run.restore(Learner())
+        for score, best in ((5.0, 5.0), (1.0, 5.0), (8.0, 8.0)):
+            run.tally.sampled(1, [Episode(score, 1)] * 100, {})
+            clock.now += 6
+            run.tick()
+            assert checkpoint.load(run.folder.best)["counters"]["best_return"] == best
+
+
+def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path) -> None:
+    clock = Clock()
+    folder = finished_run(tmp_path)  # its mean is 9
+    with resumed(folder, clock) as run:
+        run.restore(Learner())
+        run.tally.sampled(1, [Episode(20.0, 1)] * 30, {})
+        clock.now += 6
+        run.tick()
+        best = folder.best.read_bytes()
+        before = folder.checkpoint.read_bytes()
+    folder.checkpoint.write_bytes(before)  # kill -9 came before the next checkpoint
+    with resumed(folder, clock) as run:
+        run.restore(Learner())
+        run.tally.sampled(1, [Episode(15.0, 1)] * 30, {})
+        clock.now += 6
+        run.tick()
+    assert folder.best.read_bytes() == best
+    assert run.result.best_return == 20.0
+
+
+def test_the_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    kept = json.loads((folder.path / "config.json").read_text())
+    assert kept == {"algorithm": "toy", "config": dataclasses.asdict(CONFIG)}
+
+
+def test_a_run_folder_that_exists_is_not_written_into(tmp_path: Path) -> None:
+    finished_run(tmp_path)
+    with pytest.raises(TrainingError, match=r"exists already; go on with it by --resume"):
+        session(tmp_path)

@@ -1,0 +1,131 @@
+"""A session: what it counts, and what it keeps of a loop that raises."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from remotely_rl import a2c
+from remotely_rl.acting.actor import Rollout
+from remotely_rl.environments import Episode
+from remotely_rl.errors import LearnerLost, TrainingError
+from remotely_rl.runs import training
+from tests.remotely_rl import toys
+from tests.remotely_rl.runs.sessions import TRAINED, Learner, finished_run, resumed, session
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+
+class Stream:
+    """Gives what it was given."""
+
+    def __init__(self, rollouts: list[Rollout | None]):
+        self.rollouts = rollouts
+
+    def take(self, timeout_s: float) -> Rollout | None:
+        return self.rollouts.pop(0)
+
+
+def rollout(seed: int, **changes: Any) -> Rollout:
+    return toys.actor(TRAINED, toys.network(), seed, **changes).sample()
+
+
+def test_a_batch_is_gathered_of_what_holds_experience_and_nothing_is_lost(tmp_path: Path) -> None:
+    one, two = rollout(1), rollout(2)
+    empty = rollout(3)
+    nothing = dataclasses.replace(empty.trajectory, valid=np.zeros_like(empty.trajectory.valid))
+    empty = Rollout(nothing, [Episode(1.0, 1)], {})
+    stream: Any = Stream([one, None, empty, two])
+    with session(tmp_path) as run:
+        gathered = [run.gather(stream, 2) for _ in range(4)]
+        assert gathered[:3] == [None] * 3
+        assert gathered[3] is not None
+        both = [one.trajectory.obs, two.trajectory.obs]
+        assert (gathered[3].obs == np.concatenate(both, axis=1)).all()
+        assert run.env_steps == one.steps + two.steps
+        games = len(one.episodes) + len(two.episodes) + 1
+        assert run.tally.counters.episodes == games
+
+
+def test_no_two_actors_ever_share_a_stream_of_random_numbers(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    seeds = set()
+    for _ in range(2):
+        with resumed(folder) as run:
+            run.restore(Learner())
+            seeds |= {run.seed_of(number) for number in range(100)}
+    assert len(seeds) == 200
+    with resumed(folder) as run:
+        assert run.times_resumed == 3
+
+
+def loop_that_raises(run: training.Session[Any], error: Exception) -> None:
+    with run:
+        run.restore(Learner())
+        raise error
+
+
+def test_a_loop_that_raises_keeps_its_checkpoint(tmp_path: Path) -> None:
+    run = session(tmp_path)
+    with pytest.raises(TrainingError):
+        loop_that_raises(run, TrainingError("actors die"))
+    assert run.folder.checkpoint.exists()
+    assert run.result.ended == "TrainingError: actors die"
+
+
+def test_a_learner_that_is_lost_leaves_the_last_good_checkpoint_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finished_run(tmp_path)
+    before = folder.checkpoint.read_bytes()
+    run = resumed(folder)
+    with pytest.raises(LearnerLost):
+        loop_that_raises(run, LearnerLost("update 7 diverged"))
+    assert folder.checkpoint.read_bytes() == before
+    assert run.result.ended == "LearnerLost: update 7 diverged"
+    said = capsys.readouterr().out.splitlines()
+    assert f"the last good checkpoint is kept: --resume {folder.path}" in said
+
+
+def test_an_error_of_the_gpu_loses_the_learner_too(tmp_path: Path) -> None:
+    run = session(tmp_path)
+    error = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore of it")
+    with pytest.raises(LearnerLost, match=r"the GPU is lost: CUDA error: unspecified launch failu"):
+        loop_that_raises(run, error)
+    assert not run.folder.checkpoint.exists()
+
+
+def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = session(tmp_path)
+    with pytest.raises(LearnerLost):
+        loop_that_raises(run, LearnerLost("update 1 diverged"))
+    assert not run.folder.checkpoint.exists()
+    said = capsys.readouterr().out
+    assert "there is no checkpoint yet to resume from" in said
+    assert "--resume" not in said
+
+
+@pytest.mark.usefixtures("local")
+def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    a2c.train(TRAINED, run=run)
+    before = (run / "checkpoint.pt").read_bytes()
+
+    def sick() -> toys.Guess:
+        return toys.Poisoned()
+
+    sick.__qualname__ = toys.Guess.__qualname__
+    with pytest.raises(LearnerLost, match="look for NaN in rewards"):
+        a2c.train(
+            dataclasses.replace(TRAINED, env=sick, envs_per_actor=5, total_steps=200), resume=run
+        )
+    assert (run / "checkpoint.pt").read_bytes() == before
+    result = a2c.train(dataclasses.replace(TRAINED, total_steps=200), resume=run)
+    assert result.env_steps >= 200
