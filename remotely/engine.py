@@ -1,7 +1,8 @@
 """The seam between what users hold (handles, groups) and what runs their objects.
 
-Handles know an Engine and nothing of ZeroMQ; `client.Client` is the engine of a cluster,
-`local.Local` the one of REMOTELY_LOCAL=1.  A further engine has these eleven verbs to provide.
+Handles know an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
+`engines.in_process.InProcess` that of REMOTELY_LOCAL=1.  Another engine has to provide these eleven
+verbs.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,14 +40,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteActor:
-    """One actor as an engine knows it; all handles of an actor in a process share one.
+    """One actor as an engine knows it.  All handles of the actor in a process share it.
 
-    `face`, called with this, makes one more of these handles.
+    `face`, called with this, makes another handle.  It is not a handle itself, since the end of the
+    last handle must be noticed.
     """
 
-    face: Callable[["RemoteActor"], Any]  # no handle itself: the last one's end is to be seen
+    face: Callable[["RemoteActor"], Any]
 
-    # Which life of it was sent which sources, by anybody: its handles carry that along.
+    # Which life of the actor was sent which sources, by any client: its handles carry that along.
     sent: tuple[int, frozenset[str]] = (0, frozenset())
 
     def __init__(self, engine: "Engine", actor: str, name: str, owned: bool) -> None:
@@ -70,7 +72,7 @@ class Engine(Protocol):
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
-        """Make `count` objects, each in a place of its own; all of them or an error."""
+        """Make `count` objects, each in a place of its own.  Makes all of them or raises."""
 
     def call(
         self,
@@ -83,7 +85,7 @@ class Engine(Protocol):
     ) -> list[CallFuture[Any]]:
         """Call one method of each; without `background` the caller is about to wait.
 
-        A call whose outcome is lost is made again, `retries` times at most.
+        A call whose outcome is lost is repeated, at most `retries` times.
         """
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
@@ -95,25 +97,25 @@ class Engine(Protocol):
         """Write an attribute of each."""
 
     def put(self, value: object) -> Any:
-        """Return what can be passed in the place of `value` and arrives as it."""
+        """Return an object that you can pass in the place of `value`; it arrives as the value."""
 
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
-        """End each after the calls made before, and return when they have ended.
+        """End each actor after the calls made before, and return when they have ended.
 
-        With no grace they end at once, whatever they are doing.
+        Without grace they end at once, whatever they are doing.
         """
 
     def release(self, remote: RemoteActor) -> None:
-        """The last handle in this process is gone: if owned, so is the actor.  Never blocks."""
+        """The last handle in this process is gone: end the actor if it is owned.  Never blocks."""
 
     def find(self, name: str) -> RemoteActor:
-        """Return the actor of this name, borrowed."""
+        """Return the actor with this name, borrowed."""
 
     def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""
 
     def report(self) -> ClusterStatus:
-        """Tell who is there."""
+        """Return the machines, clients and actors of the cluster."""
 
     def shutdown(self) -> None:
-        """End what this process owns and let go of the cluster."""
+        """End what this process owns, and leave the cluster."""

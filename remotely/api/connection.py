@@ -1,8 +1,8 @@
-"""Which cluster this process uses: the one it connected to, else one of its own.
+"""Which cluster this process uses: the one that it connected to, or one of its own.
 
 REMOTELY_LOCAL=1   no cluster: every object lives in this process
 REMOTELY_ADDRESS   what connect() without an address means
-REMOTELY_KEY       the key file, where it is not ~/.remotely/keys/client.key
+REMOTELY_KEY       the key file, if it is not ~/.remotely/keys/client.key
 """
 
 import atexit
@@ -47,16 +47,16 @@ def connect(
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
 
-    cpus, gpus   what an own cluster gives away; by default what this machine has.  `gpus` is how
-                 many, or which: [2, 3], or names that CUDA_VISIBLE_DEVICES may have.  Where
-                 REMOTELY_ADDRESS names a started one, that one's own numbers hold
+    cpus, gpus   what the cluster of this process offers; by default what this machine has.  `gpus`
+                 is how many, or which: [2, 3], or names as in CUDA_VISIBLE_DEVICES.  They are
+                 ignored if REMOTELY_ADDRESS names a cluster that was started
     key          the client's key file; see keys.py
-    ship         files, folders and patterns ("*.csv") that the actors are to have: see `shipped`
-    patience_s   how long making an actor waits for room before NoResources
-    show_output  whether what actors print appears on this terminal; `remotely logs` has it anyway
+    ship         files, folders and patterns ("*.csv") that the actors need: see `shipped`
+    patience_s   how long a new actor waits for room before NoResources is raised
+    show_output  whether this terminal shows what actors print; `remotely logs` shows it anyway
 
-    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch,
-    TypeError and ValueError for what could not be meant.
+    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch, and
+    TypeError or ValueError for invalid arguments.
     """
     global _engine, _forked
     arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
@@ -65,7 +65,9 @@ def connect(
     arguments.number("patience_s", patience_s)
     if cpus is not None:
         arguments.number("cpus", cpus)
-    if _adopted is not None and importing():  # the script's top level: here, it is connected
+    if (
+        _adopted is not None and importing()
+    ):  # the top level of the script, in an actor: it is connected already
         return
     with _lock:
         if _engine is not None and not _forked:
@@ -88,7 +90,7 @@ def connect(
 
 
 def current() -> Engine:
-    """Return the engine of this process, and make one at first use."""
+    """Return the engine of this process, which is made at first use."""
     global _engine
     if _engine is None or _forked:
         with _lock:
@@ -106,16 +108,16 @@ def current() -> Engine:
 def of(cluster: str) -> Engine:
     """Return the engine for a handle that has arrived here; `cluster` is that of its sender.
 
-    A process that is not connected yet connects to a started cluster, by its own key.  It cannot
-    connect to a cluster that another process started for itself: then NotConnected says so.
+    A process that is not connected yet connects to a started cluster, with its own key.  It cannot
+    connect to a cluster that another process started for itself, and raises NotConnected.
     """
     address, _, identity = cluster.partition(" ")
     is_free = not is_connected() and not _forked and _adopted is None
     if is_free and not os.environ.keys() & {"REMOTELY_ADDRESS", "REMOTELY_LOCAL"}:
         if address.startswith("ipc://"):
             raise NotConnected(
-                "this handle is of a cluster that another process started for itself alone, and "
-                f"cannot be used in this one. {SHARED}"
+                "this handle belongs to a cluster that another process started for itself alone, "
+                f"and cannot be used in this process. {SHARED}"
             )
         if address:
             connect(address)
@@ -123,8 +125,8 @@ def of(cluster: str) -> Engine:
     if engine.cluster.partition(" ")[2] != identity:
         mine = engine.cluster.partition(" ")[0] or "none: its objects live in it (REMOTELY_LOCAL)"
         raise NotConnected(
-            f"this handle is of the cluster at {address or 'no address'}, and this process uses "
-            f"another: {mine}. {SHARED}"
+            f"this handle belongs to the cluster at {address or 'no address'}, and this process "
+            f"uses another: {mine}. {SHARED}"
         )
     return engine
 
@@ -132,7 +134,7 @@ def of(cluster: str) -> Engine:
 def shutdown() -> None:
     """End the actors that this process owns, and its own cluster if it has one.
 
-    Called by itself when the interpreter exits.  Shutting down twice does nothing.
+    This is called automatically when the interpreter exits.  Shutting down twice does nothing.
     """
     global _engine
     with _lock:
@@ -142,14 +144,14 @@ def shutdown() -> None:
 
 
 def shipped(name: str | Path) -> Path:
-    """Return where a shipped file or folder lies in this process: on a client, or in an actor."""
+    """Return the path of a shipped file or folder in this process, be it a client or an actor."""
     return (_shipped_root or Path.cwd()) / name
 
 
 def adopt(
     prepare: control.Prepare, birth: control.Birth, delegate: Callable[[], "KeyPair"]
 ) -> None:
-    """Let an actor be a client of its cluster, with the key that `delegate` returns."""
+    """Make this actor a client of its cluster, with the key that `delegate` returns."""
     global _adopted
     _adopted = prepare, birth, delegate
 
@@ -185,7 +187,7 @@ def _embed(
     from remotely.values.shipping import Shipment  # noqa: PLC0415
 
     shipment = Shipment(ship)
-    choose(gpus)  # or its worker would be the one to refuse them
+    choose(gpus)  # refuse bad ones here, and not in the worker
     cluster = EmbeddedCluster()
     try:
         cluster.start(cpus, gpus)
@@ -217,7 +219,7 @@ def _connect_from_actor(
 
 
 def _after_fork() -> None:
-    """The child shares no connection: ZeroMQ's threads are not here, its sockets not ours."""
+    """The child has no connection: ZeroMQ's threads did not survive the fork."""
     global _forked, _lock
     _lock = threading.RLock()
     library.after_fork()
@@ -233,7 +235,7 @@ def _at_exit() -> None:
 
 
 def _hush_daemons() -> None:
-    """Print nothing of daemon threads whose calls end with us: they were left to run until then."""
+    """Hide the errors of daemon threads whose calls fail because this process exits."""
     told = threading.excepthook
 
     def tell(args: threading.ExceptHookArgs) -> None:
@@ -245,7 +247,7 @@ def _hush_daemons() -> None:
 
 
 def is_connected() -> bool:
-    """Tell whether this process has a cluster; if not, its first actor starts one."""
+    """Return whether this process has a cluster; if not, its first actor starts one."""
     return _engine is not None and not _forked
 
 

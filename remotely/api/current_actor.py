@@ -1,8 +1,8 @@
-"""Which actor this process is: for its own code, for `ps`, and for whoever reads its errors.
+"""Which actor this process is: for its own code, for `ps`, and for readers of its errors.
 
-`top` shows the name of a process, of which the kernel keeps 15 bytes; `ps` its arguments, which lie
-where the kernel put them, and can be written over.  The package setproctitle writes over the
-environment as well: then nobody could see any more whose process it is (host.py, TAG).
+`top` shows the name of a process, of which the kernel keeps 15 bytes.  `ps` shows its arguments,
+which can be overwritten where the kernel put them.  The package setproctitle overwrites the
+environment as well, and with it the mark that tells to which cluster a process belongs.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ TITLE_BYTES = 15  # the kernel keeps no more: prctl(2), PR_SET_NAME
 
 @dataclass(frozen=True)
 class CurrentActor:
-    """What an actor may know of itself.  `life` counts its restarts."""
+    """What an actor knows of itself.  `life` counts its restarts."""
 
     name: str
     class_name: str
@@ -32,9 +32,9 @@ class CurrentActor:
 
     @property
     def handle(self) -> Any:
-        """A borrowed handle of this actor, to be passed to others.  In the actor itself alone.
+        """A borrowed handle of this actor, to pass to others.  Only the actor itself has it.
 
-        Its own calls through it would wait for themselves: use `self`.
+        Do not call it from within the actor: the call would wait for itself.  Use `self`.
         """
         from remotely.api.verbs import borrow  # noqa: PLC0415 - it imports much, and few need it
 
@@ -44,19 +44,19 @@ class CurrentActor:
 
 
 _current: CurrentActor | None = None
-_class: type | None = None  # of its object, once that is about to be made
+_class: type | None = None  # of its object, from just before it is made
 
 
 def serve(cls: type) -> None:
-    """This process, an actor, makes an object of this class."""
+    """This process is an actor, and is about to make an object of this class."""
     global _class
     _class = cls
 
 
 def current_actor() -> CurrentActor | None:
-    """Return which actor runs this code: its name, class_name, life, pid, machine and `handle`.
+    """Return the actor that runs this code: its name, class_name, life, pid, machine and `handle`.
 
-    None in a script, in a process that an actor started, and with REMOTELY_LOCAL=1.
+    It is None in a script, in a process that an actor started, and with REMOTELY_LOCAL=1.
     """
     return _current if _current is not None and _current.pid == os.getpid() else None
 
@@ -71,12 +71,12 @@ def become(birth: control.Birth) -> None:
         Path("/proc/self/comm").write_bytes(title(request.name))
     with contextlib.suppress(OSError, ValueError, IndexError):
         _write_arguments(f"remotely actor {name} ({class_name})")
-    if not os.environ.get("PYTHONBREAKPOINT"):  # else it is a debugger that needs no terminal
+    if not os.environ.get("PYTHONBREAKPOINT"):  # otherwise it is a debugger that needs no terminal
         sys.breakpointhook = _no_terminal
 
 
 def title(name: str) -> bytes:
-    """Return what `top` shows: the beginning of a long name, and its end."""
+    """Return what `top` shows: a long name is cut in the middle."""
     whole = name.encode(errors="replace")
     if len(whole) <= TITLE_BYTES:
         return whole
@@ -85,7 +85,7 @@ def title(name: str) -> bytes:
 
 
 def _write_arguments(text: str) -> None:
-    """Have `ps` show this for our arguments, as much of it as they leave room for."""
+    """Make `ps` show this instead of our arguments, cut to their length."""
     _, _, fields = Path("/proc/self/stat").read_text().rpartition(") ")
     start, end = (int(field) for field in fields.split()[45:47])  # arg_start, arg_end: man 5 proc
     size = end - start - 1
@@ -102,7 +102,7 @@ def heading() -> str:
 
 def _no_terminal(*args: Any, **kwargs: Any) -> None:
     print(
-        "remotely: breakpoint() was passed over, for an actor has no terminal; to stop there, run "
+        "remotely: breakpoint() was ignored, because an actor has no terminal; to stop there, run "
         "the script with REMOTELY_LOCAL=1",
         file=sys.stderr,
     )

@@ -1,13 +1,13 @@
-"""The decorator: the class stays the class it is, but calling it makes the object elsewhere.
+"""The decorator: the class stays what it is, but calling it makes the object in another process.
 
-`Actor(...)` runs `Actor.__new__`, and there we step in: on a client it returns a handle, and since
-a handle is no instance of the class, Python then leaves `__init__` alone.  construct.py is the way
-around, for the process where the object is to live.  Two more places make instances by `__new__`,
-without being calls of the class: copying and unpickling.  So the class also gets a `__reduce_ex__`
-of ours for that.  And a `__signature__`, or tools would show ours.
+`Actor(...)` runs `Actor.__new__`, which the decorator replaces.  On a client it returns a handle,
+and since a handle is not an instance of the class, Python does not call `__init__`.  The process
+where the object is to live uses construct.py instead.  Copying and unpickling also make instances
+by `__new__`, without calling the class, so the class gets a `__reduce_ex__` for these.  It also
+gets a `__signature__`; otherwise tools would show that of our `__new__`.
 
-A metaclass was refused: it would have to be mixed with the user's own, and `__class__` of an
-existing class cannot be changed.  Rebuilding the class was refused: `super()` would break.
+Refused: a metaclass, which would have to be combined with the user's own, and `__class__` of an
+existing class cannot be changed.  Refused: to rebuild the class, which would break `super()`.
 """
 
 import inspect
@@ -48,7 +48,7 @@ def remote_class(
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
 
-    The options are those of `engine.Options`, but for `name` and `detached`, which belong to one
+    The options are those of `engine.Options` except `name` and `detached`, which belong to one
     instance: see `options`.  Raises TypeError for an unknown option, ValueError for a bad value.
     """
     for of_an_instance in {"name", "detached"} & options.keys():
@@ -63,7 +63,7 @@ def remote_class(cls: Any = None, /, **options: Any) -> Any:
 
 
 class Placeable(Generic[P, T]):
-    """A remote class with options of its own; call it as the class."""
+    """A remote class with options of its own; call it like the class."""
 
     def __init__(self, cls: Callable[P, T], options: Options) -> None:
         self.cls = cls
@@ -80,7 +80,7 @@ def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
 
 
 def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the plain object, in this process."""
+    """Make a plain object in this process."""
     return construct.construct(as_placeable(cls).cls, args, kwargs)  # type: ignore[arg-type, no-any-return]
 
 
@@ -103,7 +103,7 @@ def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
 
 
 def check_options(base: Options, changes: dict[str, Any]) -> Options:
-    """Return `base` with `changes`, or say which is wrong and what would be right."""
+    """Return `base` with `changes`; an error says what is wrong and what would be right."""
     known = Options.__struct_fields__
     for name in changes.keys() - set(known):
         hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
@@ -129,7 +129,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
 
 
 def _check_environment(env: dict[str, str]) -> None:
-    """Refuse what no process could be started with."""
+    """Refuse an environment with which no process can be started."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name:
             raise ValueError(f"env has the name {name!r}: a name is not empty, without '=' and NUL")
@@ -146,7 +146,7 @@ def _check_environment(env: dict[str, str]) -> None:
         )
 
 
-MAX_ENVIRONMENT_BYTES = 128 << 10  # a kernel takes no longer a string, and all goes in one message
+MAX_ENVIRONMENT_BYTES = 128 << 10  # the longest string of the kernel, and all goes in one message
 
 _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
     "cpus": (0, arguments.number),
@@ -158,10 +158,10 @@ _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
 
 def _decorate(cls: C, options: Options) -> C:
     if not isinstance(cls, type):
-        raise TypeError(f"@remote_class is for classes; {cls!r} is none")
+        raise TypeError(f"@remote_class is for classes; {cls!r} is not a class")
     own = cls.__dict__.get("__new__")
     cls.__remotely__ = options  # type: ignore[attr-defined]
-    if not isinstance(own, staticmethod) or own.__func__ is not _new:  # else decorated once more
+    if not isinstance(own, staticmethod) or own.__func__ is not _new:  # not decorated before
         cls.__remotely_new__ = own  # type: ignore[attr-defined]
     cls.__new__ = staticmethod(_new)  # type: ignore[assignment]
     if "__signature__" not in vars(cls):
@@ -184,7 +184,7 @@ def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Signature:
-    """The signature of a class's constructor, as it would be without our `__new__`."""
+    """The signature of the class's constructor, as it is without our `__new__`."""
 
     def __get__(self, instance: object, cls: type) -> inspect.Signature:
         if instance is not None:

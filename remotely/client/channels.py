@@ -1,4 +1,4 @@
-"""A client's channels: one for each actor that it calls, opened at the first call of each life."""
+"""The channels of a client: one for each actor that it calls, opened at the first call."""
 
 import errno
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from remotely.protocol.control import Obituary
 from remotely.transport.keys import KeyPair
 from remotely.transport.loop import Loop
 
-OBITUARY_WAIT_S = 1.5  # after a connection broke: the worker saw why, and its word is on its way
+OBITUARY_WAIT_S = 1.5  # after a connection broke: the news why is on its way
 
 Ask = Callable[[Callable[[int], Any]], Question]
 
 
 class Channels:
-    """Opened on any thread; told of their ends on the loop's."""
+    """Any thread may open one; the loop's thread hears that they are broken."""
 
     def __init__(
         self,
@@ -46,9 +46,11 @@ class Channels:
         self._open: set[Channel] = set()
 
     def of(self, actor: ActorState) -> Channel:
-        """Return the channel of an actor that has none, or none that is open.  Waits for it if it
-        is being restarted; raises how it ended."""
-        if self._loop.is_own_thread():  # whose answers all of the below would wait for
+        """Return a new channel to an actor that has no open one.
+
+        Waits while the actor is being restarted, and raises an error if it has ended.
+        """
+        if self._loop.is_own_thread():  # all that follows waits for what this thread receives
             raise _cannot_wait(actor)
         if actor.ended is None:
             wakeup.sleep_until(lambda: actor.settled, about=actor)
@@ -62,12 +64,12 @@ class Channels:
             return channel
 
     def unanswered(self) -> dict[str, int]:
-        """Return how many calls each actor has yet to answer, of those that have any."""
+        """Return how many calls each actor still has to answer, without those that have none."""
         channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
         return {actor: calls for actor, calls in channels if calls}
 
     def locate(self, actor: ActorState) -> None:
-        """Learn where it lives.  Raises how it ended."""
+        """Ask the master where an actor lives.  Raises an error if it has ended."""
         located = self._ask(lambda t: control.Locate(ticket=t, actor=actor.actor)).result()
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
@@ -76,7 +78,7 @@ class Channels:
         actor.expect_life(located.location.life)
 
     def open(self, actor: ActorState) -> Channel:
-        """Open one to where an actor is known to live."""
+        """Open a channel to where an actor is known to live."""
         location = actor.location
         assert location is not None
         same_host = location.host == self._host
@@ -95,8 +97,8 @@ class Channels:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise NoResources(
-                f"this process may have no more open files, and a channel to {actor.name} takes a "
-                "few: raise the limit (ulimit -n), or let go of some handles"
+                f"this process may have no more open files, and a channel to {actor.name} needs a "
+                "few: raise the limit (ulimit -n), or drop some handles"
             ) from None
         self._open.add(channel)
         actor.channel = channel
@@ -115,7 +117,7 @@ class Channels:
                 channel.tend()
 
     def _broken(self, channel: Channel) -> None:
-        """A connection ended without a word; the master or its worker may know why."""
+        """A connection broke; the master may be about to say why."""
         self._loop.after(OBITUARY_WAIT_S, lambda: self._give_up(channel))
 
     def _give_up(self, channel: Channel) -> None:

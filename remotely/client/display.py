@@ -1,5 +1,7 @@
-"""What a client puts on its terminal: what actors print, and complaints of our own.  The I/O of
-terminal.py and throttled_log.py."""
+"""What a client prints: the output of actors, and messages of its own.
+
+This is the I/O of terminal.py and throttled_log.py.
+"""
 
 import contextlib
 import sys
@@ -14,9 +16,8 @@ from remotely.reporting.throttled_log import ThrottledLog
 class Display:
     def __init__(self, shows_output: bool) -> None:
         self._shows_output = shows_output
-        self._lock = (
-            threading.Lock()
-        )  # the loop shows what is printed, another thread what is logged
+        # The loop shows what actors print, and another thread what they log.
+        self._lock = threading.Lock()
         self._screens = {
             is_error: Screen(clears=_is_terminal(stream))
             for is_error, stream in ((False, sys.stdout), (True, sys.stderr))
@@ -30,7 +31,7 @@ class Display:
                 _write(output.error, screen.add(output.name, output.text))
 
     def complain(self, source: str, sentence: str) -> None:
-        """Print it, or count it if the like of it was printed a moment ago."""
+        """Print it, or count it if a sentence of the same source was printed a moment ago."""
         self._throttled.add(source, sentence, time.monotonic())
 
     def close(self) -> None:
@@ -41,12 +42,12 @@ class Display:
 
 def _write(is_error: bool, text: str) -> None:
     stream = sys.stderr if is_error else sys.stdout
-    with contextlib.suppress(Exception):  # a closed terminal is no reason to stop
+    with contextlib.suppress(Exception):  # a closed terminal must not stop the client
         stream.write(text)
         stream.flush()
 
 
 def _is_terminal(stream: object) -> bool:
-    with contextlib.suppress(Exception):  # it may be None, closed, or anything of the user's
+    with contextlib.suppress(Exception):  # it may be None, closed, or an object of the user
         return bool(stream.isatty())  # type: ignore[attr-defined]
     return False

@@ -1,15 +1,15 @@
-"""How the end of an actor is told to those who wait for it, or call it afterwards."""
+"""The errors of calls to an actor that has ended, or whose connection broke."""
 
 from collections.abc import Callable
 
 from remotely.errors import ActorDied, WorkerLost
 from remotely.protocol.control import Location, Obituary
 
-EndError = Callable[[bool], BaseException]  # may_have_run -> what to raise
+EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
 
 
 def end_error(name: str, location: Location | None, obituary: Obituary) -> EndError:
-    """Return what to raise for an actor that is no more."""
+    """Return what calls raise after an actor has ended."""
     if location is not None:
         name = f"{name} (pid {location.pid} on {location.machine})"
 
@@ -30,7 +30,7 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
 
 
 def connection_error(location: Location, same_host: bool, was_connected: bool) -> EndError:
-    """Return what to raise where a connection has ended, or never began, and nobody says why."""
+    """Return what calls raise after a connection broke, or never began, for no known reason."""
     where = f"{location.name} on {location.machine}"
     if was_connected or same_host:
         why = f"the connection to {where} broke"
@@ -47,5 +47,5 @@ def connection_error(location: Location, same_host: bool, was_connected: bool) -
 
 
 def doubt(may_have_run: bool) -> str:
-    """Return whether a call may have run, as the end of a sentence."""
+    """Return the end of a sentence: whether the call may have run."""
     return "; the call may have run" if may_have_run else "; the call did not run"

@@ -1,8 +1,8 @@
-"""Sends a client's files to the workers on which its actors are made; to each worker once.
+"""Sends a client's files to the workers that run its actors; to each worker once.
 
-An actor says what its worker lacks.  Of several that are made on a worker at once, each says so
-before the first has stored anything.  So a file that is on its way to a worker is waited for, and
-sent again only if the actor that was to store it failed.
+An actor says which files its worker lacks.  If several actors start on a worker at once, each says
+so before the first has stored anything.  So a client waits for a file that is already on its way to
+the worker, and sends it again only if the actor that was to store it failed.
 """
 
 import threading
@@ -30,7 +30,7 @@ class _Upload:
 
 
 class FileUploads:
-    """What this client has sent or is sending to each worker; safe to use from any thread."""
+    """The files that this client has sent or is sending to each worker.  Thread-safe."""
 
     def __init__(self, shipment: Shipment) -> None:
         self.files = shipment.files
@@ -44,10 +44,11 @@ class FileUploads:
         missing: Iterable[str],
         send: Callable[[str, bytes, CallFuture[None]], object],
     ) -> list[CallFuture[None]]:
-        """Send what a worker lacks, by one of its actors, and wait for what others send there.
+        """Send the files that a worker lacks through one of its actors; wait for those that other
+        actors are storing there.
 
-        Returns the futures of what is not known to be stored.  Raises RemotelyError for a file that
-        is not any more what it was.
+        Returns the futures of the files that may not be stored yet.  Raises RemotelyError for a
+        file that has changed.
         """
         under_way: deque[tuple[CallFuture[None], int]] = deque()
         left = list(missing)
@@ -75,7 +76,7 @@ class FileUploads:
         return [future for future, _ in under_way]
 
     def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _Upload | None:
-        """Return what another actor sends already, or None: then it is ours to send."""
+        """Return the upload by another actor, or None: then this one has to send the file."""
         ours = _Upload()
         future.add_done_callback(ours.end)  # before others can find it
         with self._lock:

@@ -1,11 +1,11 @@
-"""Where a script hears what its actors log: its own handlers get the records.
+"""Log records of actors: the script's own handlers get them.
 
-They run on a thread of their own.  A handler may take its time, or hold a lock that another thread
-has; the thread of the client's loop, on which the replies come in, must never wait for that.  If
-the handlers cannot keep up, the records beyond MAX_WAITING are counted and told.
+The handlers run on a thread of their own.  A handler may be slow, or wait for a lock; the loop's
+thread, which receives the replies, must never wait for it.  If the handlers cannot keep up, the
+records beyond MAX_WAITING are counted and reported.
 
-A script that has no handlers sees what `logging` would print in its place (`lastResort`), with the
-name of the actor before it, as what actors print is shown.
+A script without handlers sees what `logging` would print as a last resort, with the name of the
+actor before it, just as the output of actors is shown.
 """
 
 import logging
@@ -23,17 +23,17 @@ log = logging.getLogger("remotely")
 
 
 class LogListener:
-    """`show` prints what nobody handles."""
+    """`show` prints the records for which there is no handler."""
 
     def __init__(self, show: Callable[[Printed], None]) -> None:
         self._show = show
         self._waiting: queue.SimpleQueue[Logged | None] = queue.SimpleQueue()
         self._left_out = 0
-        self._is_late = False  # `close` has waited: the rest is left out
+        self._is_late = False  # `close` has waited long enough: skip the rest
         self._thread: threading.Thread | None = None
 
     def hear(self, logged: Logged) -> None:
-        """On the loop, which is to wait for nobody: `logging` has locks that anyone may hold."""
+        """On the loop's thread, which must not wait: any thread may hold the locks of `logging`."""
         if self._waiting.qsize() >= MAX_WAITING:
             self._left_out += 1
             return
@@ -43,9 +43,9 @@ class LogListener:
         self._waiting.put(logged)
 
     def close(self) -> None:
-        """Return when the records that have come are handled, or counted and told after CLOSE_S.
+        """Return when all records are handled, or after CLOSE_S: then count and report the rest.
 
-        A handler that hangs for as long again is left to itself: it would hold up the warning too.
+        A handler that hangs for CLOSE_S more is abandoned, since it would delay the warning too.
         """
         if self._thread is not None and self._thread is not threading.current_thread():
             self._waiting.put(None)
@@ -88,5 +88,5 @@ class LogListener:
                     self._handle(logged)
                 if self._waiting.empty():
                     self._tell_left_out()
-            except Exception:  # of a filter of the user's; `logging` tells of its handlers' own
+            except Exception:  # of the user's filter; `logging` reports those of handlers
                 traceback.print_exc()

@@ -1,7 +1,7 @@
 """What a client asks the master, and waits for.
 
-A question is asked again when the line to the master, or the master, is a new one.  Who wants the
-answer no more cancels it, so that it is not.
+A question is repeated when the client is connected to the master again, or to a new master.
+Cancel it if you no longer need the answer, and it is not repeated.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from remotely.futures.future import CallFuture
 
 
 class Question(CallFuture[Any]):
-    """What the master was asked."""
+    """One question to the master, and the future of its answer."""
 
     def __init__(self, message: msgspec.Struct) -> None:
         super().__init__("the master")
@@ -24,24 +24,24 @@ class Question(CallFuture[Any]):
         self._will_be_long = False
 
     def cancel(self) -> bool:
-        """Nobody wants the answer any more."""
+        """Do not wait for the answer any more."""
         self._settle("CANCELLED_AND_NOTIFIED", None, None)
         self.tell()
         return self.cancelled()
 
     def wait_for_room(self) -> None:
-        """There is none yet, the master says."""
+        """The master says that there is no room yet."""
         self._will_be_long = True
         wakeup.wake(self)
 
     def has_room(self) -> bool:
-        """Wait for the answer, or for the word that it will be long in coming."""
+        """Wait for the answer, or for the news that it will take long."""
         wakeup.sleep_until(lambda: self._will_be_long or self.done(), about=self)
         return self.done()
 
 
 class Questions:
-    """All that one client has asked and has no answer to.  Asked on any thread; answered on one."""
+    """The unanswered questions of one client.  Any thread may ask; the loop's thread answers."""
 
     def __init__(self, tell: Callable[[msgspec.Struct], None]) -> None:
         self.refusal: tuple[type[RemotelyError], str] | None = None  # to all that we may ask
@@ -84,12 +84,12 @@ class Questions:
             self.fail(ticket, kind(why))
 
     def refuse(self, kind: type[RemotelyError], why: str) -> None:
-        """Answer all of them, and those to come, with this error."""
+        """Fail all questions with this error, now and from now on."""
         self.refusal = kind, why
         self.fail_all(kind, why)
 
     def wait(self, ticket: int, why: str) -> None:
-        """There is no room for it, for this reason; an empty one means that there is now."""
+        """There is no room for it, and `why` is the reason; it is empty once there is room."""
         if not why:
             self._waits.pop(ticket, None)
             return
@@ -98,6 +98,6 @@ class Questions:
             question.wait_for_room()
 
     def take_wait(self, ticket: int) -> str:
-        """Return, once, why a question still waits for room; nothing if it does not."""
+        """Return, only once, why a question still waits for room; empty if it does not."""
         why = self._waits.pop(ticket, "")
         return why if ticket in self._tickets else ""

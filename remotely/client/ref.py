@@ -9,10 +9,10 @@ from remotely.values.codec import Encoded
 
 
 class Ref:
-    """Pass it as an argument: it arrives as the value, as it was when it was put.
+    """Pass it as an argument: it arrives as the value was when you put it.
 
-    A large one lies in the arena for as long as the ref lives, or what was pickled with it is still
-    to be sent: passing it to an actor of this machine copies nothing.
+    A large value stays in the arena as long as the ref lives, or a message with it still has to be
+    sent.  Passing it to an actor on this machine copies nothing.
     """
 
     def __init__(self, encoded: Encoded) -> None:

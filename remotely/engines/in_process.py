@@ -1,6 +1,6 @@
-"""The engine of REMOTELY_LOCAL=1: every object lives here, every call runs at once, here.
+"""The engine of REMOTELY_LOCAL=1: every object lives in this process, and every call runs at once.
 
-For debuggers, for tests, and for machines where there is no cluster.  Arguments are not copied.
+It is for debuggers, for tests, and for machines without a cluster.  Arguments are not copied.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from remotely.reporting import log_records
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus, ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
 
-# Whose method runs: a record that it logs has that name, as on a cluster.
+# The actor whose method runs: its log records get that name, as on a cluster.
 _running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
 
 
@@ -150,7 +150,7 @@ class InProcess:
             _finish(close())
 
     def _end_unasked(self, actor: str) -> None:
-        """End it where nobody waits to be told of an error."""
+        """End it where nobody waits for an error."""
         try:
             self._end(actor)
         except Exception:
@@ -196,7 +196,7 @@ def _as_actor(name: str, work: Callable[[], Any]) -> Any:
 
 
 def _finish(value: Any) -> Any:
-    """Return the value, or run a coroutine to its end, from async code too."""
+    """Return the value; run a coroutine to its end, even if async code calls this."""
     if not inspect.iscoroutine(value):
         return value
     try:

@@ -1,24 +1,25 @@
 """The future of a call: a `concurrent.futures.Future` that can also be awaited.
 
-A Future makes itself a Condition, which is ten objects, and a third of what a submitted call costs
-here.  Hardly ever does anybody sleep on it, since the thread that waits for a call receives its
-reply.  So there is none, and what is below does what the base would.  Who does sleep is woken by
-wakeup.py, and an outcome is noted without a lock: the first appended to `_outcomes` holds.
+The base class gives each future a Condition.  That is ten objects, and would be a third of what a
+submitted call costs here.  Threads hardly ever sleep on it, since the thread that waits for a call
+receives its reply itself.  So there is no such Condition, and the code below does what the base
+class would.  Threads that do sleep are woken by wakeup.py.  An outcome is noted without a lock: the
+first that is appended to `_outcomes` wins.
 
-The standard library's `wait` and `as_completed` hold the conditions of all their futures, by which
-they ask whether something is done.  So `_condition` is each future's own, made when they ask.
-Whoever settles the future notes the outcome first and then looks for the condition; whoever makes
-it looks for an outcome then: one of the two sees the other.
+The standard library's `wait` and `as_completed` hold the conditions of all their futures while they
+look at them.  So a future makes its `_condition` when they ask for it.  The thread that settles the
+future notes the outcome first and then looks for the condition; the thread that makes the condition
+then looks for an outcome.  So one of the two always sees the other.
 
-Who waits for one receives its reply on its own thread (see inbox.py), so a plain call has no
-hand-over from another thread on its way.  Who wants to be told (a callback, an await, `wait` and
-`as_completed` of the standard library) has the client's loop receive it.
+The thread that waits for a future receives its reply (inbox.py), so a plain call is not handed over
+by another thread.  If somebody wants to be told (a callback, an await, the `wait` and
+`as_completed` of the standard library), the client's loop receives the reply.
 
-A future holds its error, an error its traceback, and that its frames, their callers, and the locals
-of all of them.  A frame that also held the future would close a cycle, and whatever else they hold,
-handles above all, would live until the garbage collector runs.  So whoever raises a future's error
-lets go of the future first: `del self` below, and the like wherever `result` is called.  And an
-error that was caught before it is given to a future comes without its traceback.
+A future holds its error, the error its traceback, the traceback its frames, and the frames their
+locals.  If a frame also held the future, that would be a cycle, and all that the frames hold, above
+all handles, would live until the garbage collector runs.  So code that raises the error of a future
+lets go of the future first: `del self` below, and the like wherever `result` is called.  An error
+that was caught before it was given to a future comes without its traceback.
 """
 
 import logging
@@ -42,16 +43,16 @@ _Outcome = tuple[str, Any, BaseException | None, UnretrievedReport | None]  # st
 
 
 class Receiver(Protocol):
-    """Who takes in the reply of a call."""
+    """Receives the reply of a call."""
 
     def wait(self, future: "CallFuture[Any]", timeout: float | None) -> None:
         """Return when the future is done, or after `timeout` seconds."""
 
     def attend(self) -> None:
-        """Nobody waits, but somebody wants to be told: take in replies as they come."""
+        """Take in replies as they come: nobody waits, but somebody wants to be told."""
 
     def attend_soon(self) -> None:
-        """The same, but complete nothing on this thread, which may hold a lock."""
+        """The same, but complete no future on this thread, which may hold a lock."""
 
     def holds(self, future: "CallFuture[Any]") -> bool:
         """Tell whether the call has not left yet."""
@@ -64,10 +65,10 @@ _call: Callable[..., Any] = getattr(operator, "call", lambda function, *args: fu
 
 
 class Condition(threading.Condition):
-    """A condition that an interrupt leaves as it was, wherever it strikes.  Nobody sleeps on it.
+    """A condition that survives an interrupt anywhere.  No thread sleeps on it.
 
-    That of the library enters and leaves by methods in Python, and whoever is interrupted there
-    keeps the lock for good.  Here `with` finds, through the slots, the lock's own methods in C.
+    The library's condition enters and leaves by methods in Python, and a thread that is interrupted
+    there never releases the lock.  Here `with` finds, through the slots, the lock's methods in C.
     """
 
     __slots__ = ("__enter__", "__exit__")
@@ -82,7 +83,7 @@ class Condition(threading.Condition):
 class CallFuture(Future[R]):
     """The one outcome of one call.  It can be cancelled until the call leaves this process."""
 
-    on_unretrieved: Tell | None = None  # who is told of an error that nobody looked at
+    on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
 
@@ -98,7 +99,7 @@ class CallFuture(Future[R]):
         self.nbytes = 0
         self.receiver: Receiver | None = None
         self.what = what
-        self.keep = keep  # the actor must not end for want of handles while its call runs
+        self.keep = keep  # an actor must not lose its last handle while its call runs
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
@@ -126,9 +127,9 @@ class CallFuture(Future[R]):
         return self._exception
 
     def cancel(self) -> bool:
-        """Take the call back if it has not left: true means that it never runs, false that it does.
+        """Take the call back if it has not left; true means that the call never runs.
 
-        Small calls are held for a moment while many are in flight; any other has left already.
+        Only small calls that are held for a moment, while many are in flight, can be taken back.
         """
         receiver = self.receiver
         try:
@@ -136,7 +137,7 @@ class CallFuture(Future[R]):
                 if self.answered or receiver is None or not receiver.recall(self):
                     return self.cancelled()
                 self._settle("CANCELLED_AND_NOTIFIED", None, None)
-        finally:  # an interrupt that was put off is raised at the shield's end
+        finally:  # an interrupt that was delayed is raised at the shield's end
             self.tell()
         return True
 
@@ -147,7 +148,7 @@ class CallFuture(Future[R]):
         return self._state != "PENDING"
 
     def running(self) -> bool:
-        """Tell whether the call has left, and its outcome is not known."""
+        """Tell whether the call has left and its outcome is unknown."""
         receiver = self.receiver  # a retry takes it away at any time
         return not self.answered and not (receiver and receiver.holds(self))
 
@@ -162,15 +163,15 @@ class CallFuture(Future[R]):
         self.tell()
 
     def lose(self, error: BaseException) -> None:
-        """No answer will come, for the reason that `error` tells.  `tell` is to follow.
+        """No reply will come, and `error` says why.  Call `tell` afterwards.
 
-        Harmless if there is an answer.
+        This is harmless if there is an outcome already.
         """
         if not self.answered:
             self.settle(None, error)
 
     def settle(self, result: R | None, error: BaseException | None) -> None:
-        """Note the outcome.  Whoever is interrupted in it may do it again."""
+        """Note the outcome.  Repeat this if you are interrupted."""
         self._settle("FINISHED", result, error)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
@@ -198,7 +199,7 @@ class CallFuture(Future[R]):
         self._state = state  # last: then the others are there
 
     def _note_and_notify(self, own: Condition, outcome: _Outcome) -> None:
-        with own, shield:  # watchers are to hear of it once
+        with own, shield:  # watchers must hear of it only once
             if self._state == "PENDING":
                 self._note(outcome)
                 state, _, error, _ = outcome
@@ -210,11 +211,11 @@ class CallFuture(Future[R]):
 
     @property
     def has_callbacks(self) -> bool:
-        """Tell whether any have yet to run."""
+        """Tell whether any callbacks still have to run."""
         return bool(self._done_callbacks)
 
     def tell(self) -> None:
-        """Run the done-callbacks, if it is done.  Who is interrupted may call it again."""
+        """Run the done-callbacks if the future is done.  Repeat this if you are interrupted."""
         while self.answered and self._done_callbacks:
             self._tell_next()
 
@@ -227,8 +228,8 @@ class CallFuture(Future[R]):
         except BaseException as error:
             if isinstance(error, IndexError) and not self._done_callbacks and _is_ours(error):
                 return  # another thread was first
-            # Ctrl-C and exits are the main thread's.  Any other, maybe the client's loop, would end
-            # of a KeyboardInterrupt that the method raised, say, and that the callback has met.
+            # Ctrl-C and exits belong to the main thread.  Any other thread, such as the client's
+            # loop, must survive a KeyboardInterrupt that a method raised and a callback met.
             if isinstance(error, KeyboardInterrupt | SystemExit) and _is_main_thread():
                 raise
             log.exception("a done-callback of %s failed", self.what)
@@ -246,7 +247,7 @@ class CallFuture(Future[R]):
         return asyncio.wrap_future(self).__await__()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for the outcome, whatever it is.  Raises CallTimeout after `timeout` seconds."""
+        """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
         receiver = self.receiver
         if receiver is not None:
             receiver.wait(self, timeout)
@@ -260,11 +261,11 @@ class CallFuture(Future[R]):
         wakeup.sleep_until(self.done, timeout, self)
 
     def __reduce__(self) -> NoReturn:
-        """Like the standard library's, which holds a lock; unpicklable.py says what to do."""
+        """Refuse, as the standard library's future does; unpicklable.py says what to do."""
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def _own_condition(self) -> Condition:
-        """What the standard library locks, while it looks at the states of several futures."""
+        """What the standard library locks while it looks at the states of several futures."""
         own = self._own
         if own is None:  # in one step, as threads may ask together
             own = vars(self).setdefault("_own", Condition())
@@ -275,9 +276,9 @@ class CallFuture(Future[R]):
     _condition: threading.Condition = property(_own_condition)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
-        """Where the standard library's `wait` and `as_completed` add what is to be told.
+        """Where the standard library's `wait` and `as_completed` add their waiters.
 
-        They say so in no other way; and they hold the condition.
+        It is the only sign that they give, and they hold the condition meanwhile.
         """
         if self._watchers is None:
             self._watchers = []
@@ -302,7 +303,7 @@ class CallFuture(Future[R]):
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Tell whether it was raised by no function in Python below ours."""
+    """Tell whether our own frame raised it, and no Python function that we called."""
     return error.__traceback__ is None or error.__traceback__.tb_next is None
 
 
@@ -327,7 +328,7 @@ def failed(
 
 
 def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
-    """Wait for all of them, whatever their outcomes; their errors count as looked at."""
+    """Wait for all of them, whatever their outcomes; their errors count as retrieved."""
     for future in futures:
         future.exception()
 

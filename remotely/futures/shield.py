@@ -1,21 +1,21 @@
 """Sections of code that no signal handler interrupts.
 
 Python runs signal handlers on the main thread, between any two bytecodes, and pyzmq runs them at
-the end of each of its operations.  A handler that raises (Ctrl-C) then leaves half a message in a
-socket, or takes a frame with it that had just been received; a handler that calls an actor would
-send amid another message.  What cannot be done again or undone after that is done `with shield:`,
-where handlers are put off until the end of the section.  Everything else is written so that it
-can be done again: see inbox.py.
+the end of each of its operations.  A handler that raises (Ctrl-C) may leave half a message in a
+socket, or lose a frame that had just been received.  A handler that calls an actor may send in the
+middle of another message.  What cannot be repeated or undone after that runs `with shield:`, which
+delays handlers until the end of the section.  All other code is written so that it can be repeated:
+see inbox.py.
 
-A section costs a microsecond, on the main thread; on any other it costs next to nothing, since no
-handler runs there.  What must be left out of it is whatever may take long, above all a user's code.
+A section costs a microsecond on the main thread, and next to nothing on any other, since no handler
+runs there.  Keep out of it whatever may take long, above all the user's code.
 
-Only the signals that programs do handle are looked at: each costs time.  Refused: one handler of
-ours for good, which whoever asks for the handler would find in the place of his own (asyncio.run
-does, to decide what Ctrl-C means).
+Only the signals that programs usually handle are delayed, because each costs time.  Refused: to
+install a handler of ours for good.  Code that asks for the current handler would find ours instead
+of its own (asyncio.run asks, to decide what Ctrl-C means).
 """
 
-import _signal  # type: ignore[import-not-found]  # of `signal`, without its enums: they cost six times as much as all of this
+import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost six times as much as all of this
 import os
 import signal
 import sys
@@ -31,13 +31,13 @@ SIGNALS = tuple(
 
 
 class Shield:
-    """Use the one `shield` below.  It may be entered again within itself."""
+    """Use the one `shield` below.  Sections may be nested."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._replaced: list[tuple[int, Any]] = []
         self._late: list[int] = []
-        self._put_off = self._note  # one object, to be known again
+        self._put_off = self._note  # a single object, so that `is` recognises it
 
     def __enter__(self) -> None:
         if threading.get_ident() != _main:
@@ -50,7 +50,7 @@ class Shield:
                     if callable(handler):  # neither the default nor ignored
                         self._replaced.append((number, handler))
                         _signal.signal(number, self._put_off)
-            except BaseException:  # of one that we had not come to yet
+            except BaseException:  # of a signal that was not replaced yet
                 self._depth = 0
                 try:
                     self._restore()
@@ -71,7 +71,7 @@ class Shield:
                     self._catch_up()
 
     def forget(self) -> None:
-        """In a fork by another thread: the main thread's section does not go on there."""
+        """After a fork by another thread: the main thread's section does not go on here."""
         self._depth = 0
         self._late.clear()
         self._restore()
@@ -81,10 +81,10 @@ class Shield:
             self._late.append(number)
 
     def _restore(self) -> None:
-        """Put the handlers back.  Each may run, and raise, from the moment when it is back.
+        """Put the handlers back.  Each may run, and raise, as soon as it is back.
 
-        So one stays in the list until it is back, and neither a call nor the end of a loop lies
-        between a look and what is done on it: there Python handles signals.
+        So a handler stays in the list until it is back.  And no call or end of a loop, where Python
+        runs handlers, lies between a check and the step that relies on it.
         """
         try:
             while last := self._replaced[-1:]:
@@ -98,8 +98,8 @@ class Shield:
                 self._restore()
 
     def _catch_up(self) -> None:
-        """Run the handlers themselves.  To raise the signals again would also write to the wakeup
-        descriptor again, and asyncio would run its handlers twice."""
+        """Run the delayed handlers.  Raising the signals again would write to the wakeup descriptor
+        a second time, and asyncio would run its handlers twice."""
         try:
             while last := self._late[-1:]:
                 number = last[0]

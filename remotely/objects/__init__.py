@@ -1,1 +1,1 @@
-"""What remotely reads of a user's class, and adds to it."""
+"""What remotely reads from a user's class, and adds to it."""

@@ -1,8 +1,8 @@
 """Methods that serve many callers at once: `@remotely.batched`.
 
-Calls that come together are gathered, the method runs once for all of them, and each caller gets
-its own answer.  It runs when `max_size` calls are there, or when no further call waits and the
-first has waited for `wait_ms`.
+Calls that arrive together are gathered, the method runs once for all of them, and each caller gets
+its own result.  The method runs when `max_size` calls are there, or when no other call waits and
+the first has waited for `wait_ms`.
 
     what the callers pass                what the method sees
     predict(x), predict(y)               predict([x, y]); with `stack`, predict(array of both)
@@ -43,7 +43,7 @@ class Batching(NamedTuple):
         return args, {name: join([kwargs[name] for _, kwargs in calls]) for name in first}
 
     def apart(self, value: Any, count: int) -> list[Any]:
-        """Return what each of `count` callers gets.  Raises ValueError if it is not one each."""
+        """Return what each of `count` callers gets.  Raises ValueError for another number."""
         if value is None:
             return [None] * count
         if isinstance(value, tuple):
@@ -54,17 +54,17 @@ class Batching(NamedTuple):
             return [{key: items[key][i] for key in items} for i in range(count)]
         if not hasattr(value, "__len__") or len(value) != count:
             got = (
-                f"{len(value)} answers" if hasattr(value, "__len__") else f"{type(value).__name__}"
+                f"{len(value)} results" if hasattr(value, "__len__") else f"{type(value).__name__}"
             )
             raise ValueError(
-                f"{self.function.__name__} is batched: for {count} calls it is to return a list or "
-                f"an array of {count} answers (or a tuple or dict of such), and returned {got}"
+                f"{self.function.__name__} is batched: for {count} calls it must return a list or "
+                f"an array of {count} results (or a tuple or dict of these), and it returned {got}"
             )
         return [value[i] for i in range(count)]
 
 
 class Gathering:
-    """The calls of one method that wait to be run together; `Call` is the caller's own."""
+    """The calls of one method that wait to run together."""
 
     def __init__(self, batching: Batching) -> None:
         self.batching = batching
@@ -81,7 +81,7 @@ class Gathering:
         return len(self._calls) >= self.batching.max_size
 
     def take(self) -> list[list[tuple[Any, Arguments]]]:
-        """Return the gathered calls, in lists of the same form: the same number and names."""
+        """Return the gathered calls in lists that take the same number and names of arguments."""
         forms: dict[Any, list[tuple[Any, Arguments]]] = {}
         for who, (args, kwargs) in self._calls:
             forms.setdefault((len(args), *sorted(kwargs)), []).append((who, (args, kwargs)))
@@ -105,11 +105,11 @@ def batched(
 ) -> Any:
     """Let a method serve many callers at once: it sees a list of each argument.
 
-    `max_size`: calls of one run at most.  `wait_ms`: for how long the first of them may wait for
-    others, to the millisecond; 0 takes what is there.  `stack`: arrays and tensors are stacked
-    along a new first axis, in dicts too, and numbers become an array.
+    max_size  the most calls of one run
+    wait_ms   how long the first call may wait for others; 0 takes what is there
+    stack     stack arrays and tensors along a new first axis, also in dicts; numbers too
 
-    A call from within the object, or on a plain one, is a batch of one.
+    A call from within the object, or on a plain object, is a batch of one.
     """
     if function is None:
         return functools.partial(batched, max_size=max_size, wait_ms=wait_ms, stack=stack)
@@ -135,7 +135,7 @@ def batched(
 
 
 def batched_methods(cls: type) -> dict[str, Batching]:
-    """Return how the methods of a class are batched, its bases' included."""
+    """Return how the methods of a class and its bases are batched."""
     found = {}
     for name in dir(cls):
         member = inspect.getattr_static(cls, name, None)

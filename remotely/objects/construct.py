@@ -1,15 +1,15 @@
 """Plain instances of remote classes: for the process where an object lives, and for copies.
 
-Calling a remote class places an actor.  These functions are the way around: they run the class's
-own `__new__`, that which it had or inherited before it was decorated, and then its `__init__`.
+Calling a remote class places an actor.  These functions make a plain instance instead: they run the
+`__new__` that the class had or inherited before it was decorated, and then its `__init__`.
 """
 
 import copyreg
 import threading
 from typing import Any
 
-# .making: the class whose plain instance is being made here, and those of its bases (itself the
-# first) whose `__new__` is ours and has not been reached yet.
+# .making: the class of the plain instance that this thread makes, and those classes of its MRO
+# whose `__new__` is ours and has not been reached yet.
 _here = threading.local()
 
 
@@ -22,13 +22,13 @@ def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def is_under_way(cls: type) -> bool:
-    """Tell whether a `__new__` of ours is being called by `construct`, and not by the user."""
+    """Tell whether `construct` is calling our `__new__`, and not the user."""
     making, owners = getattr(_here, "making", (None, []))
     return making is cls and bool(owners)
 
 
 def own_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the `__new__` that the next class of the chain had before it was decorated."""
+    """Call the `__new__` that the next class of the MRO had before it was decorated."""
     _, owners = _here.making
     _here.making = cls, owners[1:]
     try:

@@ -1,9 +1,9 @@
-"""The one way to a retry: `@remotely.idempotent(retries=n)` on a method.
+"""The only way to a retry: `@remotely.idempotent(retries=n)` on a method.
 
-A call whose actor died, or whose machine was lost, may have run.  Only who wrote the method knows
-whether running it again does harm; who says that it does none has such calls made again, in the
-actor's next life (`max_restarts`) or along a new connection.  What the method itself raises is an
-answer, and is never tried again.
+A call whose actor died, or whose machine was lost, may have run.  Only the author of the method
+knows whether it is safe to run it again.  If you mark a method, such calls are repeated, in the
+actor's next life (`max_restarts`) or on a new connection.  An error that the method itself raises
+is an outcome, and is never retried.
 """
 
 import logging
@@ -28,9 +28,9 @@ _MARK = "__remotely_retries__"
 
 @suggests
 def idempotent(*, retries: int = 1) -> Callable[[F], F]:
-    """Mark a method whose call may be made again, at most `retries` times, if its outcome is lost.
+    """Mark a method whose call may be repeated, at most `retries` times, if its outcome is lost.
 
-    Raises ValueError for less than one retry.
+    Raises ValueError for fewer than one retry.
     """
     arguments.whole_number("retries", retries, 1)
 
@@ -42,18 +42,18 @@ def idempotent(*, retries: int = 1) -> Callable[[F], F]:
 
 
 def retries_of(method: object) -> int:
-    """Return how often a call of a method may be made again; most of them never."""
+    """Return how often a call of a method may be repeated: never, unless it is marked."""
     return getattr(method, _MARK, 0)
 
 
-def copy_mark(method: object, stand_in: object) -> None:
-    """Have `stand_in` count as marked if `method` is."""
+def copy_mark(method: object, placeholder: object) -> None:
+    """Mark `placeholder` if `method` is marked."""
     if retries := retries_of(method):
-        setattr(stand_in, _MARK, retries)
+        setattr(placeholder, _MARK, retries)
 
 
 class RetriedFuture(CallFuture[Any]):
-    """The future of a call that is made again if its outcome is lost; `again` sends it."""
+    """The future of a call that is repeated if its outcome is lost; `again` sends it."""
 
     def __init__(
         self, what: str, keep: object, again: Callable[[CallFuture[Any]], None], retries: int
@@ -63,7 +63,7 @@ class RetriedFuture(CallFuture[Any]):
         self._left = retries
 
     def lose(self, error: BaseException) -> None:
-        """Send the call again, if that may help."""
+        """Send the call again if that may help."""
         if self.answered:
             return
         if self._left and isinstance(error, ActorDied | WorkerLost):
@@ -71,7 +71,7 @@ class RetriedFuture(CallFuture[Any]):
             self.call_id = 0
             self.receiver = None
             try:
-                _lines.add(self)
+                _queues.add(self)
             except RuntimeError:  # no further thread can be started
                 log.exception("%s could not be tried again", self.what)
                 super().lose(error)
@@ -81,7 +81,7 @@ class RetriedFuture(CallFuture[Any]):
     def send_again(self) -> None:
         """Wait for the actor's next life, and call it."""
         again = self._again
-        if again is None:  # it was settled in the line, as part of a deadlock say
+        if again is None:  # it was settled while it was queued, by a Deadlock for example
             return
         try:
             again(self)
@@ -94,54 +94,54 @@ class RetriedFuture(CallFuture[Any]):
         super()._finish()
 
 
-class Lines:
-    """Lost calls that are to be sent again, in a line for each actor.
+class RetryQueues:
+    """Lost calls that have to be sent again, in a queue for each actor.
 
-    A line has a thread of its own: a next life may be long in coming, and who loses calls may be
-    the client's loop.  One thread for all calls of an actor, since thousands may be lost at once,
-    and so that they leave in the order in which they were made.
+    A queue has a thread of its own, because the next life may take long, and the thread that loses
+    calls may be the client's loop.  All calls of an actor share that thread: thousands may be lost
+    at once, and they have to leave in the order in which they were made.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[int, deque[RetriedFuture]] = {}
+        self._queues: dict[int, deque[RetriedFuture]] = {}
 
     def add(self, future: RetriedFuture) -> None:
         """Have a call sent again.  Raises RuntimeError if no thread can be started."""
         actor = id(future.keep)  # which lives while one of its calls waits
         with shield, self._lock:  # a signal handler may lose calls too
-            if (line := self._lines.get(actor)) is not None:
-                line.append(future)
+            if (queue := self._queues.get(actor)) is not None:
+                queue.append(future)
                 return
-            self._lines[actor] = deque((future,))
+            self._queues[actor] = deque((future,))
             thread = threading.Thread(
                 target=self._serve, args=(actor,), name="remotely-retry", daemon=True
             )
             try:
                 thread.start()
             except RuntimeError:
-                del self._lines[actor]
+                del self._queues[actor]
                 raise
 
     def _serve(self, actor: int) -> None:
         while True:
             with self._lock:
-                line = self._lines[actor]
-                if not line:
-                    del self._lines[actor]
+                queue = self._queues[actor]
+                if not queue:
+                    del self._queues[actor]
                     return
-                future = line.popleft()
+                future = queue.popleft()
             future.send_again()
             del future
 
 
-_lines = Lines()
+_queues = RetryQueues()
 
 
 def _after_fork() -> None:
-    """The threads are not here."""
-    global _lines
-    _lines = Lines()
+    """The threads do not exist in the child."""
+    global _queues
+    _queues = RetryQueues()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,6 +1,6 @@
-"""Words of Ray's that are none here: each says what to write instead.
+"""Names that Ray's users expect: an AttributeError says what to write instead.
 
-Nothing is there: `hasattr` is false, and a class that has the name itself keeps it.
+The names do not exist: `hasattr` is false, and a class that defines one of them keeps it.
 """
 
 import inspect
@@ -20,7 +20,7 @@ _MISSING = object()
 
 
 class RayHint:
-    """A name that a class does not have."""
+    """A name that a class does not have, and about which its AttributeError gives advice."""
 
     def __init__(self, word: str) -> None:
         self._word = word
@@ -30,21 +30,21 @@ class RayHint:
 
 
 def add_ray_hints(cls: type) -> None:
-    """Have a class say what to write, for those of the words that it does not have itself."""
+    """Give a class the hints for those names that it does not have itself."""
     for word in OF_CLASS:
         if inspect.getattr_static(cls, word, _MISSING) is _MISSING:
             setattr(cls, word, RayHint(word))
 
 
 def no_such_attribute(method: str, word: str) -> str:
-    """Return what to say of an attribute that methods of handles do not have."""
+    """Return the message for an attribute that methods of handles do not have."""
     if word in OF_METHOD:
         return _sentence(f"method {method}", word, OF_METHOD, method)
     return f"the method {method} has no attribute {word!r}"
 
 
 def static_member(cls: type, name: str, default: object) -> Any:
-    """Return what a class has under a name, without running anything of it."""
+    """Return what a class has under a name, without running any of its code."""
     return default if is_ray_hint(cls, name) else inspect.getattr_static(cls, name, default)
 
 

@@ -1,14 +1,14 @@
-"""The special methods of a class, on its handles: what Python looks up on the type alone.
+"""The special methods of a class on its handles: Python looks them up on the type only.
 
 `len(a)`, `a[i]`, `a + b`, `for x in a` and `with a` ask the type of `a`.  So the type of a handle
-has those special methods that the user's class has, and each is a call that waits.  These stay as
-they are:
+has the special methods that the user's class has, and each of them is a call that waits.  These are
+not forwarded:
 
-    __repr__ __str__ __format__     name the actor: what is printed and logged must not wait for it
+    __repr__ __str__ __format__     name the actor: printing and logging must not wait for it
     __eq__ __ne__ __hash__          identity: handles of one actor are equal
-    __getattr__ and its kin         run over there anyway, where the attribute is read or written
+    __getattr__ and the like        run in the actor anyway, when an attribute is read or written
     pickling and copying            give another handle of the same actor
-    __await__ __aiter__ __anext__   are not passed on: a method that yields is a stream
+    __await__ __aiter__ __anext__   do not exist on handles: a method that yields is a stream
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from remotely.errors import ActorDied, NotPicklable, RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture, wait_for
 
-if TYPE_CHECKING:  # slow to import, and whoever awaits has it
+if TYPE_CHECKING:  # slow to import, and async code has imported it
     import asyncio
 
 _BINARY = (
@@ -37,12 +37,12 @@ FORWARDED = (
 
 _MISSING = object()
 
-# Handle, name, arguments, and whether the caller does something else meanwhile.
+# Takes the handle, the name, the arguments, and whether the caller goes on meanwhile.
 Send = Callable[[Any, str, tuple[Any, ...], dict[str, Any], bool], CallFuture[Any]]
 
 
 def special_methods(cls: type, send: Send, close: Callable[[Any], None]) -> dict[str, Any]:
-    """Return what the type of a class's handles has for the special methods of that class."""
+    """Return the special methods for the type of a class's handles."""
     names: dict[str, Any] = {}
     for name in FORWARDED:
         if (member := _special(cls, name)) is not _MISSING:
@@ -57,13 +57,13 @@ def special_methods(cls: type, send: Send, close: Callable[[Any], None]) -> dict
 
 
 def defines(cls: type, name: str) -> bool:
-    """Tell whether a class has a special method that is not `object`'s."""
+    """Tell whether a class or one of its bases, other than `object`, has a special method."""
     member = _special(cls, name)
     return member is not _MISSING and member is not None
 
 
 def _special(cls: type, name: str) -> Any:
-    """Return a special method; None if the class says that it has none: `__iter__ = None`."""
+    """Return a special method; None if the class disables it (`__iter__ = None`)."""
     for base in cls.__mro__[:-1]:
         if name in vars(base):
             return vars(base)[name]
@@ -79,7 +79,7 @@ def _forward(name: str, send: Send) -> Callable[..., Any]:
 
 
 def leave(send: Send, handles: Sequence[Any], error: BaseException | None) -> bool:
-    """Call `__exit__` of each; true if one of them says that the error is dealt with."""
+    """Call `__exit__` of each; true if one of them suppresses the error."""
     alone = len(handles) == 1
     futures = deque(_send_exit(send, handle, "__exit__", error, not alone) for handle in handles)
     wait_for(futures)
@@ -122,7 +122,7 @@ async def _end_of(future: "asyncio.Future[Any]") -> None:
     import asyncio  # noqa: PLC0415 - see above
 
     await asyncio.wait([future])
-    future.exception()  # or asyncio would say that nobody looked at it
+    future.exception()  # or asyncio would report that it was never retrieved
 
 
 def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
@@ -131,7 +131,7 @@ def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
     except (ActorDied, WorkerLost):
         if error is None:
             raise
-        return False  # what ended the block tells more
+        return False  # the error that ended the block says more
     finally:
         del future  # see future.py
 
@@ -139,7 +139,7 @@ def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
 def _send_exit(
     send: Send, handle: Any, name: str, error: BaseException | None, background: bool
 ) -> CallFuture[Any]:
-    """Send how the block ended; a traceback cannot travel, and not every error can."""
+    """Send how the block ended, without the traceback.  Not every error can be pickled."""
     kind = None if error is None else type(error)
     try:
         return send(handle, name, (kind, error, None), {}, background)

@@ -50,7 +50,7 @@ def test_of_a_started_cluster_it_connects_the_process_that_it_reaches(
 def test_of_a_scripts_own_cluster_it_is_refused_with_what_to_do(embedded: None) -> None:
     said = used_in_another_process(Counter())
 
-    assert "NotConnected: this handle is of a cluster that another process started" in said
+    assert "NotConnected: this handle belongs to a cluster that another process started" in said
     assert "'remotely start'" in said
 
 
@@ -59,7 +59,7 @@ def test_of_another_cluster_it_is_refused_and_both_are_named(embedded: None, sta
         Counter(), REMOTELY_ADDRESS=started.address, REMOTELY_KEY=str(started.key)
     )
 
-    assert "NotConnected: this handle is of the cluster at ipc://" in said
+    assert "NotConnected: this handle belongs to the cluster at ipc://" in said
     assert f"this process uses another: tcp://{started.address}" in said
 
 

@@ -47,7 +47,7 @@ def test_each_caller_gets_its_item(value: Any, answers: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "got"), [([1, 2, 3], "3 answers"), (7, "int"), (([1, 2], [3]), "1 answers")]
+    ("value", "got"), [([1, 2, 3], "3 results"), (7, "int"), (([1, 2], [3]), "1 results")]
 )
 def test_too_few_or_too_many_answers_are_named(value: Any, got: str) -> None:
     def predict() -> None: ...
