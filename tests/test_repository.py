@@ -10,7 +10,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("remotely", "remotely_rl")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/decisions.md", "docs/results.md")
+DECISIONS = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+DECISION_PAGES = [f"docs/decisions/{name}" for name in DECISIONS]
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    "docs/decisions/README.md",
+    *DECISION_PAGES,
+)
 
 # Written so that no pattern is found in this file.
 MACHINE_WORDS = {
@@ -166,7 +176,9 @@ def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/design.md", *DECISION_PAGES]
+)
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     named = re.compile(
         r"(?:remotely|remotely_rl|docs|examples|tests|tools)/[\w/]*(?:\.\w+)?|[\w-]+\.(?:md|toml|txt)"
@@ -191,12 +203,35 @@ def test_the_remote_class_of_the_readme_is_python_and_of_fifteen_lines() -> None
     assert len(lines) <= 15
 
 
-def test_every_decision_has_its_date_and_says_what_was_refused() -> None:
-    decisions = re.split(r"^## ", text_of("docs/decisions.md"), flags=re.MULTILINE)[1:]
-    assert decisions
-    for decision in decisions:
-        assert re.match(r"20\d\d-\d\d-\d\d: ", decision)
-        assert "\nRefused: " in decision
+@pytest.mark.parametrize("page", DECISION_PAGES)
+def test_a_decision_has_its_date_and_status_and_says_what_was_refused(page: str) -> None:
+    head = re.match(
+        r"# (\d{4})\. (.+)\n\nDate: 20\d\d-\d\d-\d\d(, .+)?\nStatus: (accepted|superseded)",
+        text_of(page),
+    )
+    assert head is not None
+    assert Path(page).name.startswith(f"{head[1]}-")
+    sections = re.split(r"^## (.+)\n", text_of(page), flags=re.MULTILINE)[1:]
+    assert sections[::2] == ["Context", "Decision", "Refused alternatives", "Consequences"]
+    assert all(section.strip() for section in sections[1::2])
+    assert re.search(r"^- .+", sections[5], re.MULTILINE)
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    assert [int(name[:4]) for name in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_to_a_heading_leads_to_one(page: str) -> None:
+    broken = []
+    for file, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text_of(page)):
+        target = (ROOT / page).parent.joinpath(file) if file else ROOT / page
+        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+        if anchor not in {
+            re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings
+        }:
+            broken.append(f"{file}#{anchor}")
+    assert broken == []
 
 
 @pytest.mark.parametrize("what", MACHINE_WORDS)

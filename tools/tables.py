@@ -1,5 +1,8 @@
-"""Writes the tables of docs/design.md and docs/reliability.md from the code that they describe,
-and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` has added to that file.
+"""Writes the generated tables in docs/.
+
+Those of design.md and reliability.md come from the code that they describe, and from the figures
+that `python -m tests.chaos --json docs/chaos.jsonl` adds to that file.  The index of decisions/
+comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -83,9 +86,19 @@ def figures() -> str:
     return table(["what", "n", "seed", "took", "seen", "promises broken"], rows)
 
 
+def decisions() -> str:
+    rows = []
+    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
+        number, title = re.findall(r"^# (\d{4})\. (.+)$", path.read_text(), re.MULTILINE)[0]
+        date, status = re.findall(r"^(?:Date|Status): (.+)$", path.read_text(), re.MULTILINE)
+        rows.append([f"[{number}]({path.name})", title, date, status])
+    return table(["", "decision", "date", "status"], rows)
+
+
 PAGES = {
     "design.md": {"calls": calls, "messages": messages, "options": options},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
+    "decisions/README.md": {"decisions": decisions},
 }
 
 
