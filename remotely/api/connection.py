@@ -65,9 +65,7 @@ def connect(
     arguments.number("patience_s", patience_s)
     if cpus is not None:
         arguments.number("cpus", cpus)
-    if (
-        _adopted is not None and importing()
-    ):  # the top level of the script, in an actor: it is connected already
+    if _adopted is not None and importing():  # an actor that imports the script is connected
         return
     with _lock:
         if _engine is not None and not _forked:
