@@ -4,10 +4,9 @@
 
     ppo.train(ppo.Config(env="ALE/Pong-v5", actors=2, minutes=15))
 
-An algorithm's file reads from top to bottom: what can be set, what is minimised, who
-samples and who learns.  What they share lies beside them, a file a noun: `config`,
-`environments`, `actions`, `models`, `trajectory`, `returns`, `losses`, `acting`, `learner`,
-`sampler`, `training`.
+An algorithm's file reads from top to bottom: its settings, its loss, its update, and how sampling
+and learning are split between processes.  What the algorithms share lies in the packages beside
+them: `environments`, `networks`, `functions`, `experience`, `acting`, `learning`, `sync`, `runs`.
 """
 
 import importlib
