@@ -176,9 +176,7 @@ def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/design.md", *DECISION_PAGES]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     named = re.compile(
         r"(?:remotely|remotely_rl|docs|examples|tests|tools)/[\w/]*(?:\.\w+)?|[\w-]+\.(?:md|toml|txt)"

@@ -8,9 +8,11 @@ python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
 """
 
+import ast
 import json
 import re
 import sys
+import tomllib
 import typing
 from pathlib import Path
 
@@ -25,6 +27,37 @@ DOCS = Path(__file__).parent.parent / "docs"
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def packages(root: str) -> typing.Callable[[], str]:
+    """Return what writes the layers of a package, the highest first, with their docstrings."""
+
+    def rows() -> str:
+        with (DOCS.parent / "pyproject.toml").open("rb") as file:
+            contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+        (layers,) = (one["layers"] for one in contracts if one.get("containers") == [root])
+        return table(
+            ["layer", "package", "contents"],
+            [
+                [str(number), f"`{root}/{path.name}{'/' * path.is_dir()}`", _first_sentence(path)]
+                for number, layer in enumerate(layers, 1)
+                for path in (_path_of(root, name) for name in layer.split(" | "))
+            ],
+        )
+
+    return rows
+
+
+def _path_of(root: str, name: str) -> Path:
+    folder = DOCS.parent / root / name
+    return folder if folder.is_dir() else folder.with_suffix(".py")
+
+
+def _first_sentence(path: Path) -> str:
+    file = path / "__init__.py" if path.is_dir() else path
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    sentence = " ".join(text.split("\n\n")[0].split()).split(".  ")[0]
+    return re.split(r"(?<=\.) ", sentence)[0].rstrip(".:").replace("|", "\\|")
 
 
 def calls() -> str:
@@ -96,7 +129,13 @@ def decisions() -> str:
 
 
 PAGES = {
-    "design.md": {"calls": calls, "messages": messages, "options": options},
+    "design.md": {
+        "remotely": packages("remotely"),
+        "remotely_rl": packages("remotely_rl"),
+        "calls": calls,
+        "messages": messages,
+        "options": options,
+    },
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }
