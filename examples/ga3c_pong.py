@@ -29,18 +29,18 @@ def main(minutes: float = MINUTES) -> None:
     agents = [ga3c.Agent(CONFIG, server, seed) for seed in range(CONFIG.actors)]
     calls = {agent.sample.submit(): agent for agent in agents}
     scores: list[float] = []
-    steps, began, told = 0, time.monotonic(), 0.0
+    steps, began, shown = 0, time.monotonic(), 0.0
     while time.monotonic() - began < 60 * minutes:
         for call in wait(calls, return_when=FIRST_COMPLETED).done:
             played, agent = call.result(), calls.pop(call)
             calls[agent.sample.submit()] = agent
             scores += [game.score for game in played.episodes]
             steps += played.steps
-        if time.monotonic() - told > 5:
-            told = time.monotonic()
+        if time.monotonic() - shown > 5:
+            shown = time.monotonic()
             lag = [updates for _, behind in server.report(steps).updates for updates in behind]
             mean = np.mean(scores[-100:]) if scores else float("nan")
-            speed = steps / (told - began)
+            speed = steps / (shown - began)
             print(
                 f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}"
                 f"  policy lag {np.mean(lag) if lag else 0:.1f}",

@@ -35,11 +35,11 @@ def main(minutes: float = MINUTES) -> None:
     scores: list[float] = []
     steps, began, shown = 0, time.monotonic(), 0.0
     while time.monotonic() - began < 60 * minutes:
-        told = shared.follow(steps)  # the learning rate falls
-        pushed = server.take(timeout_s=1.0, told=told)
+        broadcast = shared.broadcast(steps)  # the learning rate falls
+        pushed = server.take(timeout_s=1.0, broadcast=broadcast)
         if pushed is None:
             continue
-        shared.count_in(pushed)  # what was seen, into the statistics of the input
+        shared.record(pushed)  # what was seen, into the statistics of the input
         steps += pushed.report.steps
         scores += [game.score for game in pushed.report.episodes]
         if time.monotonic() - shown > 5:

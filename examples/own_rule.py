@@ -47,7 +47,7 @@ class Sines:
         loss: Tensor = (self.flat.module(x) - x.sin()).square().mean()
         return loss
 
-    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
         return self.flat.gradient_at(parameters, self.loss)
 
     def report(self) -> None:

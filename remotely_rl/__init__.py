@@ -4,9 +4,18 @@
 
     ppo.train(ppo.Config(env="ALE/Pong-v5", actors=2, minutes=15))
 
-An algorithm's file reads from top to bottom: its settings, its loss, its update, and how sampling
-and learning are split between processes.  What the algorithms share lies in the packages beside
-them: `environments`, `networks`, `functions`, `experience`, `acting`, `learning`, `sync`, `runs`.
+An algorithm's file in `algorithms/` reads from top to bottom: settings, losses, update, training
+loop.  What they share is in packages:
+
+    functions      returns, losses, distributions: pure functions of tensors
+    networks       models that map observations to policy and value
+    environments   one contract for Gymnasium, Atari and your own
+    experience     trajectories, and the batches made of them
+    acting         actors, and how they sample: in rounds or in a stream
+    learning       the learner, the inference server, the parameter server
+    sync           rules by which workers share parameters
+    runs           a training run: folder, metrics, checkpoints, resuming
+    agents         loading, evaluating and filming what a run has learnt
 """
 
 import importlib
@@ -30,7 +39,7 @@ __all__ = ["TrainingError", "a2c", "a3c", "appo", "ga3c", "impala", "n_step_q", 
 
 
 def __getattr__(name: str) -> ModuleType:
-    """An algorithm, when it is first asked for: each imports torch, which takes two seconds."""
+    """Imports an algorithm on first use: each imports torch, which takes two seconds."""
     if name in ALGORITHMS:
         return importlib.import_module(f"remotely_rl.algorithms.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@
     remotely-rl simulate fasgd:rate=0.005 sasgd:rate=0.04 --clients 128
 
 Every field of an algorithm's Config is an option of `train`, with the field's prose as its
-help.
+help; `config.GROUPS` says in which order.
 """
 
 import functools
@@ -15,7 +15,7 @@ import importlib.util
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,13 @@ TOLD = (TrainingError, remotely.MasterLost, remotely.NotAllowed, remotely.Versio
 
 
 class Refused(click.ClickException):
-    """A mistake that a sentence tells."""
+    """A mistake that one sentence explains."""
 
     exit_code = 2
 
 
 class Train(click.Group):
-    """A command an algorithm, made when it is asked for: each imports torch and more."""
+    """One command for each algorithm, made on demand: each imports torch and more."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(algorithms.ALGORITHMS)
@@ -66,11 +66,15 @@ def _train_command(name: str) -> click.Command:
         name,
         cls=Configured,
         config=lambda: module.Config,
+        groups=lambda: {
+            group: (*fields, *TRAIN_OPTIONS.get(group, ()))
+            for group, fields in importlib.import_module("remotely_rl.config").GROUPS.items()
+        },
         help=f"{algorithms.ALGORITHMS[name].description}\n\n{LIMITS}",
     )
     @click.option("--model", metavar="FILE.py:NAME", help="A model of your own.  [one that fits]")
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
-    @click.option("--resume", metavar="RUN", help="Go on with this run; options given here win.")
+    @click.option("--resume", metavar="RUN", help="Resume this run; options given here win.")
     @click.option("--address", metavar="HOST:PORT", help="Cluster to use.  [one of this process]")
     def train_one(
         model: str | None, run: str | None, resume: str | None, address: str | None, **given: Any
@@ -94,12 +98,18 @@ def _train_command(name: str) -> click.Command:
 
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
-    " Ctrl-C.  Defaults are in brackets; they are those that learn Pong on two cores."
+    " Ctrl-C.  Defaults, in brackets, learn Pong on two cores."
 )
+# In which group the options are that are no fields.
+TRAIN_OPTIONS = {
+    "Learning": ("model",),
+    "Run": ("run", "resume"),
+    "Machine": ("address",),
+}
 
 
 class told:  # noqa: N801 - reads as a word of the sentence `with told():`
-    """Within it, what can be told in a sentence is."""
+    """Within it, errors that one sentence explains are printed without a traceback."""
 
     def __enter__(self) -> None:
         pass
@@ -110,14 +120,23 @@ class told:  # noqa: N801 - reads as a word of the sentence `with told():`
 
 
 class Configured(click.Command):
-    """A command whose options are the fields of a Config class, after those of its own.
+    """A command whose options are the fields of a Config class, and its own.
 
-    The class is asked for when the options are: it imports much.
+    `groups` are the sections of its help: names of options, in their order.  Fields in none of
+    them are in the section Learning.  The class and the groups are asked for when the options
+    are, because they import much.
     """
 
-    def __init__(self, *args: Any, config: Callable[[], type], **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        config: Callable[[], type],
+        groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
         self._config = config
+        self._groups = groups
         self._fields: list[click.Option] | None = None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -126,9 +145,26 @@ class Configured(click.Command):
         *own, of_help = super().get_params(ctx)
         return [*self._fields, *own, of_help]
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = self._groups()
+        if not groups:
+            super().format_options(ctx, formatter)
+            return
+        *options, of_help = self.get_params(ctx)
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        grouped = {name for names in groups.values() for name in names}
+        ungrouped = [name for name in records if name not in grouped]
+        for group, named in groups.items():
+            names = [*(ungrouped if group == "Learning" else ()), *named]
+            with formatter.section(group):
+                formatter.write_dl([record for name in names if (record := records.get(name))])
+        if record := of_help.get_help_record(ctx):
+            with formatter.section("Help"):
+                formatter.write_dl([record])
+
 
 def options_of(config: type) -> list[click.Option]:
-    """One option a field of a Config class, in their order; what is not given is None."""
+    """One option for each field of a Config class, in their order; None if it is not given."""
     options = []
     for field in settings.settings(config):
         kind, prose, bounds = field.first_kind, field.prose, field.bounds
@@ -157,13 +193,13 @@ def env_of(word: str | None) -> "Source | None":
 
 
 def named_in(option: str, word: str | None) -> Any:
-    """What is called NAME in FILE.py, for an option whose word is `FILE.py:NAME`."""
+    """What is called NAME in FILE.py, for an option whose value is `FILE.py:NAME`."""
     if word is None:
         return None
     file, _, name = word.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():
-        raise TrainingError(f"{option} wants FILE.py:NAME with a file that exists, not {word!r}")
+        raise TrainingError(f"{option} needs FILE.py:NAME with a file that exists, not {word!r}")
     module = _module_of(path.resolve())
     try:
         return getattr(module, name)
@@ -175,7 +211,7 @@ def named_in(option: str, word: str | None) -> Any:
 def _module_of(path: Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise TrainingError(f"FILE.py:NAME is wanted, and {path} is no file of Python")
+        raise TrainingError(f"{path} is not a Python file; use FILE.py:NAME")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # actors are sent its classes
     spec.loader.exec_module(module)
@@ -199,7 +235,7 @@ def of_a_run(command: Command) -> Command:
         click.argument("run"),
         click.option("--checkpoint", type=click.Choice(["best", "last"]), default="last",
                      show_default=True, help="Which of the run's two."),
-        click.option("--seed", default=1000, show_default=True, help="Where chance begins."),
+        click.option("--seed", default=1000, show_default=True, help="Seed of all random numbers."),
         click.option("--model", metavar="FILE.py:NAME",
                      help="The model of your own that it was trained with, if it was."),
         click.option("--env", metavar="FILE.py:NAME",
@@ -211,11 +247,11 @@ def of_a_run(command: Command) -> Command:
 
 @main.command()
 @of_a_run
-@click.option("--episodes", default=30, show_default=True, help="Whole games to play, in a mode.")
+@click.option("--episodes", default=30, show_default=True, help="Whole games to play in each mode.")
 @click.option(
     "--greedy/--sampled",
     default=None,
-    help="Take the likeliest action, or draw by the policy as in training.  [both, in turn]",
+    help="Take the most likely action, or sample from the policy as in training.  [both in turn]",
 )
 @click.option("--envs", default=16, show_default=True, help="Games to play side by side.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers, for programs.")
@@ -223,10 +259,10 @@ def evaluate(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
     episodes: int, greedy: bool | None, envs: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Play whole games by the agent of a RUN folder; print the mean of their raw scores.
+    """Play whole games with the agent of a RUN folder; print the mean of their raw scores.
 
-    With it comes the 95 % confidence interval of the mean (Student's t).  The same options
-    give the same games.
+    Prints the 95 % confidence interval of the mean too (Student's t).  The same options give
+    the same games.
     """
     from remotely_rl.agents import evaluation, load  # noqa: PLC0415 - as in train_one
 
@@ -243,7 +279,7 @@ def evaluate(
 
 @main.command()
 @of_a_run
-@click.option("--video", metavar="FILE.mp4", help="Film it.  [print the scores alone]")
+@click.option("--video", metavar="FILE.mp4", help="Record a video.  [print the scores only]")
 @click.option("--episodes", default=1, show_default=True, help="Whole games to play.")
 @click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
 def play(
@@ -272,16 +308,16 @@ def play(
 def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
     """Draw the learning curves of one RUN folder or more.
 
-    Runs of the same algorithm and environment that differ by the seed alone are one line, their
-    mean, and a band from the lowest to the highest, as far as all go; each is a thin line to its
-    own end.
+    Runs of the same algorithm and environment that differ only in the seed become one line, their
+    mean, with a band from the lowest to the highest, as far as all of them go; each is also a thin
+    line to its own end.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
     with told():
         empty = curve.compare(runs, out, over)
     for run in empty:
-        click.echo(f"left out, for no game was finished there: {run}", err=True)
+        click.echo(f"left out, because no episode has ended there: {run}", err=True)
     click.echo(out)
 
 
@@ -299,10 +335,10 @@ def _study() -> type:
 def simulate(
     rules: tuple[str, ...], data: str | None, out: str | None, png: str | None, **given: Any
 ) -> None:
-    """Train a small network of pictures under sync RULEs, in one process.
+    """Train a small image classifier under sync RULEs, in one process.
 
     A RULE is NAME or NAME:SETTING=VALUE,..., such as fasgd:rate=0.005 or semi_async:n=32.
-    Each is a run of its own, from the same start, with the same pictures in the same order.
+    Each is a run of its own, with the same initial weights and the same images in the same order.
     """
     from remotely_rl.sync.simulation import problems, study  # noqa: PLC0415 - as in train_one
 
@@ -331,7 +367,7 @@ def line_of(row: "SimulatedRow") -> str:
 
 @main.command()
 def rules() -> None:
-    """List the sync RULEs, and what can be set of each."""
+    """List the sync RULEs and their settings."""
     from remotely_rl import sync  # noqa: PLC0415 - as in train_one
 
     for name in sync.RULES:

@@ -78,7 +78,9 @@ class Common:
     precision: Annotated[
         str, "what networks compute in: float32, bfloat16, or auto, the faster of them here"
     ] = "auto"
-    compile: Annotated[bool, "torch.compile the learner's network; a GPU gets CUDA graphs"] = False
+    compile: Annotated[
+        bool, "compile the learner's network with torch.compile; on a GPU with CUDA graphs"
+    ] = False
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
@@ -315,6 +317,23 @@ class Shared(Common):
                 f"{nearest(self.optimizer, kinds)}"
             )
         return kinds[self.optimizer]
+
+
+# How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Start here": ("env", "actors", "minutes", "total_steps", "learning_rate", "seed"),
+    "Environment": (
+        "random_start", "image_size", "sticky_actions", "life_loss_is_terminal", "reward_clip",
+    ),
+    "Sampling": (
+        "envs_per_actor", "rollout_steps", "overlap", "batch_trajectories", "ahead",
+        "max_staleness", "predictors", "adjust_s", "most_agents", "predict_requests",
+        "predict_wait_ms", "explore_steps",
+    ),
+    "Learning": (),
+    "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
+    "Machine": ("device", "precision", "compile", "learner_threads"),
+}  # fmt: skip
 
 
 def device_of(name: str) -> torch.device:

@@ -1,21 +1,21 @@
-"""What a training run can be told about by its user, in one sentence each."""
+"""Errors of training that one sentence explains."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class TrainingError(Exception):
-    """Training cannot go on as asked.
+    """Training cannot continue as asked.
 
-    The message says what was asked, what was found and what would work; the command
-    line prints it without a traceback and exits with status 2.
+    The message says what was asked, what was found and what would work; the command line prints
+    it without a traceback and exits with status 2.
     """
 
 
 class LearnerLost(TrainingError):
-    """What the learner holds is lost: its numbers are none any more, or its GPU is gone.
+    """The learner's parameters are lost: they became NaN, or the GPU failed.
 
-    The last checkpoint is good, and is kept as it is.
+    The last checkpoint is kept as it is: resume from it.
     """
 
 

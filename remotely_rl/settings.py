@@ -1,8 +1,8 @@
-"""What can be set, as data: a field is its name, its type, a line of prose and its bounds.
+"""Settings as data: a field has a name, a type, a line of prose and bounds.
 
-    rounds: Annotated[int, "how often all is gone over", COUNT] = 3
+    epochs: Annotated[int, "times that an update goes over its batch", COUNT] = 3
 
-A dataclass whose fields are so written calls `check` when it is made, and then is whole.  The
+A dataclass with such fields calls `check` when it is made, so that every instance is valid.  The
 prose is the help of the command line.
 """
 
@@ -18,7 +18,7 @@ from remotely_rl.errors import TrainingError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Bounds of a number, both allowed."""
+    """Inclusive bounds of a number."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -35,7 +35,7 @@ FRACTION = Range(0, 1)
 
 
 class Setting(NamedTuple):
-    """A field that can be set."""
+    """A field that a user can set."""
 
     name: str
     kind: Any  # its type
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
     @property
     def first_kind(self) -> type:
-        """Its type; of a union, the first."""
+        """Its type; the first type of a union."""
         union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
         first: type = typing.get_args(self.kind)[0] if union else self.kind
         return first
@@ -54,7 +54,7 @@ class Setting(NamedTuple):
 def settings(kind: type) -> list[Setting]:
     """The fields of a dataclass that have prose, in their order.
 
-    A subclass that gives a field another default need not repeat its prose and its bounds.
+    A subclass that gives a field another default need not repeat its prose and bounds.
     """
     bases = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
     hints = [typing.get_type_hints(base, include_extras=True) for base in bases]
@@ -71,7 +71,7 @@ def settings(kind: type) -> list[Setting]:
 
 
 def check_names(kind: type, given: Iterable[str]) -> None:
-    """Raises TrainingError for a name that is no field of a dataclass, with the nearest."""
+    """Raises TrainingError for a name that is not a field, and suggests the closest one."""
     known = [field.name for field in dataclasses.fields(kind)]
     for name in given:
         if name not in known:
@@ -79,7 +79,7 @@ def check_names(kind: type, given: Iterable[str]) -> None:
 
 
 def check(made: Any) -> None:
-    """Raises TrainingError if a setting is no number, no whole number, or out of its bounds."""
+    """Raises TrainingError for a setting of the wrong type, or out of its bounds."""
     for name, kind, _, bounds, _ in settings(type(made)):
         value = getattr(made, name)
         if value is None and kind not in (int, float):

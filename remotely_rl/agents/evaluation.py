@@ -1,8 +1,7 @@
-"""How good a trained agent is: whole games, raw scores, and how sure of their mean one may be.
+"""Evaluating a trained agent: raw scores of whole games, and the confidence in their mean.
 
-The first N games to end, of many that run side by side, are not N games drawn fairly: short
-ones end first.  So each environment has its quota, which is the games that it finishes
-first, and what it plays beyond that is not looked at.
+Of many games that run side by side, the first N to end are not a fair sample: short ones end
+first.  So each environment has a quota of games, and games beyond the quota are not counted.
 """
 
 import json
@@ -19,9 +18,9 @@ from remotely_rl.agents.load import Trained
 from remotely_rl.environments import Episode, Source
 from remotely_rl.runs import process
 
-# The 97.5 % point of Student's t by its degrees of freedom; between two of them the lower
-# counts, which makes an interval a little wide.  A table, because no library here has these
-# numbers, and not a bootstrap: that is much too sure of itself where games are few.
+# The 97.5 % point of Student's t by its degrees of freedom.  Between two entries the lower one
+# is used, which makes the interval a little too wide.  A table, because no dependency has these
+# numbers; not a bootstrap, whose intervals are much too narrow for few games.
 STUDENT_T = {
     1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262,
     10: 2.228, 12: 2.179, 14: 2.145, 16: 2.120, 18: 2.101, 20: 2.086, 25: 2.060, 29: 2.045,
@@ -44,7 +43,7 @@ class Evaluation:
 
     @property
     def interval(self) -> float:
-        """Half the 95 % confidence interval of the mean; nan for one game, which tells none."""
+        """Half the 95 % confidence interval of the mean; NaN for a single game."""
         return half_interval(self.scores)
 
     @property
@@ -55,7 +54,7 @@ class Evaluation:
     def __str__(self) -> str:
         count, interval = len(self.scores), self.interval
         mode = "greedy" if self.greedy else "sampled"
-        # As many decimals as the interval has something to say of, but one in any case.
+        # As many decimals as the interval makes meaningful, at least one.
         telling = 0 < interval < 1
         decimals = min(6, -math.floor(math.log10(interval))) if telling else 1
         mean = f"{mode:<8} {self.mean:,.{decimals}f}"
@@ -69,7 +68,7 @@ class Evaluation:
 
 
 def as_json(evaluations: list[Evaluation]) -> str:
-    """All numbers, for programs: an object a mode."""
+    """All numbers as JSON: an object for each mode."""
     content = {
         "greedy" if one.greedy else "sampled": {
             "mean": one.mean,
@@ -86,7 +85,7 @@ def as_json(evaluations: list[Evaluation]) -> str:
 
 
 def half_interval(scores: list[float]) -> float:
-    """Half the 95 % confidence interval of the mean, by Student's t; nan for less than two."""
+    """Half the 95 % confidence interval of the mean, by Student's t; NaN for less than two."""
     if len(scores) < 2:
         return math.nan
     freedom = max(known for known in STUDENT_T if known < len(scores))
@@ -104,7 +103,7 @@ def evaluate(
     env: Source | None = None,
     envs: int = 16,
 ) -> Evaluation:
-    """Plays `episodes` whole games by the agent in a run folder; `trained.load` says the rest.
+    """Plays `episodes` whole games with the agent in a run folder; see `load.load`.
 
     The same arguments give the same games.  Raises TrainingError.
     """
@@ -116,8 +115,8 @@ def measure(
 ) -> Evaluation:
     """Plays `episodes` whole games in `envs` environments, the i-th from `seed` + i.
 
-    The games are in the order of the environments.  Raises TrainingError for numbers that
-    make no sense.
+    The games are in the order of the environments.  Raises TrainingError for numbers out of
+    range.
     """
     load.check_at_least(1, episodes=episodes, envs=envs)
     load.check_at_least(0, seed=seed)
@@ -135,6 +134,6 @@ def measure(
 
 
 def quotas(episodes: int, envs: int) -> list[int]:
-    """Shares `episodes` out among `envs` environments, as evenly as it goes."""
+    """Divides `episodes` among `envs` environments, as evenly as possible."""
     each, more = divmod(episodes, envs)
     return [each + (number < more) for number in range(envs)]

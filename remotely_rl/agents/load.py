@@ -1,8 +1,7 @@
-"""A trained agent, out of its run folder: to be looked at, not to be trained on.
+"""Loading a trained agent from its run folder, to play but not to train.
 
-It is made of config.json and of the model in a checkpoint, in this process; no cluster
-is needed.  Nothing that is loaded runs any code: what a checkpoint holds of the actors is
-pickled, and is left alone.
+The agent is made from config.json and the model in a checkpoint, in this process; no cluster is
+needed.  Loading runs no code: the actors' state in a checkpoint is pickled, and is not read.
 """
 
 from collections.abc import Iterator
@@ -26,26 +25,26 @@ CHECKPOINTS = ("best", "last")
 
 
 class Trained(NamedTuple):
-    """What a run has learnt, and where it did."""
+    """A trained model, and the config of its run."""
 
     config: Common
     model: nn.Module
 
     def environments(self, count: int, source: Source | None = None) -> Environments:
-        """Makes `count` of the environments, of `source` if theirs is not wanted."""
+        """Makes `count` environments of the run, or of `source`."""
         return environments.make(source or self.config.env, count, self.atari)
 
     @property
     def atari(self) -> Atari:
-        """The preprocessing of the training, but for this: a game is never over at a lost life."""
+        """The preprocessing of the training, except that a lost life never ends a game."""
         return Atari(self.config.image_size, self.config.sticky_actions)
 
     def play(
         self, envs: Environments, obs: NDArray[Any], greedy: bool, seed: int
     ) -> Iterator[tuple[NDArray[Any], Step]]:
-        """Plays on and on from `obs`, which a reset returned; tells each action and its step.
+        """Plays without end from `obs`, which a reset returned; yields each action and its step.
 
-        `greedy`: the likeliest action, not one drawn by its probability; `seed` is the draw's.
+        With `greedy` it takes the most likely action; else it draws one, from `seed` on.
         """
         policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
         begins = np.ones(envs.num_envs, np.bool_)
@@ -64,9 +63,8 @@ def load(
 ) -> Trained:
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
 
-    `model` and `env` are what the run was trained with, if that was not a network of
-    `remotely_rl` and an id of Gymnasium: the folder knows their names alone.  Raises
-    TrainingError if one of them is missing or does not fit, or the folder is not whole.
+    Pass `model` and `env` if the run was trained with your own: the folder has only their names.
+    Raises TrainingError if one of them is missing or does not fit, or if the folder is incomplete.
     """
     folder = RunFolder(Path(run))
     algorithm, _, _ = run_folder.read(run)
@@ -86,14 +84,14 @@ def load(
     try:
         checkpoint.check_fits(path, state, network)
     except TrainingError as error:
-        hint = "; a model of your own has to be given: model=, or --model FILE.py:NAME"
+        hint = "; pass a model of your own: model=, or --model FILE.py:NAME"
         raise TrainingError(f"{error}{hint if model is None else ''}") from None
     network.load_state_dict(state)
     return Trained(config, network.eval())
 
 
 class Policy:
-    """A model that acts in B environments, and remembers what it saw there."""
+    """A model that acts in B environments, with a recurrent state for each."""
 
     def __init__(
         self,
@@ -113,7 +111,7 @@ class Policy:
 
     @torch.inference_mode()
     def act(self, obs: NDArray[Any], begins: NDArray[np.bool_]) -> NDArray[Any]:
-        """Actions [B, ...] for observations [B, ...]; where `begins`, memory starts anew."""
+        """Actions [B, ...] for observations [B, ...]; where `begins`, the state is reset."""
         seen = torch.from_numpy(obs)
         if networks.is_recurrent(self._model):
             fresh = torch.from_numpy(begins)[None]
@@ -127,7 +125,7 @@ class Policy:
 
 
 def check_at_least(lowest: int, **given: int) -> None:
-    """Raises TrainingError, by the name of the argument, for a number that is lower."""
+    """Raises TrainingError for an argument that is lower, by its name."""
     for name, number in given.items():
         if number < lowest:
             raise TrainingError(f"{name} must be at least {lowest}, not {number}")
@@ -139,10 +137,10 @@ def _checkpoint(folder: RunFolder, which: str) -> Path:
     if which == "last":
         if folder.checkpoint.exists():
             return folder.checkpoint
-        raise TrainingError(f"{folder.path} has no checkpoint.pt: none was saved yet")
+        raise TrainingError(f"{folder.path} has no checkpoint.pt: the run has not saved one yet")
     if folder.best.exists():
         return folder.best
     raise TrainingError(
-        f"{folder.path} has no best.pt: too few games were finished to tell what is best; take"
-        " the last checkpoint"
+        f"{folder.path} has no best.pt: too few episodes have ended to tell what is best; use the"
+        " last checkpoint"
     )

@@ -1,9 +1,9 @@
-"""Where a trained agent is watched: pictures of what it does, in colour.
+"""Pictures of an agent's game, in colour, for people.
 
-An agent of Atari sees small, gray, stacked pictures, which nobody wants to watch.  So there
-are two copies of one game, one for the agent's eyes and one for ours: they begin from one
-seed and are given the same actions, and their rewards must agree at every step.  All other
-environments draw themselves (`render_mode="rgb_array"`).
+An Atari agent sees small, gray, stacked images that nobody wants to watch.  So there are two
+copies of the game, one for the agent and one for the viewer: they start from the same seed and
+receive the same actions, and their rewards must agree at every step.  All other environments
+render themselves (`render_mode="rgb_array"`).
 """
 
 from typing import Any, Protocol
@@ -18,29 +18,29 @@ from remotely_rl.environments import Environments, Step, name_of
 from remotely_rl.errors import TrainingError
 
 ATARI_FPS = 15.0  # 60 frames a second, four of them a step
-USUAL_FPS = 30.0  # of environments that do not say theirs
+USUAL_FPS = 30.0  # of environments that do not say
 
 Picture = NDArray[np.uint8]  # [height, width, 3], red, green and blue
 
 
 class Screen(Protocol):
-    """Shows one environment.  `fps` is in pictures a second, at the pace of the game."""
+    """Pictures of one environment.  `fps` is the rate at which the game runs in real time."""
 
     fps: float
 
     def reset(self, seed: int) -> Picture:
-        """The picture after a reset with `seed`, the agent's environment reset before."""
+        """The picture after a reset with `seed`; the agent's environment is reset first."""
         ...
 
     def step(self, action: NDArray[Any], step: Step) -> Picture:
-        """The picture after `action`, which the agent's environment answered with `step`."""
+        """The picture after `action`, which led to `step` in the agent's environment."""
         ...
 
     def close(self) -> None: ...
 
 
 class SecondCopy:
-    """Atari: the same game in its own colours and size, in lockstep with the agent's."""
+    """Atari: the same game in its original colours and size, in lockstep with the agent's."""
 
     fps = ATARI_FPS
 
@@ -63,13 +63,13 @@ class SecondCopy:
         return np.array(obs[0, -1])
 
     def step(self, action: NDArray[Any], step: Step) -> Picture:
-        """Raises TrainingError if the two copies part."""
+        """Raises TrainingError if the two copies diverge."""
         obs, *outcome, _ = self._game.step(self._actions.to_environment(action))
         seen = (step.reward, step.terminated, step.truncated)
         if any(here[0] != there[0] for here, there in zip(outcome, seen, strict=True)):
             raise TrainingError(
-                "the game that is filmed went another way than the one that is played: the"
-                " video would show what did not happen"
+                "the filmed copy of the game diverged from the one that the agent plays: the video"
+                " would show what did not happen"
             )
         return np.array(obs[0, -1])
 
@@ -78,7 +78,7 @@ class SecondCopy:
 
 
 class OwnPictures:
-    """Everything else: the agent's own environment draws itself."""
+    """Everything else: the agent's own environment renders itself."""
 
     def __init__(self, envs: Environments, name: str):
         self._vector = envs.vector
@@ -92,27 +92,27 @@ class OwnPictures:
         return self._picture()
 
     def close(self) -> None:
-        """The environment is the agent's, whose owner closes it."""
+        """Nothing to do: the caller closes the agent's environment."""
 
     def _picture(self) -> Picture:
         """Raises TrainingError if there is none."""
         try:
             drawn = (self._vector.render() or [None])[0]
         except (gymnasium.error.Error, ImportError) as error:
-            raise TrainingError(f"{self._name} cannot be drawn: {error}") from error
+            raise TrainingError(f"{self._name} cannot render: {error}") from error
         except NotImplementedError:
             drawn = None
         picture = np.asarray(drawn)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
             raise TrainingError(
-                f"{self._name} draws no pictures: its render() has to return them as uint8"
+                f"{self._name} renders no pictures: its render() must return uint8"
                 " [height, width, 3], as with render_mode='rgb_array'"
             )
         return picture
 
 
 def watched(agent: Trained) -> tuple[Environments, Screen]:
-    """Makes one of an agent's environments, and where to watch it."""
+    """Makes one of an agent's environments, and a screen that shows it."""
     source = agent.config.env
     envs = agent.environments(1)
     if not isinstance(source, str):

@@ -1,4 +1,4 @@
-"""A trained agent at play: its scores, and a video if one is wanted."""
+"""Playing a trained agent: its scores, and a video on request."""
 
 import subprocess
 from contextlib import ExitStack, closing
@@ -25,7 +25,7 @@ QUALITY = "15"
 
 
 class Played(NamedTuple):
-    """Finished games, and how much of a video there is of them."""
+    """Finished games, and the length of their video."""
 
     episodes: list[Episode]
     pictures: int = 0
@@ -33,10 +33,10 @@ class Played(NamedTuple):
 
 
 class Video:
-    """A file of H.264 that grows by a picture at a time; whole when it is left."""
+    """An H.264 file, written frame by frame; complete when its `with` block ends."""
 
     def __init__(self, path: Path, screen: Screen):
-        """Raises TrainingError if there is no encoder, or no place for `path`."""
+        """Raises TrainingError if there is no encoder, or no folder for `path`."""
         if path.suffix.lower() not in SUFFIXES:
             raise TrainingError(f"a video's name ends in {' or '.join(SUFFIXES)}, not {path.name}")
         if not path.parent.is_dir():
@@ -66,11 +66,11 @@ class Video:
             raise TrainingError(f"{self._path} could not be written: {why}") from error
 
     def reset(self, seed: int) -> None:
-        """Begins with the picture after a reset."""
+        """Adds the picture after a reset."""
         self._add(self._screen.reset(seed))
 
     def step(self, action: NDArray[Any], step: Step) -> None:
-        """Goes on with the picture after a step."""
+        """Adds the picture after a step."""
         self._add(self._screen.step(action, step))
 
     def _add(self, picture: Picture) -> None:
@@ -78,7 +78,9 @@ class Video:
         if self._encoder is None:
             self._shape, self._encoder = big.shape, self._begin(*big.shape[:2])
         if big.shape != self._shape:
-            raise TrainingError("pictures of different sizes make no video")
+            raise TrainingError(
+                "the environment's pictures change their size: a video needs one size"
+            )
         assert self._encoder.stdin is not None
         self._encoder.stdin.write(big.tobytes())
         self.pictures += 1
@@ -126,10 +128,10 @@ def play(
     env: Source | None = None,
     steps: int | None = None,
 ) -> Played:
-    """Plays whole games by the agent in a run folder, and films them if `video` is a path.
+    """Plays whole games with the agent in a run folder, and films them if `video` is a path.
 
-    `trained.load` says what the other arguments are; `steps` ends it, in the middle of a game
-    if need be.  Raises TrainingError, also for an environment that does not draw itself.
+    See `load.load` for the other arguments; `steps` limits the steps, and may end it in the
+    middle of a game.  Raises TrainingError, also for an environment that cannot render.
     """
     load.check_at_least(1, episodes=episodes)
     load.check_at_least(0, seed=seed)

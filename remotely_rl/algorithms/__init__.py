@@ -1,6 +1,6 @@
 """The algorithms, one file each.
 
-Each has a `Config`, an `update` or more that reads top to bottom, and
+Each has a `Config`, its losses, an `update` that reads like the paper, and
 `train(config, model, run=..., resume=...)`.
 """
 
@@ -12,7 +12,7 @@ from remotely_rl.errors import TrainingError, nearest
 
 
 class Algorithm(NamedTuple):
-    """What the command line says of one."""
+    """What the command line says about an algorithm."""
 
     summary: str
     description: str
@@ -20,36 +20,37 @@ class Algorithm(NamedTuple):
 
 ALGORITHMS = {
     "a2c": Algorithm(
-        "Rounds of a few steps, one update each.",
-        "All actors step in lock-step, and the learner takes one step on what they bring.",
+        "Short synchronous rounds, one update each.",
+        "All actors step in lock-step, and the learner takes one step on what they sampled.",
     ),
     "ppo": Algorithm(
-        "Rounds, gone over several times within bounds.",
-        "All actors sample with the same parameters; several passes over what they bring move"
-        " the policy, but never far.",
+        "Synchronous rounds, several epochs of clipped updates each.",
+        "All actors sample with the same parameters; several epochs over the round improve the"
+        " policy without moving it far.",
     ),
     "impala": Algorithm(
-        "Actors that run free, a learner that corrects for it.",
-        "Actors that run free, and a learner that corrects by V-trace for their being behind.",
+        "Actors that never wait, off-policy correction by V-trace.",
+        "Actors keep sampling while the learner learns; V-trace corrects for their older policies.",
     ),
     "appo": Algorithm(
-        "PPO's loss on IMPALA's stream.",
-        "Actors that run free; values and advantages are V-trace's, the loss is PPO's.",
+        "PPO's loss with IMPALA's actors.",
+        "Actors keep sampling while the learner learns; values and advantages are V-trace's, the"
+        " loss is PPO's.",
     ),
     "ga3c": Algorithm(
-        "Agents without a model, predictors that batch their requests.",
-        "Agents ask a predictor what to do; it answers many at once, and trainers learn from"
-        " what the agents saw.",
+        "Agents without a model, an inference server that batches their requests.",
+        "Agents ask an inference server what to do; it answers many requests at once, and trainer"
+        " threads learn from the agents' experience.",
     ),
     "a3c": Algorithm(
-        "Workers that share parameters by a sync rule.",
-        "Workers compute gradients of their own segments; a rule, --sync, says how these become"
-        " one set of parameters: asynchronous, semi_async, fasgd and more.",
+        "Workers that push gradients to shared parameters by a sync rule.",
+        "Workers compute gradients of their own segments; a rule, --sync, turns these into one set"
+        " of parameters: asynchronous, semi_async, fasgd and more.",
     ),
     "n_step_q": Algorithm(
         "Asynchronous n-step Q-learning, one-step Q, SARSA.",
-        "Epsilon-greedy workers learn values of actions; a rule, --sync, says how their"
-        " gradients become one set of parameters.",
+        "Epsilon-greedy workers learn action values; a rule, --sync, turns their gradients into one"
+        " set of parameters.",
     ),
 }
 

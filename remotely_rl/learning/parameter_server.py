@@ -1,21 +1,22 @@
-"""A parameter server on a cluster: workers push when they are done, a rule says what follows.
+"""A parameter server on a cluster: workers push contributions, a sync rule applies them.
 
     rule = sync.make("semi_async:n=2", parameters, clients=8)
     server = ParameterServer(rule, lambda number: Worker(make_work, number))
     while ...:
         pushed = server.take(timeout_s=0.5)
 
-The server is in the process of whoever makes it; the workers are actors, anywhere.  A worker
-is sent parameters, `worker.set_param(newest)`, only when the rule says so, and asked for its
-next contribution unless the rule has it wait.  What comes first is pushed first.  With
-`record=True` the order is kept in `arrivals`, by which the simulator makes the same
-parameters, bit by bit.
+The server is an object in the process that makes it; the workers are actors, on any machine of
+the cluster.  The server sends a worker parameters, `worker.set_param(update)`, only when the rule
+says so, and asks it for its next contribution unless the rule makes it wait.  Contributions are
+pushed in the order in which they arrive.  With `record=True` that order is kept in `arrivals`,
+from which the simulator computes the same parameters, bit by bit.
 
-A worker that dies or raises leaves the rule, so that nobody waits for it, and another takes its
-place with the newest parameters.  A contribution that the rule refuses is forgotten, its client is
-named and starts from the newest parameters; it is no arrival, so such a run does not replay.
+A worker that dies or raises leaves the rule, so that no other waits for it, and a replacement
+starts with the current parameters.  A contribution that the rule refuses is dropped and reported,
+and its worker continues with the current parameters.  It is not an arrival, so such a run cannot
+be replayed.
 
-Vectors move as flat arrays: on one machine a push is one copy, and so is its reply.
+Vectors travel as flat arrays: on one machine a push is one copy, and so is its reply.
 """
 
 import os
@@ -41,22 +42,22 @@ REFUSED_IN_A_ROW = 100
 
 
 class Work(Protocol):
-    """What a worker computes with; made where the worker is."""
+    """What a worker computes with; made in the worker's process."""
 
-    def gradient(self, parameters: Tensor, told: Any) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: Any) -> Tensor:
         """The gradient [P] at these parameters [P], of the next piece of work.
 
-        `told` is what the server has told all workers last.
+        `broadcast` is what the server last sent to all workers.
         """
         ...
 
     def report(self) -> Any:
-        """What is to be told besides a contribution; all since the report before."""
+        """What goes with a contribution: all since the last report."""
         ...
 
 
-class Newest(NamedTuple):
-    """Parameters for a worker, or none; and what its gate is to know."""
+class ParameterUpdate(NamedTuple):
+    """Parameters for a worker, or none, and what its gate needs."""
 
     vector: NDArray[Any] | None
     version: int
@@ -71,8 +72,8 @@ class Contribution(NamedTuple):
     report: Any
 
 
-class Pushed(NamedTuple):
-    """What came of a push: who pushed, what the rule said, what the worker told besides.
+class PushResult(NamedTuple):
+    """What a push led to: the client, the rule's reply, and the worker's report.
 
     Parameters in the reply are the rule's own: the next push changes them.
     """
@@ -87,7 +88,7 @@ class Worker:
     """Computes contributions, one call each."""
 
     def __init__(self, make_work: Callable[[int], Work], number: int, is_replacement: bool = False):
-        """`number` tells workers apart, replacements too."""
+        """`number` is unique to each worker, replacements included."""
         torch.set_num_threads(1)
         if is_replacement:
             failures.disable_stack_dumps()
@@ -95,22 +96,22 @@ class Worker:
         self.client: Client | None = None
 
     def begin(self, client: Client) -> None:
-        """Starts as this client of the rule, from the parameters that are in it."""
+        """Starts as this client of the rule, with the parameters that are in it."""
         self.client = client
 
-    def set_param(self, newest: Newest) -> None:
+    def set_param(self, update: ParameterUpdate) -> None:
         """Computes with these parameters from now on."""
         assert self.client is not None
-        vector = None if newest.vector is None else torch.from_numpy(newest.vector)
-        self.client.receive(vector, newest.version, newest.deviation)
+        vector = None if update.vector is None else torch.from_numpy(update.vector)
+        self.client.receive(vector, update.version, update.deviation)
 
-    def contribute(self, told: Any, rate: float | None = None) -> Contribution:
-        """The next contribution; steps that the client takes by itself are at this rate."""
+    def contribute(self, broadcast: Any, rate: float | None = None) -> Contribution:
+        """The next contribution; `rate` is for steps that the client takes by itself."""
         assert self.client is not None
         if rate is not None:
             self.client.set_rate(rate)
         version = self.client.version
-        vector = self.client.next_push(lambda parameters: self.work.gradient(parameters, told))
+        vector = self.client.next_push(lambda parameters: self.work.gradient(parameters, broadcast))
         return Contribution(None if vector is None else vector.numpy(), version, self.work.report())
 
 
@@ -124,13 +125,13 @@ class ParameterServer:
         say: Callable[[str], None] = print,
         accumulate: int = 1,
         record: bool = False,
-        told: Any = None,
+        broadcast: Any = None,
         over: Callable[[], bool] = lambda: False,
     ):
         """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
 
-        `record` keeps the order of pushes; it takes memory for each.  `told` goes to each worker
-        with its first call.  The workers are waited for unless training is `over` before.
+        `record` keeps the order of pushes, which takes memory for each.  `broadcast` goes to each
+        worker with its first call.  Waits for the workers, unless training is `over` first.
         """
         self.rule = rule
         # A call's arguments are copied as it is made, but in REMOTELY_LOCAL, where nothing is.
@@ -145,17 +146,17 @@ class ParameterServer:
         self._worker_of: dict[int, Any] = {}
         self._done: queue.SimpleQueue[tuple[Any, Future[Contribution]]] = queue.SimpleQueue()
         self._refused = 0
-        self._told = told
+        self._broadcast = broadcast
         for worker in self._crew.actors:
             self._begin(worker, self._free.pop())
 
-    def take(self, timeout_s: float, told: Any = None) -> Pushed | None:
-        """Has the rule take in the next contribution; None if none came in time.
+    def take(self, timeout_s: float, broadcast: Any = None) -> PushResult | None:
+        """Pushes the next contribution to the rule; returns None if none came in time.
 
-        `told` goes to each worker with its next call.  Raises TrainingError if too many workers
-        fail, or they push what is refused one after another.
+        `broadcast` goes to each worker with its next call.  Raises TrainingError if too many
+        workers fail, or if the rule refuses too many pushes in a row.
         """
-        self._told = told
+        self._broadcast = broadcast
         self._welcome()
         try:
             worker, call = self._done.get(timeout=timeout_s)
@@ -171,11 +172,11 @@ class ParameterServer:
         return self._push(client, call.result())
 
     def close(self) -> None:
-        """Ends the workers; what they were computing is dropped."""
+        """Closes the workers; what they are computing is lost."""
         self._client_of.clear()
         self._crew.close()
 
-    def _push(self, client: int, contribution: Contribution) -> Pushed | None:
+    def _push(self, client: int, contribution: Contribution) -> PushResult | None:
         rule = self.rule
         vector = None if contribution.vector is None else torch.from_numpy(contribution.vector)
         try:
@@ -183,8 +184,10 @@ class ParameterServer:
         except SyncError as error:
             self._refused += 1
             if self._refused >= REFUSED_IN_A_ROW:
-                raise TrainingError(f"{self._refused} pushes were refused: {error}") from error
-            self._say(f"{error}; it goes on with the newest parameters")
+                raise TrainingError(
+                    f"the rule refused {self._refused} pushes in a row: {error}"
+                ) from error
+            self._say(f"{error}; it continues with the current parameters")
             self._answer(client, rule.restart(client), rule.version)
             return None
         self._refused = 0
@@ -192,7 +195,7 @@ class ParameterServer:
         if not reply.waits:
             self._answer(client, reply.parameters, reply.version)
         self._let_go(reply.released)
-        return Pushed(client, reply, contribution.report)
+        return PushResult(client, reply, contribution.report)
 
     def _arrived(self, kind: EventKind, client: int) -> None:
         if self._record:
@@ -203,15 +206,15 @@ class ParameterServer:
             self._answer(client, parameters, self.rule.version)
 
     def _answer(self, client: int, parameters: Tensor | None, version: int) -> None:
-        """Sends a client what it is to compute with, if anything, and has it go on."""
+        """Sends a client new parameters, if there are any, and asks for its next contribution."""
         worker = self._worker_of[client]
         if parameters is not None or self.rule.gates is not None:
             vector = None if parameters is None else parameters.numpy()
-            remotely.submit(worker.set_param, Newest(vector, version, self.rule.deviation))
+            remotely.submit(worker.set_param, ParameterUpdate(vector, version, self.rule.deviation))
         self._ask(worker)
 
     def _ask(self, worker: Any) -> None:
-        call = remotely.submit(worker.contribute, self._told, self.rule.client_rate)
+        call = remotely.submit(worker.contribute, self._broadcast, self.rule.client_rate)
         call.add_done_callback(lambda done: self._done.put((worker, done)))
 
     def _begin(self, worker: Any, client: int) -> None:
@@ -225,7 +228,7 @@ class ParameterServer:
         released = self.rule.leave(client)
         self._arrived(EventKind.LEAVE, client)
         if released:
-            self._say(f"worker {client} is gone; {waited} waited for it and go on")
+            self._say(f"worker {client} is gone; {waited} that waited for it continue")
         del self._client_of[worker], self._worker_of[client]
         self._free.append(client)
         self._let_go(released)

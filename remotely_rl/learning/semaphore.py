@@ -1,10 +1,10 @@
-"""A semaphore whose number can be changed while threads hold it."""
+"""A semaphore whose count can be changed while threads hold it."""
 
 import threading
 
 
 class ResizableSemaphore:
-    """Lets so many threads in at a time; the others wait."""
+    """Lets `count` threads in at a time; the others wait."""
 
     def __init__(self, count: int):
         self._free = count

@@ -1,14 +1,15 @@
 """Workers that share parameters by a sync rule: what A3C and n-step Q have in common.
 
-    SharedLearner   the shared parameters, where the training is: a rule around the model
-    SegmentWork     what a worker computes with: an actor, and a learner of the same model,
-                    which has gradients and takes no step
+    SharedLearner   the shared parameters, in the training process: a sync rule around the model
+    SegmentWork     what a worker computes with: an actor, and a learner of the same model that
+                    computes gradients and takes no step
 
-The loop of both is in `runs/shared_training.py`.
-`sync/` has the rules and the parameter server.  Statistics, of the input and of the values to be
-learnt, are none of the parameters, which travel as one vector.  Workers send a few of the
-observations that they saw and the values that they found, the shared learner counts them between
-two steps, and all play and learn by what it says then.
+The loop of both is in `runs/shared_training.py`; `sync/` has the rules.
+
+The parameters travel as one vector, without the statistics of the input and of the value
+targets.  Instead, workers report a few of their observations and value targets.  The shared
+learner counts them between two steps and broadcasts the statistics, by which all workers play
+and learn.
 """
 
 import time
@@ -26,28 +27,28 @@ from remotely_rl.environments import Episode
 from remotely_rl.experience.batch import Batch
 from remotely_rl.learning.batches import gae_batch
 from remotely_rl.learning.learner import ComputeLosses, Learner
-from remotely_rl.learning.parameter_server import Pushed
+from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.learning.value_scale import ValueScale
 from remotely_rl.sync.flat import Flat
 
 
 class Report(NamedTuple):
-    """What a worker tells besides its gradient."""
+    """What a worker reports with its gradient."""
 
-    obs: NDArray[Any] | None  # a few of those seen [N, ...], for the statistics
+    obs: NDArray[Any] | None  # a sample of those seen [N, ...], for the statistics
     steps: int
     episodes: list[Episode]
     seconds: dict[str, float]
     metrics: dict[str, float]
-    values: NDArray[np.float32] | None = None  # those learnt, in units of rewards, for the scale
+    values: NDArray[np.float32] | None = None  # targets, in units of rewards, for the scale
 
 
-class Told(NamedTuple):
-    """What workers are told with each call."""
+class Broadcast(NamedTuple):
+    """What workers receive with each call."""
 
-    env_steps: int  # of all workers: entropy and such go by that
+    env_steps: int  # of all workers: coefficients are annealed by that
     statistics: networks.State  # of the input
-    scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: what ValueScale is made of
+    scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: ValueScale.moments
 
 
 class SharedLearner:
@@ -64,21 +65,23 @@ class SharedLearner:
 
     @property
     def model(self) -> nn.Module:
-        """The model, with the newest parameters."""
+        """The model, with the current parameters."""
         self.flat.load(self.rule.parameters)
         return self.flat.module
 
-    def follow(self, env_steps: int) -> Told:
-        """Sets the rate to what the schedule says after so many steps; returns what the workers
-        are to be told."""
+    def broadcast(self, env_steps: int) -> Broadcast:
+        """Sets the rate that the schedule has after this many steps; returns what workers need."""
         self.rule.set_rate(self.config.learning_rate_at(env_steps))
         if self._statistics is None:
             self._statistics = networks.statistics_of(self.flat.module)
-        return Told(env_steps, self._statistics, self.scale.moments)
+        return Broadcast(env_steps, self._statistics, self.scale.moments)
 
-    def count_in(self, pushed: Pushed) -> None:
-        """Counts what a worker saw into the statistics, once the parameters are stepped: in the
-        order of the workers, so that a synchronous run repeats whoever came first."""
+    def record(self, pushed: PushResult) -> None:
+        """Counts a worker's report into the statistics, once the parameters have stepped.
+
+        Reports are counted in the order of the workers, so that a synchronous run repeats
+        whichever came first.
+        """
         report: Report = pushed.report
         self._seen.setdefault(pushed.client, []).append(report)
         if self.rule.version == self._counted or not self._seen:
@@ -103,7 +106,7 @@ class SharedLearner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` gave; what was under way then is lost."""
+        """Goes back to what `state` returned; contributions that were in flight are lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
         self.scale = ValueScale(*state["scale"])
@@ -111,10 +114,10 @@ class SharedLearner:
 
 
 class SegmentWork:
-    """Plays segments by the parameters that it is given, and has the gradients of their losses.
+    """Plays segments by given parameters, and computes the gradients of their losses.
 
-    With several `epochs` or `minibatches` a segment is played once, and its parts are gone
-    through one gradient after the other, by the parameters of each.
+    With several `epochs` or `minibatches` a segment is played once; each minibatch is one
+    gradient, at the parameters of its call.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class SegmentWork:
     ):
         self.config = config
         self.actor = actor
-        # What acts is what learns: one model, and one vector that is its parameters.
+        # One model acts and learns; one vector holds its parameters.
         self.learner = Learner(config, actor.model, actor.player.envs.actions)
         self.flat = Flat(actor.model)
         self._compute_losses = compute_losses
@@ -138,19 +141,19 @@ class SegmentWork:
         self._values: list[Tensor] = []
         self._report = Report(None, 0, [], {}, {})
 
-    def gradient(self, parameters: Tensor, told: Told | None) -> Tensor:
-        """The gradient [P] of the next part, at these parameters.
+    def gradient(self, parameters: Tensor, broadcast: Broadcast | None) -> Tensor:
+        """The gradient [P] of the next minibatch, at these parameters.
 
-        Statistics that it is told are taken over where a segment begins: its parts are of what
-        was seen by the same.
+        New statistics are used from the next segment on: all minibatches of a segment are
+        normalized by the same.
         """
-        if told is not None:
-            self.actor.env_steps = told.env_steps
+        if broadcast is not None:
+            self.actor.env_steps = broadcast.env_steps
         self.flat.load(parameters)
         self.learner.learning_rate.anneal(self.actor.env_steps)
-        if told is not None and not self._minibatches_left:
-            networks.load_statistics(self.actor.model, told.statistics)
-            self.learner.value_scale = ValueScale(*told.scale)
+        if broadcast is not None and not self._minibatches_left:
+            networks.load_statistics(self.actor.model, broadcast.statistics)
+            self.learner.value_scale = ValueScale(*broadcast.scale)
         while not self._minibatches_left:
             self._play()
         batch = self._minibatches_left.pop()
@@ -172,7 +175,7 @@ class SegmentWork:
         return gradient
 
     def report(self) -> Report:
-        """What was played since the report before."""
+        """What was played since the last report."""
         report, self._report = self._report, Report(None, 0, [], {}, {})
         if self._values:
             report = report._replace(values=torch.cat(self._values).numpy())
@@ -182,7 +185,7 @@ class SegmentWork:
         return report
 
     def _play(self) -> None:
-        self.actor.model.eval()  # the learner's mode is for gradients: dropout is no way to act
+        self.actor.model.eval()  # dropout is for gradients, not for acting
         rollout = self.actor.sample()
         self.actor.model.train()
         self._report = self._report._replace(
@@ -190,7 +193,7 @@ class SegmentWork:
             episodes=self._report.episodes + rollout.episodes,
         )
         self._spent(rollout.seconds)
-        if not rollout.steps:  # all environments began anew
+        if not rollout.steps:  # every environment was reset
             return
         batch = gae_batch(self.learner, rollout.trajectory)
         if self._has_normalizer:

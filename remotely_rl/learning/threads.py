@@ -1,35 +1,35 @@
-"""How many threads a learner on the CPU computes with, and how they wait for each other.
+"""How many threads a learner on the CPU uses, and how they wait for each other.
 
-The threads of OpenMP, which torch computes with, meet after every piece of work that they share.
-Who comes first spins, by default, in the hope that the others are a moment behind.  Beside another
-busy process they are not: one of them has no core just then, and cannot get one soon, for its
-own spinning has used up its share: an update took three times as long beside a process that
-takes one of two cores.  A thread that has slept is let in ahead of those that are busy, and beside
-that process took 1.1 to 1.7 times as long; but to sleep and be woken at each meeting costs a fifth
-to two fifths of an update on a machine that is free.  So threads here spin for a moment and then
-sleep (`SPINS`), which costs a tenth, and 1.8 to 2.2 times beside that process.
-`python -m tools.bench_rl.waiting` has the figures.  OpenMP reads this once, when torch is loaded.
+Torch computes with OpenMP, whose threads synchronize after every parallel region.  By default a
+thread that is done spins until the others are.  Beside another busy process that is slow: one of
+the threads has no core just then, and gets none soon, because its own spinning has used up its
+share.  An update took three times as long beside a process that takes one of two cores.  The
+scheduler prefers threads that have slept: with sleeping threads the update took 1.1 to 1.7 times
+as long beside that process, but sleeping and waking cost a fifth to two fifths of an update on a
+free machine.  So threads here spin for a moment and then sleep (`SPINS`): that costs a tenth on a
+free machine, and 1.8 to 2.2 times beside that process.  `python -m tools.bench_rl.waiting` has
+the figures.  OpenMP reads these settings once, when torch is loaded.
 
-The number of threads does not follow the load of the machine: sums depend on it in their last bits,
-and a run would not repeat.
+The number of threads does not follow the load of the machine: the last bits of sums depend on
+it, and a run would not repeat.
 """
 
 import os
 import sys
 
-# Parameters of a network; below, a second thread costs more than it brings.
+# Parameters of a network; below, a second thread costs more than it gains.
 SHARED_FROM = 100_000
 
 POLICY = "OMP_WAIT_POLICY"
-# How often torch's own OpenMP looks before it sleeps.  Others heed the policy alone.
+# How often torch's own OpenMP spins before it sleeps.  Others use the policy alone.
 SPINS, LOOKS = "GOMP_SPINCOUNT", "10000"
 WARNING = (
-    "torch was imported before remotely_rl, so that its threads spin while they wait: beside"
-    " another busy process the learner may be several times as slow.  Import remotely_rl first, or"
+    "torch was imported before remotely_rl, so its threads spin while they wait: beside another"
+    " busy process the learner may be several times slower.  Import remotely_rl first, or"
     f" set {POLICY}=passive"
 )
 
-# Whether it is too late to ask.
+# Whether it is too late to set the policy.
 spins = "torch" in sys.modules and POLICY not in os.environ
 if POLICY not in os.environ:
     os.environ[POLICY] = "passive"
@@ -42,10 +42,10 @@ def cores() -> int:
 
 
 def in_rounds(parameters: int) -> int:
-    """All cores, for the actors rest while the learner learns; one if its network is small."""
+    """All cores, because actors rest while the learner learns; one for a small network."""
     return cores() if parameters >= SHARED_FROM else 1
 
 
 def beside(actors: int) -> int:
-    """The cores that actors which run free leave, at least one."""
+    """The cores that free-running actors leave, at least one."""
     return max(1, cores() - max(1, actors))

@@ -1,4 +1,4 @@
-"""Pictures of runs: mean return over time, and over steps."""
+"""Learning curves: mean return over time and over steps."""
 
 import json
 import math
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Line = NDArray[np.float64]
 
-# What a curve may run over: its name, the label of its axis, the number of a row.
+# The x axes of a curve: name, label, and the value of a row.
 OVER: dict[str, tuple[str, Callable[[Row], float]]] = {
     "minutes": ("minutes", lambda row: row["time/seconds"] / 60),
     "steps": ("million steps", lambda row: row["time/env_steps"] / 1e6),
@@ -29,7 +29,7 @@ OVER: dict[str, tuple[str, Callable[[Row], float]]] = {
 GRID_POINTS = 400
 
 
-# Settings by which runs of one line may differ: chance, and when they stop; how fast they are.
+# Settings in which the runs of one line may differ: randomness, limits and speed.
 CHANCE = {
     "env", "seed", "total_steps", "minutes", "target", "log_interval_s",
     "checkpoint_interval_s", "device", "learner_threads", "compile",
@@ -37,7 +37,7 @@ CHANCE = {
 
 
 class Group(NamedTuple):
-    """Runs that differ by chance alone: their settings, and the rows of each."""
+    """Runs that differ only by chance: their settings, and the rows of each."""
 
     name: str
     settings: dict[str, Any]
@@ -54,7 +54,7 @@ class Band(NamedTuple):
 
 
 def draw(metrics_csv: Path, png: Path, title: str) -> bool:
-    """Draws curve.png from metrics.csv.  Returns whether any game was finished to draw."""
+    """Draws curve.png from metrics.csv.  Returns whether any episode had ended to draw."""
     rows = _finished(metrics_csv)
     if not rows:
         return False
@@ -73,15 +73,15 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
     """Draws several runs, over "minutes", "steps" or both; returns those with nothing to draw.
 
     Runs of one algorithm in one environment with the same settings make one line, their mean,
-    and a band from the lowest to the highest, where all of them have data; each is a thin line
-    besides.  Raises
-    TrainingError if something is no run, nothing can be drawn, or `png` not be written.
+    and a band from the lowest to the highest, where all of them have data; each is also a thin
+    line.  Raises TrainingError if something is not a run, if there is nothing to draw, or if
+    `png` cannot be written.
     """
     if over is not None and over not in OVER:
-        raise TrainingError(f"a curve runs over {' or '.join(OVER)}, not {over!r}")
+        raise TrainingError(f"the x axis is {' or '.join(OVER)}, not {over!r}")
     groups, empty = _grouped(runs)
     if not groups:
-        raise TrainingError(f"no game was finished in {', '.join(map(str, empty))}")
+        raise TrainingError(f"no episode has ended in {', '.join(map(str, empty))}")
     chosen = list(OVER) if over is None else [over]
     figure, panels = _figure(chosen)
     for axis, one in zip(panels, chosen, strict=True):
@@ -108,8 +108,8 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
 def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
     """The mean and the extremes of curves (x, y), each with its x in order.
 
-    On a common grid where all of them have data, which is None if that is nowhere; one curve
-    alone keeps its own x.
+    They are on a common grid where all of them have data, None if that is nowhere.  A single
+    curve keeps its own x.
     """
     if len(curves) == 1:
         x, y = curves[0]
@@ -123,8 +123,10 @@ def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
 
 
 def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
-    """Groups by algorithm, environment and settings, in the order given; a run that is named
-    twice counts once.  Returns the runs without a finished game apart."""
+    """Groups runs by algorithm, environment and settings, in the order given, each once.
+
+    Returns the runs without a finished episode separately.
+    """
     groups: dict[str, Group] = {}
     empty = []
     for run in {Path(run).resolve(): Path(run) for run in runs}.values():
@@ -156,7 +158,7 @@ def _label(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _finished(metrics_csv: Path) -> list[Row]:
-    """The rows since the first finished game."""
+    """The rows since the first finished episode."""
     return [row for row in metrics.read(metrics_csv) if not math.isnan(row["rollout/return_mean"])]
 
 
@@ -171,7 +173,7 @@ def _returns(rows: list[Row]) -> Line:
 
 def _figure(chosen: list[str]) -> "tuple[Figure, list[Axes]]":
     """A panel for each of `OVER` that is chosen."""
-    # Late: it takes a second, and every actor imports the module that imports this one.
+    # Imported late: it takes a second, and actors import this module indirectly.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 

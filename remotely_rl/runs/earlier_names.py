@@ -1,7 +1,7 @@
-"""Names that run folders of earlier versions use, and what they are called now.
+"""Names in run folders of earlier versions, and what they are called now.
 
-A folder of before is read, plotted, evaluated and resumed: whatever reads its files renames
-what it finds by these tables.
+Older folders can be read, plotted, evaluated and resumed: the readers of their files rename what
+they find by these tables.
 """
 
 from collections.abc import Collection, Mapping
@@ -65,7 +65,7 @@ COLUMNS = {  # of metrics.csv
 
 
 def renamed(named: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
-    """Return the same values under the names of today."""
+    """Return the same values under the current names."""
     return {names.get(name, name): value for name, value in named.items()}
 
 

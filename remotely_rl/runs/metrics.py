@@ -1,14 +1,14 @@
-"""What a training run counts, and the rows it writes of it.
+"""The metrics of a run: a `Tally` counts, and a `Writer` writes its rows.
 
-A `Tally` adds up what happens in an interval and closes it into a row; `Writer` puts
-each row into metrics.csv and TensorBoard.  Neither looks at a clock: the time is told.
+A `Tally` adds up what happens in an interval and closes it into a row; a `Writer` appends each
+row to metrics.csv and TensorBoard.  Neither looks at a clock: callers pass the time.
 
-Steps are those of the agent (in Atari, 4 frames each).  Returns are of whole games, raw,
-by the policy in training; `rollout/return_mean` is the mean over the last 100 games, or fewer
-while there are fewer, and `rollout/return_interval` that of the interval alone.  Seconds of
-`environment`, `inference` and `learning` are added up over the processes that spend
-them; `time/waiting_s` is the learner's wait for trajectories, `time/idle_s` the actors' for calls.
-`train/rewards_clipped` is the part of rewards that the learner saw clipped.
+Steps are those of the agent (in Atari, 4 frames each).  Returns are raw sums of rewards over
+whole episodes, by the policy in training.  `rollout/return_mean` is the mean over the last 100
+episodes, or all if there are fewer; `rollout/return_interval` is that of the interval alone.
+Seconds of `environment`, `inference` and `learning` are sums over all processes;
+`time/waiting_s` is the learner's wait for trajectories, `time/idle_s` the actors' for calls.
+`train/rewards_clipped` is the share of rewards that the learner clipped.
 """
 
 import csv
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 RETURN_WINDOW = 100
-# A target is reached, and a checkpoint the best, by the mean over so many: over fewer games it
-# says little, over more it is old news by a minute.
+# Episodes whose mean return decides on reaching the target and on the best checkpoint: a mean
+# of fewer says little, a mean of more lags behind by a minute.
 JUDGED_BY = 30
 
 COLUMNS = (
@@ -60,13 +60,13 @@ COLUMNS = (
     "train/rewards_clipped",
 )
 
-# A row: one number a column, nan where there is nothing to tell.
+# A row: one number for each column, NaN where there is none.
 Row = dict[str, float]
 
 
 @dataclass
 class Counters:
-    """What has happened since the run began.  Saved with every checkpoint."""
+    """Totals since the run began.  Saved with every checkpoint."""
 
     seconds: float = 0.0
     env_steps: int = 0
@@ -77,7 +77,7 @@ class Counters:
 
 @dataclass
 class Tally:
-    """Adds up what happens; `close` makes a row of it and starts the next interval."""
+    """Adds up what happens; `close` makes a row and starts the next interval."""
 
     counters: Counters = field(default_factory=Counters)
     recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
@@ -93,7 +93,7 @@ class Tally:
         self._seconds_before = self.counters.seconds
 
     def sampled(self, steps: int, episodes: Sequence[Episode], seconds: dict[str, float]) -> None:
-        """Counts in one actor's steps, finished episodes and seconds by phase."""
+        """Counts an actor's steps, finished episodes and seconds by phase."""
         self.counters.env_steps += steps
         self.counters.episodes += len(episodes)
         self.recent.extend(episodes)
@@ -102,27 +102,27 @@ class Tally:
             self.spent(phase, spent)
 
     def spent(self, phase: str, seconds: float) -> None:
-        """Counts in time: environment, inference, learning, waiting or idle."""
+        """Counts time in a phase: environment, inference, learning, waiting or idle."""
         self._sums[phase] = self._sums.get(phase, 0.0) + seconds
 
-    def learnt(self, numbers: dict[str, float], staleness: Sequence[int]) -> None:
-        """Counts in one update: its losses and the staleness of each trajectory in it."""
+    def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
+        """Counts an update: its metrics and the staleness of each trajectory in it."""
         self.counters.updates += 1
-        for name, number in numbers.items():
+        for name, number in metrics.items():
             self._learnt.setdefault(name, []).append(number)
         self._staleness.extend(staleness)
 
     def judged(self) -> float:
-        """The mean of the last 30 returns, nan before there are so many."""
+        """The mean of the last 30 returns, NaN while there are fewer."""
         last = [episode.score for episode in self.recent][-JUDGED_BY:]
         return _mean(last) if len(last) == JUDGED_BY else math.nan
 
     def return_mean(self) -> float:
-        """The mean of the last 100 returns, nan before the first."""
+        """The mean of the last 100 returns, NaN before the first."""
         return _mean([episode.score for episode in self.recent])
 
     def close(self, seconds: float) -> Row:
-        """Ends the interval `seconds` after the run began (time between resumes left out)."""
+        """Ends the interval `seconds` after the run began, without the time between resumes."""
         counters = self.counters
         counters.seconds = seconds
         elapsed = max(seconds - self._seconds_before, 1e-9)
@@ -152,10 +152,10 @@ class Tally:
 
 
 class Writer:
-    """metrics.csv and TensorBoard event files in the run folder, up to date after every row."""
+    """metrics.csv and TensorBoard event files in the run folder, flushed after every row."""
 
     def __init__(self, folder: Path, resumed_at_s: float | None = None):
-        """Rows after `resumed_at_s` were not saved by the checkpoint, and are dropped."""
+        """Drops rows after `resumed_at_s`: the checkpoint does not include them."""
         path = folder / "metrics.csv"
         kept = [] if resumed_at_s is None else read(path)
         kept = [row for row in kept if row["time/seconds"] <= (resumed_at_s or 0.0) + 1e-3]
@@ -180,25 +180,25 @@ class Writer:
                     self._board.add_scalar(name, number, step)
             self._board.flush()
         except OSError:
-            # TensorBoard's thread does not outlive a disk that is full; another file may.
+            # TensorBoard's thread ends when the disk is full; a new file may work later.
             self._board = _board(self._folder)
             raise
 
     def close(self) -> None:
-        """Ends both."""
+        """Closes both."""
         self._file.close()
         self._board.close()
 
 
 def _board(folder: str, purge_step: int | None = None) -> "SummaryWriter":
-    # Late: it takes a fifth of a second, and actors, which import this too, have no use for it.
+    # Imported late: it takes 0.2 s, and actors, which import this module, do not need it.
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
     return SummaryWriter(folder, purge_step=purge_step)
 
 
 def read(path: Path) -> list[Row]:
-    """Reads the rows of a metrics.csv, an empty cell as nan; no file, no rows."""
+    """Reads the rows of a metrics.csv, empty cells as NaN; a missing file has no rows."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What a run says at its start of the network that it trains, and of what that sees.
+"""What a run says at its start about its network and the observations.
 
 model: 3 convolutions, 512; LSTM 64; 1,868,967 parameters; sees images of 4 channels, 84x84
 """
@@ -16,7 +16,7 @@ SIDE = 20
 
 
 class Seen(Protocol):
-    """What is asked of environments here."""
+    """What the summary needs of an environment."""
 
     @property
     def space(self) -> gymnasium.Space[Any]: ...
@@ -25,20 +25,20 @@ class Seen(Protocol):
 
 
 def lines(model: nn.Module, envs: Seen) -> list[str]:
-    """One, and one more if there are images that no convolution sees."""
+    """The summary, and a warning if there are images that no convolution sees."""
     size = sum(parameter.numel() for parameter in model.parameters())
     said = [f"model: {make_of(model)}; {size:,} parameters; sees {seen(envs)}"]
     is_ours = type(model).__module__.startswith("remotely_rl.")
     if is_ours and has_image(envs.space) and not _convolves(model):
         said.append(
-            "no convolutions see the images in it: for these, observe one image of bytes"
-            " [height, width, channels], or give a model of your own (model=, --model)"
+            "no convolutions see the images in it: for these, observe one uint8 image [height,"
+            " width, channels], or pass a model of your own (model=, --model)"
         )
     return said
 
 
 def make_of(model: nn.Module) -> str:
-    """The layers of a network of the library, the value's own left out, or another's name."""
+    """The layers of a network of the library, without the value's own; a name for others."""
     if not type(model).__module__.startswith("remotely_rl."):
         return type(model).__name__
     parts = [(name, part) for name, part in model.named_modules() if not name.startswith("value")]
@@ -54,7 +54,7 @@ def make_of(model: nn.Module) -> str:
 
 
 def seen(envs: Seen) -> str:
-    """The observations, as the model gets them."""
+    """The observations, as the model receives them."""
     space, shape = envs.space, envs.observation_shape
     count = math.prod(shape)
     if not isinstance(space, gymnasium.spaces.Box):
@@ -68,7 +68,7 @@ def seen(envs: Seen) -> str:
 
 
 def has_image(space: gymnasium.Space[object]) -> bool:
-    """Whether there is, somewhere in a space, what looks like an image."""
+    """Whether a space contains what looks like an image."""
     if isinstance(space, gymnasium.spaces.Dict):
         return any(has_image(part) for part in space.spaces.values())
     if isinstance(space, gymnasium.spaces.Tuple):

@@ -1,12 +1,12 @@
-"""What a run changes of its process, and puts back when it ends.
+"""What a run changes in its process, and restores when it ends.
 
-    threads of torch    as many as fit the template
-    random numbers      the global stream of torch begins at the run's seed, for what of a model
-                        draws from it: initial weights, dropout
-    SIGINT, SIGTERM     ask the run to stop; the second of them interrupts it at once
+    threads of torch    as many as fit the algorithm
+    random numbers      torch's global generator starts at the run's seed, for the parts of a
+                        model that draw from it: initial weights, dropout
+    SIGINT, SIGTERM     ask the run to stop; the second one interrupts it at once
 
-What the library itself draws comes from generators of its own.  Runs in several threads of one
-process therefore do not disturb each other, but for dropout, which has no generator.
+The library itself draws from generators of its own.  So runs in several threads of one process
+do not disturb each other, except for dropout, which has no generator.
 """
 
 import signal
@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-# Networks are made one at a time: their initial weights come from the global stream.
+# Networks are made one at a time: their initial weights come from the global generator.
 MODEL_LOCK = threading.Lock()
 
 
 class Process:
-    """Remembers what a run changes, from when it is made."""
+    """Remembers the state of the process when it is made, to restore it."""
 
     def __init__(self) -> None:
         self.asked_to_stop = ""
@@ -32,13 +32,13 @@ class Process:
         self._handlers: dict[int, Any] = {}
 
     def listen(self) -> None:
-        """From here on signals ask to stop; in any thread but the main one that cannot be had."""
+        """From here on signals ask to stop; only in the main thread, as Python has it."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
-        """Puts all back."""
+        """Restores all of it."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
@@ -55,8 +55,8 @@ class Process:
 def one_thread() -> Iterator[None]:
     """Within it, torch computes in one thread.
 
-    A few observations at a time are no work for more, and what is computed does not depend on how
-    many there were before.
+    A few observations at a time are not enough work for more, and results then do not depend on
+    the number of threads set before.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

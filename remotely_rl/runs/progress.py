@@ -1,4 +1,4 @@
-"""What the user sees of a run: a live table on a terminal, a line an interval elsewhere."""
+"""What the user sees of a run: a live table on a terminal, or a line for each interval."""
 
 import math
 import sys
@@ -44,7 +44,7 @@ class Progress:
 
 
 def left(row: Row, limits: Common) -> float:
-    """Seconds until the limit of steps or of minutes that comes first; nan without either."""
+    """Seconds until the limit of steps or of minutes that comes first; NaN without either."""
     ends = []
     if limits.total_steps and row["time/steps_per_second"] > 0:
         ends.append(
@@ -102,7 +102,7 @@ def table(title: str, row: Row, limits: Common) -> Table:
 
 
 def split(row: Row) -> str:
-    """How the time of learner and actors divides among the phases, in percent."""
+    """How the time of learner and actors divides into phases, in percent."""
     phases = ("environment", "inference", "learning", "waiting", "idle")
     total = sum(row[f"time/{phase}_s"] for phase in phases)
     if total <= 0:

@@ -1,7 +1,7 @@
 """The folder of one training run.
 
-config.json     what was asked for, the last time that the run was begun or resumed
-metrics.csv     a row an interval; tensorboard/ holds the same
+config.json     the config of the last time that the run was started or resumed
+metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
 best.pt         the state at the best mean return
 curve.png       the learning curve
@@ -22,7 +22,7 @@ from remotely_rl.runs.earlier_names import renamed
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """Where a run keeps what it leaves."""
+    """The files of a run."""
 
     path: Path
 
@@ -50,7 +50,7 @@ class RunFolder:
 def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
     """Makes the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
 
-    Raises TrainingError if there is something there already.
+    Raises TrainingError if the path exists already.
     """
     if path is None:
         path = _unused(Path("runs") / _default_name(algorithm, config.env))
@@ -58,17 +58,17 @@ def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"{path} cannot be made: {error.strerror}") from error
+        raise TrainingError(f"cannot make {path}: {error.strerror}") from error
     folder = RunFolder(path)
     write(folder, algorithm, config)
     return folder
 
 
 def check_is_free(path: Path) -> None:
-    """Raises TrainingError if there is something at `path` already."""
+    """Raises TrainingError if `path` exists and is not an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise TrainingError(
-            f"{path} exists already; go on with it by --resume {path}, or choose another --run"
+            f"{path} exists already; resume it with --resume {path}, or choose another --run"
         )
 
 
@@ -81,19 +81,18 @@ def write(folder: RunFolder, algorithm: str, config: Any) -> None:
     beside.replace(folder.config)
 
 
-class Asked(NamedTuple):
-    """What a run folder says of its run.  `config` is as it was written: its fields are not
-    checked."""
+class RunConfig(NamedTuple):
+    """What config.json says of a run.  The fields of `config` are not checked."""
 
     algorithm: str
     env: str
     config: dict[str, Any]
 
 
-def read(run: str | Path) -> Asked:
-    """Reads the config.json of a run folder, of whatever algorithm.
+def read(run: str | Path) -> RunConfig:
+    """Reads the config.json of a run folder, whatever the algorithm.
 
-    Raises TrainingError if there is no such folder, or no config.json that says what a run is.
+    Raises TrainingError if there is no such folder, or no valid config.json in it.
     """
     folder = RunFolder(Path(run))
     if not folder.path.is_dir():
@@ -101,23 +100,26 @@ def read(run: str | Path) -> Asked:
     try:
         content = json.loads(folder.config.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise TrainingError(f"{run} is no run folder: it has no config.json") from None
+        raise TrainingError(f"{run} is not a run folder: it has no config.json") from None
     except (ValueError, OSError) as error:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return Asked(algorithm, env, renamed(content["config"], earlier_names.FIELDS))
-    raise TrainingError(f"{folder.config} says neither algorithm nor environment of a run")
+            config = renamed(content["config"], earlier_names.FIELDS)
+            for name in earlier_names.REMOVED.get(algorithm, ()):
+                config.pop(name, None)
+            return RunConfig(algorithm, env, config)
+    raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
     """Opens the folder of an earlier run.  Returns it and its config as a dictionary.
 
-    Raises TrainingError if it is no run folder, or one of another algorithm.
+    Raises TrainingError if it is not a run folder, or one of another algorithm.
     """
     ran, _, config = read(path)
     if ran != algorithm:
-        raise TrainingError(f"{path} is a run of {ran}; resume it with that, not {algorithm}")
+        raise TrainingError(f"{path} is a run of {ran}; resume it with {ran}, not {algorithm}")
     return RunFolder(path), config
 
 
@@ -127,7 +129,7 @@ def _default_name(algorithm: str, env: Any) -> str:
 
 
 def _unused(path: Path) -> Path:
-    """Two runs may begin in the same second."""
+    """The path with a number appended if it exists: two runs may begin in the same second."""
     candidate, n = path, 2
     while candidate.exists():
         candidate, n = path.with_name(f"{path.name}-{n}"), n + 1

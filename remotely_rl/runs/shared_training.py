@@ -1,4 +1,4 @@
-"""The loop of A3C and n-step Q: workers push to a parameter server until the run is over."""
+"""The loop of A3C and n-step Q: workers push to a parameter server until the run ends."""
 
 import functools
 from collections.abc import Callable
@@ -16,26 +16,28 @@ from remotely_rl.runs.training import Session
 
 
 def share(session: Session[Any], make_work: Callable[[Any, nn.Module, int], SegmentWork]) -> None:
-    """Has workers push until the session is over; `make_work(config, model, seed)` is done at
-    each.  What follows a push is the rule's business, and so the loop is the same for all."""
+    """Runs workers until the session is over; each calls `make_work(config, model, seed)`.
+
+    The rule decides what follows a push, so the loop is the same for all rules.
+    """
     config: Shared = session.learner.config
-    # On the CPU, whatever the machine has: that is where vectors come and go.
+    # On the CPU even where there is a GPU: vectors arrive and leave there.
     learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
     work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
     if learner.rule.has_fixed_rate:
         session.say(
-            f"{config.sync} is plain descent at its own rate: learning_rate, learning_rate_end and"
-            " optimizer are not used"
+            f"{config.sync} is plain gradient descent at its own rate: learning_rate,"
+            " learning_rate_end and optimizer are not used"
         )
     workers = _serve(session, learner, work)
     while not session.over():
-        told = learner.follow(session.env_steps)
+        broadcast = learner.broadcast(session.env_steps)
         with session.spending("waiting"):
-            pushed = workers.take(timeout_s=POLL_S, told=told)
+            pushed = workers.take(timeout_s=POLL_S, broadcast=broadcast)
         if pushed is None:
             session.tick()
             continue
-        learner.count_in(pushed)
+        learner.record(pushed)
         report: Report = pushed.report
         session.tally.sampled(report.steps, report.episodes, report.seconds)
         session.learnt(report.metrics, [pushed.reply.staleness])
@@ -47,16 +49,16 @@ def _serve(
     session.restore(learner)
     torch.set_num_threads(1)  # the workers have the cores
 
-    def hire(number: int) -> Worker:
+    def make(number: int) -> Worker:
         return Worker(make_work, session.seed_of(number), number >= learner.config.actors)
 
     return session.keep(
         ParameterServer(
             learner.rule,
-            hire,
+            make,
             session.say,
             learner.config.accumulate,
-            told=learner.follow(session.env_steps),
+            broadcast=learner.broadcast(session.env_steps),
             over=session.over,
         )
     )

@@ -91,8 +91,6 @@ def config_of(
     """
     _, kept = run_folder.reopen(Path(run), algorithm)
     known = [field.name for field in dataclasses.fields(kind)]
-    removed = earlier_names.REMOVED.get(algorithm, ())
-    kept = {name: value for name, value in kept.items() if name not in removed}
     for name in kept:
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 import remotely
 from remotely_rl import algorithms, impala
 from remotely_rl.cli import main
+from remotely_rl.config import GROUPS
 from remotely_rl.runs import metrics
 
 TINY = [
@@ -45,6 +47,23 @@ def test_every_field_of_an_algorithm_is_an_option_with_its_prose_as_help(name: s
     assert "Discount of a reward one step later, from 0 to 1. [0." in text
     for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address HOST:PORT"):
         assert option in text
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_help_begins_with_the_options_that_are_needed_first_and_groups_the_others(
+    name: str,
+) -> None:
+    text = invoke("train", name, "--help").output
+    sections = dict(re.findall(r"(?ms)^([A-Z][a-z ]+):\n(.*?)(?=^[A-Z]|\Z)", text))
+    assert list(sections) == [*GROUPS, "Help"]
+    listed = {group: re.findall(r"(?m)^  --([a-z-]+)", text) for group, text in sections.items()}
+    assert listed["Start here"] == [
+        "env", "actors", "minutes", "total-steps", "learning-rate", "seed"
+    ]  # fmt: skip
+    assert "gamma" in listed["Learning"]
+    assert "resume" in listed["Run"]
+    names = [option for options in listed.values() for option in options]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["plot", "--help"]], ids=str)
@@ -159,11 +178,11 @@ def test_a_wrong_rule_or_optimizer_leaves_no_folder(
     ("word", "said"),
     [
         ("{file}:Yours", "my_model.py has nothing called 'Yours'"),
-        ("{file}", "--model wants FILE.py:NAME with a file that exists, not"),
+        ("{file}", "--model needs FILE.py:NAME with a file that exists, not"),
         ("nowhere.py:Mine", "with a file that exists, not 'nowhere.py:Mine'"),
         ("Mine", "with a file that exists, not 'Mine'"),
         ("{folder}:Mine", "with a file that exists, not"),
-        ("{folder}/notes.txt:Mine", "notes.txt is no file of Python"),
+        ("{folder}/notes.txt:Mine", "notes.txt is not a Python file"),
     ],
 )
 def test_a_model_that_is_not_there_is_told_how_to_name_one(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from remotely_rl import algorithms, impala, ppo, settings
-from remotely_rl.config import Common, device_of
+from remotely_rl.config import GROUPS, Common, device_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.settings import Range
 
@@ -31,6 +31,13 @@ def test_every_field_has_a_type_a_line_of_prose_and_a_default_within_its_bounds(
         assert not setting.prose.endswith("."), setting.name
         assert setting.bounds is None or isinstance(setting.bounds, Range), setting.name
     kind()  # checks the defaults
+
+
+def test_every_field_in_a_group_of_the_help_is_a_field_of_some_algorithm() -> None:
+    fields = {field.name for kind in CONFIGS for field in dataclasses.fields(kind)}
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert set(grouped) <= fields
+    assert len(grouped) == len(set(grouped))
 
 
 def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:

@@ -48,7 +48,7 @@ class Network:
         )  # fmt: skip
         self.x = torch.randn(BATCH, 4, 84, 84, generator=torch.Generator().manual_seed(seed))
 
-    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
         return self.flat.gradient_at(parameters, lambda: self.flat.module(self.x).square().mean())
 
     def report(self) -> None:
@@ -58,7 +58,7 @@ class Network:
 class Little(Network):
     """Computes the same, by parameters of its own, and gives a little of it."""
 
-    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
         return super().gradient(self.flat.vector)[:LITTLE].clone()
 
 

@@ -80,9 +80,9 @@ class SlowWork(sharing.SegmentWork):
 
     slowness = 1.0
 
-    def gradient(self, parameters: Tensor, told: sharing.Told | None) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: sharing.Broadcast | None) -> Tensor:
         began = time.perf_counter()
-        gradient = super().gradient(parameters, told)
+        gradient = super().gradient(parameters, broadcast)
         time.sleep((self.slowness - 1) * (time.perf_counter() - began))
         return gradient
 
@@ -169,9 +169,9 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
             pass  # the clock starts when the first worker is there
         began = time.monotonic()
         while time.monotonic() - began < 60 * minutes and not tally.judged() >= course.task.target:
-            pushed = server.take(timeout_s=1.0, told=shared.follow(steps))
+            pushed = server.take(timeout_s=1.0, broadcast=shared.broadcast(steps))
             if pushed is not None:
-                shared.count_in(pushed)
+                shared.record(pushed)
                 steps += pushed.report.steps
                 tally.sampled(pushed.report.steps, pushed.report.episodes, {})
         seconds = time.monotonic() - began

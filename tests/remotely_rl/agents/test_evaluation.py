@@ -271,10 +271,10 @@ def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> 
         (["--envs", "0"], "envs must be at least 1, not 0"),
         (["--seed", "-1"], "seed must be at least 0, not -1"),
         (["--checkpoint", "first"], "'first' is not one of 'best', 'last'"),
-        (["--checkpoint", "best"], "has no best.pt: too few games were finished"),
-        (["--model", "nowhere.py:Net"], "--model wants FILE.py:NAME with a file that exists"),
+        (["--checkpoint", "best"], "has no best.pt: too few episodes have ended"),
+        (["--model", "nowhere.py:Net"], "--model needs FILE.py:NAME with a file that exists"),
         (["--model", f"{__file__}:Nonsense"], "has nothing called 'Nonsense'"),
-        (["--env", "CartPole-v1"], "--env wants FILE.py:NAME with a file that exists"),
+        (["--env", "CartPole-v1"], "--env needs FILE.py:NAME with a file that exists"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence(run: Path, options: list[str], said: str) -> None:
@@ -300,17 +300,17 @@ def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (remove("config.json"), "is no run folder: it has no config.json"),
+        (remove("config.json"), "is not a run folder: it has no config.json"),
         (write("config.json", "{"), "config.json cannot be read"),
-        (write("config.json", "[1]"), "says neither algorithm nor environment"),
-        (write("config.json", '{"algorithm": "a2c", "config": {"env": 7}}'), "says neither"),
+        (write("config.json", "[1]"), "does not name the algorithm and the environment"),
+        (write("config.json", '{"algorithm": "a2c", "config": {"env": 7}}'), "does not name"),
         (config("a2d"), "no algorithm is called 'a2d', did you mean 'a2c'"),
         (config("a2c", gama=1), "'gama', did you mean 'gamma'"),
         (config("a2c", gamma="high"), "gamma must be a number, not 'high'"),
         (config("a2c", env="CartPole-v9"), "was trained on CartPole-v9, which Gymnasium"),
         (config("a2c", env="Acrobot-v1"), "is a checkpoint of another model"),
-        (remove("checkpoint.pt"), "has no checkpoint.pt: none was saved yet"),
-        (write("checkpoint.pt", "?"), "is no checkpoint that can be read"),
+        (remove("checkpoint.pt"), "has no checkpoint.pt: the run has not saved one yet"),
+        (write("checkpoint.pt", "?"), "cannot be read as a checkpoint"),
         (
             lambda run: torch.save({"format": checkpoint.FORMAT}, run / "checkpoint.pt"),
             "holds no model",

@@ -115,7 +115,7 @@ def test_copies_that_part_are_noticed_at_once(pong: Path) -> None:
     envs, screen = screens.watched(agent)
     assert isinstance(screen, SecondCopy)
     _, (action, step) = screen.reset(1), next(agent.play(envs, envs.reset(1), False, 1))
-    with pytest.raises(TrainingError, match="went another way"):
+    with pytest.raises(TrainingError, match="diverged from the one that the agent plays"):
         screen.step(action, step._replace(reward=step.reward + 1))
     screen.close()
     envs.close()
@@ -209,7 +209,7 @@ def test_without_an_encoder_it_is_said_how_to_have_one(
 def test_an_environment_that_draws_nothing_says_what_it_would_have_to(
     env: Any, counting: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(TrainingError, match=r"draws no pictures: its render\(\) has to"):
+    with pytest.raises(TrainingError, match=r"renders no pictures: its render\(\) must"):
         play(counting, tmp_path / "out.mp4", env=env)
     assert not (tmp_path / "out.mp4").exists()
 
@@ -229,7 +229,7 @@ def test_a_video_that_cannot_be_written_says_why(pong: Path, tmp_path: Path) -> 
         (["--video", "out.gif"], "a video's name ends in .mp4 or .mov or .mkv, not out.gif"),
         (["--video", "nowhere/out.mp4"], "there is no folder nowhere for out.mp4"),
         (["--checkpoint", "best"], "has no best.pt"),
-        (["--model", "nowhere.py:Net"], "--model wants FILE.py:NAME"),
+        (["--model", "nowhere.py:Net"], "--model needs FILE.py:NAME"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence(pong: Path, options: list[str], said: str) -> None:

@@ -30,7 +30,7 @@ class Regression:
         self.flat = Flat(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
         self.random = torch.Generator().manual_seed(number)
 
-    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
         x = torch.randn(16, 4, generator=self.random)
 
         def loss() -> Tensor:
@@ -52,7 +52,7 @@ class Poisoned(Regression):
         self.always = always
         self.count = 0
 
-    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
         self.count += 1
         spoilt = self.bad and (self.always or self.count == 2)
         return super().gradient(parameters) * (float("nan") if spoilt else 1.0)
@@ -65,7 +65,7 @@ class Looking:
         self.flat = Flat(network)
         self.random = torch.Generator().manual_seed(number)
 
-    def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+    def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
         obs = torch.randint(0, 255, (4, 4, 42, 42), generator=self.random, dtype=torch.uint8)
         return self.flat.gradient_at(parameters, lambda: self.flat.module(obs)[1].sum())
 
@@ -171,7 +171,7 @@ def test_numbers_that_are_none_are_refused_by_name_and_the_run_goes_on() -> None
         rule = server.rule
 
     assert said == [
-        "client 1 pushed numbers that are NaN or infinite; it goes on with the newest parameters"
+        "client 1 pushed numbers that are NaN or infinite; it continues with the current parameters"
     ]
     assert rule.counters.refused == 1
     assert bool(torch.isfinite(rule.parameters).all())
@@ -184,7 +184,7 @@ def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
 
     with (
         serving(rule_of("asynchronous"), always, say=lambda text: None) as server,
-        pytest.raises(TrainingError, match="100 pushes were refused: client"),
+        pytest.raises(TrainingError, match="the rule refused 100 pushes in a row: client"),
     ):
         serve(server, 1)
 
@@ -192,7 +192,7 @@ def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
 @pytest.mark.usefixtures("here")
 def test_work_that_always_raises_ends_training_and_is_named() -> None:
     class Broken(Regression):
-        def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
+        def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
             raise ZeroDivisionError("no")
 
     said = "12 of the last 12 calls of actors failed; the last: ZeroDivisionError: no"
@@ -208,13 +208,13 @@ def test_workers_are_told_what_the_server_tells_from_the_first_call_on() -> None
     class Listening(Regression):
         heard: list[Any] = []  # noqa: RUF012
 
-        def gradient(self, parameters: Tensor, told: Any = None) -> Tensor:
-            self.heard.append(told)
+        def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
+            self.heard.append(broadcast)
             return super().gradient(parameters)
 
-    with serving(rule_of("asynchronous"), Listening, told="first") as server:
-        for told in range(5):
-            server.take(1.0, told)
+    with serving(rule_of("asynchronous"), Listening, broadcast="first") as server:
+        for broadcast in range(5):
+            server.take(1.0, broadcast)
 
     assert Listening.heard == ["first", "first", "first", 0, 1, 2, 3, 4]
 

@@ -18,7 +18,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.learning import sharing
 from remotely_rl.learning.batches import gae_batch
 from remotely_rl.learning.learner import Learner
-from remotely_rl.learning.parameter_server import Pushed
+from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.runs import checkpoint
 from remotely_rl.runs.setup import PROBE_STEPS
 from remotely_rl.sync import Reply
@@ -36,17 +36,17 @@ def work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
 
 
 def statistics(mean: float, count: float = 50.0) -> networks.State:
-    """What a normalizer of two coordinates is told."""
+    """Statistics of a normalizer of two coordinates."""
     said = (np.full(2, mean, np.float32), np.ones(2, np.float32), np.array(count, np.float32))
     return dict(
         zip(("normalizer.mean", "normalizer.variance", "normalizer.count"), said, strict=True)
     )
 
 
-def pushed(client: int, version: int, obs: float) -> Pushed:
+def pushed(client: int, version: int, obs: float) -> PushResult:
     """One who saw four rows of the same."""
     report = sharing.Report(np.full((4, 2), obs, np.float32), 4, [], {}, {})
-    return Pushed(client, Reply(Accepted.COUNTED, version, 0), report)
+    return PushResult(client, Reply(Accepted.COUNTED, version, 0), report)
 
 
 def test_a_worker_computes_without_the_slow_imports_of_drawing_and_stepping() -> None:
@@ -133,7 +133,7 @@ def test_the_entropy_coefficient_follows_the_steps_of_all(monkeypatch: pytest.Mo
         dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0, anneal_steps=100)
     )
 
-    works.gradient(works.flat.vector.clone(), sharing.Told(75, statistics(0.0)))
+    works.gradient(works.flat.vector.clone(), sharing.Broadcast(75, statistics(0.0)))
 
     assert seen == [pytest.approx(0.25)]
 
@@ -160,7 +160,7 @@ def test_the_rate_follows_the_steps_of_all() -> None:
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
 
-    assert learner.follow(75).env_steps == 75
+    assert learner.broadcast(75).env_steps == 75
 
     learner.rule.push(0, torch.ones_like(before), 0)
     np.testing.assert_allclose(before - learner.rule.parameters, 0.25, rtol=1e-5)
@@ -200,7 +200,7 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
     )
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
-    learner.follow(75)
+    learner.broadcast(75)
 
     pushed = torch.ones_like(before) if moved else before - 1.0
     learner.rule.push(0, pushed, 0)
@@ -212,8 +212,8 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
 def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins() -> None:
     works = work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
     means = []
-    for told in (1.0, 2.0, 3.0):
-        works.gradient(works.flat.vector.clone(), sharing.Told(0, statistics(told)))
+    for mean in (1.0, 2.0, 3.0):
+        works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, statistics(mean)))
         means.append(float(works.actor.model.state_dict()["normalizer.mean"][0]))
 
     assert means == [1.0, 1.0, 3.0]
@@ -221,9 +221,9 @@ def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins
 
 def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() -> None:
     works = work(dataclasses.replace(CONFIG, normalize_values=True))
-    told = sharing.Told(0, statistics(0.0), scale=(5.0, 4.0, 1e6))  # values of 5, give or take 2
+    broadcast = sharing.Broadcast(0, statistics(0.0), scale=(5.0, 4.0, 1e6))  # 5, give or take 2
 
-    works.gradient(works.flat.vector.clone(), told)
+    works.gradient(works.flat.vector.clone(), broadcast)
     values = works.report().values
 
     assert works.learner.value_scale.mean == pytest.approx(5.0, abs=1e-3)
@@ -248,13 +248,13 @@ def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() ->
     ones = torch.ones_like(learner.flat.vector)
     for client, values in enumerate(([1.0, 3.0], [5.0, 7.0])):
         reply = learner.rule.push(client, ones, learner.rule.version)
-        told = sharing.Report(None, 2, [], {}, {}, np.array(values, np.float32))
-        learner.count_in(Pushed(client, reply, told))
+        report = sharing.Report(None, 2, [], {}, {}, np.array(values, np.float32))
+        learner.record(PushResult(client, reply, report))
     # Of 1, 3, 5 and 7: (9 + 1 + 1 + 9) / 4.
-    assert learner.follow(0).scale == pytest.approx((4.0, 5.0, 4.0))
+    assert learner.broadcast(0).scale == pytest.approx((4.0, 5.0, 4.0))
     again = sharing.SharedLearner(CONFIG, toys.network(2))
     again.load(learner.state())
-    assert again.follow(0).scale == learner.follow(0).scale
+    assert again.broadcast(0).scale == learner.broadcast(0).scale
 
 
 def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from() -> None:
@@ -272,7 +272,7 @@ def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from()
 
 def test_a_model_that_does_not_normalise_has_nothing_reported() -> None:
     works = a3c.make_work(CONFIG, WithDropout(), 5)
-    works.gradient(works.flat.vector.clone(), sharing.Told(0, {}))
+    works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, {}))
 
     assert works.report().obs is None
 
@@ -282,13 +282,13 @@ def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_or
         config = dataclasses.replace(CONFIG, sync="synchronous")
         learner = sharing.SharedLearner(config, toys.network(2))
         ones = torch.ones_like(learner.flat.vector)
-        before = learner.follow(0).statistics
+        before = learner.broadcast(0).statistics
         for at, client in enumerate(order):
             learner.rule.push(client, ones, 0)
-            learner.count_in(pushed(client, learner.rule.version, 0.1 + client))
+            learner.record(pushed(client, learner.rule.version, 0.1 + client))
             if at == 0:
-                assert learner.follow(0).statistics is before  # not amid a round
-        return learner.follow(0).statistics
+                assert learner.broadcast(0).statistics is before  # not amid a round
+        return learner.broadcast(0).statistics
 
     one, other = learnt([0, 1]), learnt([1, 0])
 

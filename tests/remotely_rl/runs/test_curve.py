@@ -169,7 +169,7 @@ def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
     )
     assert done.exit_code == 0
     assert done.stdout == f"{out}\n"
-    assert done.stderr == f"left out, for no game was finished there: {empty}\n"
+    assert done.stderr == f"left out, because no episode has ended there: {empty}\n"
     assert [axis.get_xlabel() for axis in drawn[0].axes] == ["million steps"]
 
 
@@ -178,8 +178,8 @@ def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
     [
         ([], "Missing argument 'RUN...'"),
         (["nowhere"], "there is no run folder nowhere"),
-        (["b"], "no game was finished in b"),
-        (["c"], "c is no run folder: it has no config.json"),
+        (["b"], "no episode has ended in b"),
+        (["c"], "c is not a run folder: it has no config.json"),
         (["d"], "d/metrics.csv cannot be read"),
         (["a", "--x", "hours"], "'hours' is not one of 'minutes', 'steps'"),
         (["a", "--out", "a.nonsense"], "a.nonsense cannot be written: Format 'nonsense'"),
@@ -202,5 +202,5 @@ def test_a_mistake_is_answered_in_a_sentence(
 
 def test_a_curve_runs_over_what_is_known(tmp_path: Path) -> None:
     one = run(tmp_path / "a", [(0, 0.0), (1, 1.0)])
-    with pytest.raises(TrainingError, match="over minutes or steps, not 'hours'"):
+    with pytest.raises(TrainingError, match="axis is minutes or steps, not 'hours'"):
         curve.compare([one], tmp_path / "out.png", over="hours")

@@ -111,5 +111,5 @@ def test_the_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
 
 def test_a_run_folder_that_exists_is_not_written_into(tmp_path: Path) -> None:
     finished_run(tmp_path)
-    with pytest.raises(TrainingError, match=r"exists already; go on with it by --resume"):
+    with pytest.raises(TrainingError, match=r"exists already; resume it with --resume"):
         session(tmp_path)

@@ -183,14 +183,14 @@ def test_why_new_games_begin_after_a_resume_is_told(
 @pytest.mark.parametrize(
     ("spoil", "algorithm", "env", "said"),
     [
-        (lambda f: None, "ppo", "CartPole-v1", "is a run of toy; resume it with that, not ppo"),
+        (lambda f: None, "ppo", "CartPole-v1", "is a run of toy; resume it with toy, not ppo"),
         (lambda f: None, "toy", "Acrobot-v1", "is a run on CartPole-v1, not on Acrobot-v1"),
         (lambda f: f.checkpoint.unlink(), "toy", "CartPole-v1", "has no checkpoint"),
-        (lambda f: f.checkpoint.write_bytes(b"?"), "toy", "CartPole-v1", "no checkpoint that can"),
-        (lambda f: torch.save({}, f.checkpoint), "toy", "CartPole-v1", "is no checkpoint of"),
-        (lambda f: f.config.unlink(), "toy", "CartPole-v1", "is no run folder"),
+        (lambda f: f.checkpoint.write_bytes(b"?"), "toy", "CartPole-v1", "cannot be read as a"),
+        (lambda f: torch.save({}, f.checkpoint), "toy", "CartPole-v1", "is not a checkpoint of"),
+        (lambda f: f.config.unlink(), "toy", "CartPole-v1", "is not a run folder"),
         (lambda f: f.config.write_text("{"), "toy", "CartPole-v1", "cannot be read"),
-        (lambda f: f.config.write_text("{}"), "toy", "CartPole-v1", "says neither algorithm nor"),
+        (lambda f: f.config.write_text("{}"), "toy", "CartPole-v1", "does not name the algorithm"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_resumed_says_why(
