@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from remotely_rl.learning.tuner import Tuner
+from remotely_rl.learning.tuner import RateWindow, Tuner
 
 NAMES = ("agents", "predictors", "trainers")
 LIMITS = dict(zip(NAMES, (16, 4, 4), strict=True))
@@ -110,3 +110,12 @@ def test_where_there_is_nothing_to_try_the_counts_stay() -> None:
     ones = dict.fromkeys(NAMES, 1)
     tuner = Tuner(ones, ones)
     assert [tuner.judge(rate) for rate in (1.0, 2.0, 0.5)] == [ones] * 3
+
+
+def test_a_window_tells_the_rate_of_what_came_in_it() -> None:
+    window = RateWindow(begins=10.0, length=5.0)
+    assert window.add(100, now=9.0) is None  # before it begins
+    assert window.add(10, now=12.0) is None
+    assert window.add(10, now=15.0) == 4.0
+    assert window.add(3, now=19.0) is None
+    assert window.add(3, now=21.0) == 1.0

@@ -1,0 +1,270 @@
+"""The inference server: predictors and trainers, each by itself."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import remotely
+from remotely_rl import a2c, ppo
+from remotely_rl.algorithms import ga3c
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.errors import LearnerLost
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.learning.inference_server import QUEUED, Server, inference_server
+from remotely_rl.learning.learner import Learner
+from tests.clusters import wait_until
+from tests.remotely_rl import toys
+
+CONFIG = ga3c.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, train_rows=1, random_start=0,
+    learning_rate=0.01, learning_rate_end=0.01, log_interval_s=1e6, checkpoint_interval_s=1e6,
+    epochs=1, minibatches=1, clip_range=0.0, normalize_advantage=False, target_kl=0.0,
+    gae_lambda=1.0,
+)  # fmt: skip
+COIN = Discrete(2)
+
+
+class Servers:
+    """Makes servers in this process, and ends their trainers after the test."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def __call__(self, config: ga3c.Config = CONFIG, observations: int = 2) -> Any:
+        model = toys.network(observations)
+        self.made.append(remotely.local(inference_server(config), config, model, COIN, ga3c.update))
+        return self.made[-1]
+
+
+def trainers() -> int:
+    return sum("(_train)" in thread.name for thread in threading.enumerate())
+
+
+def equal(found: Callable[[], int], wanted: int) -> bool:
+    return found() == wanted
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_trainer_left() -> Iterator[None]:
+    yield
+    wait_until(lambda: trainers() == 0, "all trainers have left")
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    servers = Servers()
+    yield servers
+    for server in servers.made:
+        server.close()
+
+
+def played(model: torch.nn.Module | None = None, **changes: Any) -> Trajectory:
+    return toys.actor(CONFIG, model or toys.network(), **changes).sample().trajectory
+
+
+def updates(server: Any, count: int) -> list[tuple[dict[str, float], list[int]]]:
+    """The next so many updates, waited for."""
+    found: list[tuple[dict[str, float], list[int]]] = []
+
+    def come() -> bool:
+        found.extend(server.report(0).updates)
+        return len(found) >= count
+
+    wait_until(come, f"{count} updates")
+    return found
+
+
+def synchronous_config(kind: type[Any], config: ga3c.Config) -> Any:
+    """Another algorithm's config with the fields that both have."""
+    names = [field.name for field in dataclasses.fields(kind) if hasattr(config, field.name)]
+    return kind(**{name: getattr(config, name) for name in names})
+
+
+SEVERAL = dataclasses.replace(
+    CONFIG, epochs=3, clip_range=0.2, normalize_advantage=True, target_kl=0.01, gae_lambda=0.9
+)
+
+
+@pytest.mark.parametrize(("like", "config"), [(a2c, CONFIG), (ppo, SEVERAL)], ids=["a2c", "ppo"])
+def test_learning_one_by_one_its_updates_are_those_of_a2c_or_with_several_epochs_of_ppo(
+    servers: Servers, like: Any, config: ga3c.Config
+) -> None:
+    server = servers(config)
+    synchronous = Learner(synchronous_config(like.Config, config), toys.network(), COIN)
+    for number in range(3):
+        trajectory = played(synchronous.model, seed=number)
+        want = like.update(synchronous, trajectory, 0)
+        server.train_on(trajectory)
+        ((numbers, staleness),) = updates(server, 1)
+        assert numbers == pytest.approx(want)
+        assert staleness == [number] * 4  # of the parameters of the beginning
+        torch.testing.assert_close(
+            toys.weights(server.learner.model), toys.weights(synchronous.model)
+        )
+
+
+def test_each_minibatch_of_each_epoch_is_a_step_and_all_of_them_are_one_update(
+    servers: Servers,
+) -> None:
+    server = servers(dataclasses.replace(SEVERAL, minibatches=2))
+    server.train_on(played())
+    updates(server, 1)
+    (kept, *_) = server.learner.optimizer.state.values()
+    assert (int(kept["step"]), server.learner.version) == (6, 1)
+
+
+def test_the_reward_of_an_episodes_last_step_counts(servers: Servers) -> None:
+    trajectory = played()
+    assert (trajectory.terminated == trajectory.valid).all()  # all steps are last ones
+    without = dataclasses.replace(trajectory, reward=np.zeros_like(trajectory.reward))
+    assert (trajectory.reward != without.reward).any()
+    results = []
+    for told in (trajectory, without):
+        server = servers()
+        server.train_on(told)
+        updates(server, 1)
+        results.append(toys.weights(server.learner.model))
+    assert not torch.equal(*results)
+
+
+def test_what_an_autoreset_row_holds_never_changes_an_update(servers: Servers) -> None:
+    trajectory = played(rollout_steps=7)
+    reset = ~trajectory.valid
+    spoilt = dataclasses.replace(
+        trajectory,
+        action=np.where(reset, 1 - trajectory.action, trajectory.action),
+        reward=np.where(reset, 1e6, trajectory.reward).astype(np.float32),
+        log_prob=np.where(reset, -9.0, trajectory.log_prob).astype(np.float32),
+    )
+    results = []
+    for told in (trajectory, spoilt):
+        server = servers()
+        server.train_on(told)
+        updates(server, 1)
+        results.append(toys.weights(server.learner.model))
+    assert torch.equal(*results)
+
+
+def test_a_trainer_waits_for_so_many_rows_and_learns_from_all_of_them_at_once(
+    servers: Servers,
+) -> None:
+    server = servers(dataclasses.replace(CONFIG, train_rows=40))  # a trajectory holds 16
+    for number in range(6):
+        server.train_on(played(seed=number))
+    assert [len(staleness) for _, staleness in updates(server, 2)] == [12, 12]
+
+
+def test_several_trainers_learn_all_that_they_are_told_and_their_lag_is_counted(
+    servers: Servers,
+) -> None:
+    server = servers(dataclasses.replace(CONFIG, trainers=3))
+    told = [played(seed=number) for number in range(20)]
+    for trajectory in told:
+        server.train_on(trajectory)
+    found = updates(server, 20)
+    assert len(found) == server.learner.version == 20
+    assert [staleness for _, staleness in found] == [[n] * 4 for n in range(20)]
+
+
+def test_trainers_come_and_go_at_run_time_and_learning_goes_on(servers: Servers) -> None:
+    wait_until(lambda: trainers() == 0, "those of the test before have left")
+    server = servers()
+    for count in (3, 1, 2):
+        server.resize(predictors=2, trainers=count)
+        for number in range(4):
+            server.train_on(played(seed=number))
+        assert len(updates(server, 4)) == 4
+        wait_until(partial(equal, trainers, count), f"there are {count} trainers")
+
+
+def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
+    server = servers()
+    server.resize(1, 0)
+    trajectory = played()
+    told = threading.Thread(
+        target=lambda: [server.train_on(trajectory) for _ in range(QUEUED + 4)], daemon=True
+    )
+    told.start()
+    wait_until(server._queue.full, "the queue is full")
+    assert told.is_alive()
+    server.resize(1, 1)
+    told.join(10)
+    assert not told.is_alive()
+    assert len(updates(server, QUEUED)) >= QUEUED
+
+
+def test_a_trainer_that_fails_is_heard_of_and_nobody_waits_for_it(servers: Servers) -> None:
+    server = servers()
+    poison = played(env=toys.Poisoned)
+    server.train_on(poison)
+    with pytest.raises(LearnerLost, match="NaN or infinite at update 1"):
+        updates(server, 1)
+    for _ in range(2 * QUEUED):
+        server.train_on(poison)  # returns, though there is no room
+
+
+def test_an_answer_is_what_the_newest_parameters_say(servers: Servers) -> None:
+    server = servers()
+    obs = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    first = server.predict(obs)
+    server.train_on(played())
+    updates(server, 1)
+    second = server.predict(obs)
+    assert (first.version, second.version) == (0, 1)
+    with torch.no_grad():
+        policy, value = server.learner.model(torch.from_numpy(obs))
+    np.testing.assert_allclose(second.policy, policy.numpy())
+    np.testing.assert_allclose(second.value, value.numpy())
+    assert (first.policy != second.policy).any()
+
+
+def test_requests_that_are_answered_together_get_each_its_own_answer(servers: Servers) -> None:
+    server = servers()
+    random = np.random.default_rng(0)
+    sizes = (1, 5, 2)
+    requests = [random.normal(size=(size, 2)).astype(np.float32) for size in sizes]
+    answers = Server.predict(server, requests)
+    assert [len(answer.value) for answer in answers] == list(sizes)
+    for request, answer in zip(requests, answers, strict=True):
+        alone = server.predict(request)
+        np.testing.assert_allclose(answer.policy, alone.policy, rtol=1e-5)
+        np.testing.assert_allclose(answer.value, alone.value, rtol=1e-5)
+    report = server.report(0)
+    assert (report.requests, report.batches) == (6, 4)
+
+
+def test_a_report_tells_of_what_was_since_the_one_before(servers: Servers) -> None:
+    server = servers()
+    server.predict(np.zeros((1, 2), np.float32))
+    server.train_on(played())
+    assert len(updates(server, 1)) == 1
+    report = server.report(0)
+    assert (report.updates, report.requests) == ([], 0)
+
+
+def test_the_schedule_follows_the_steps_that_are_reported(servers: Servers) -> None:
+    server = servers(dataclasses.replace(CONFIG, learning_rate_end=0.0, anneal_steps=100))
+    server.report(50)
+    server.train_on(played())
+    wait_until(lambda: server.learner.version == 1, "an update")
+    ((numbers, _),) = server.report(50).updates
+    assert numbers["train/learning_rate"] == pytest.approx(0.005)
+
+
+def test_a_server_that_is_restored_goes_on_to_the_same_bit(servers: Servers) -> None:
+    one, other = servers(), servers()
+    one.train_on(played())
+    updates(one, 1)
+    other.load(one.state())
+    for server in (one, other):
+        server.train_on(played(seed=9))
+        updates(server, 1)
+    assert other.learner.version == 2
+    assert torch.equal(toys.weights(one.learner.model), toys.weights(other.learner.model))
+    assert torch.equal(toys.weights(other.learner.model), toys.weights(other.acting))
