@@ -23,7 +23,7 @@ NEEDS_RL := tools/bench_rl/peers
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow check types format chaos soak bench bench-peers bench-rl bench-rl-peers clean
+.PHONY: help install pong test test-slow check types format chaos soak mutate bench bench-peers bench-rl bench-rl-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ types: install
 format: install ## format, and mend what lint can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+mutate: install ## put faults into the pure files, one by one; each must fail a test; an hour
+	@exec $(BIN)/python -m tools.mutation $(ARGS)
 
 bench: install ## measure speed against bars and peers, 20 minutes; ARGS=--quick takes one
 	@exec $(BIN)/python -m tools.bench $(ARGS)
