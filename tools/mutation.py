@@ -40,7 +40,7 @@ class Survivor(NamedTuple):
 
 def run(names: list[str], processes: int) -> None:
     """Makes the mutants and runs their tests.  Raises SystemExit if the tests fail without any."""
-    command = [MUTMUT, "run", "--max-children", str(processes), *names]
+    command: list[str | Path] = [MUTMUT, "run", "--max-children", str(processes), *names]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         tail = done.stdout.decode(errors="replace").replace("\r", "\n")[-3000:]
