@@ -1,14 +1,12 @@
 """Actors spread, fit, and are told in words why they never will."""
 
 import time
-from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from remotely.master.placement import Ledger, Never, Placement, Wait
-from remotely.protocol.resources import Resources, parse_memory
+from remotely.protocol.resources import Resources
 
 GIB = 1 << 30
 PYTHON = "3.11"
@@ -281,39 +279,3 @@ def test_twenty_thousand_actors_on_a_thousand_workers_are_placed_as_fast_as_the_
     for _ in range(200):
         assert isinstance(ledger.place(Resources(0.5, 0, GIB), PYTHON), Placement)
     assert (time.process_time() - started) / 200 < 0.0003, "5 us here; sixty times that is a bug"
-
-
-# --- amounts of memory --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        (0, 0),
-        (512, 512),
-        ("512", 512),
-        ("512B", 512),
-        ("512MB", 512_000_000),
-        ("512MiB", 512 << 20),
-        ("2GiB", 2 << 30),
-        ("2 gib", 2 << 30),
-        ("1.5GiB", 3 << 29),
-        ("1T", 10**12),
-        (" 64kB ", 64_000),
-    ],
-)
-def test_memory_is_written_in_bytes_or_with_a_unit(text: Any, size: int) -> None:
-    assert parse_memory(text) == size
-
-
-@pytest.mark.parametrize(
-    "text", ["", "GiB", "-1", -1, "2 Gigs", "1e9", "0x10", "2GiB 3MiB", True, None, 1.5, "²GiB"]
-)
-def test_other_amounts_are_refused_with_an_example(text: Any) -> None:
-    with pytest.raises(ValueError, match="512MB"):
-        parse_memory(text)
-
-
-def test_resources_are_written_as_people_say_them() -> None:
-    assert str(Resources(1, 1, 2 * GIB)) == "1 CPU, 1 GPU and 2 GiB"
-    assert str(Resources(0.5)) == "0.5 CPUs"

@@ -16,6 +16,7 @@ def test_a_step_is_of_the_first_and_the_late_are_dropped_and_go_on() -> None:
 
     assert (late.accepted.value, late.staleness, late.waits) == ("dropped", 1, False)
     assert number(late.parameters) == pytest.approx(0.7)
+    assert late.version == rule.version == 1
 
 
 def test_without_backups_it_is_synchronous() -> None:

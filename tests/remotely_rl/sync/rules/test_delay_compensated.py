@@ -63,3 +63,13 @@ def test_who_was_refused_is_compensated_from_what_it_was_given_then() -> None:
     rule.push(1, start(), 1)
 
     assert float(rule.parameters) == pytest.approx(before - 0.1)
+
+
+def test_the_adaptive_one_divides_by_no_zero() -> None:
+    spec = "delay_compensated:compensation=1,adaptive=true,decay=0"
+    rule = sync.make(spec, start(), 2, sync.sgd(0.1))
+    rule.push(0, start(), 0)
+
+    rule.push(1, start() * 0, 0)  # the mean square is 0 now
+
+    assert float(rule.parameters) == pytest.approx(0.9)

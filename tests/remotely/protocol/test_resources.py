@@ -1,0 +1,67 @@
+"""Amounts of CPUs, GPUs and memory: how they are read, added up and written."""
+
+from typing import Any
+
+import pytest
+
+from remotely.protocol.resources import Resources, format_bytes, parse_memory
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (0, 0),
+        (512, 512),
+        ("512", 512),
+        ("512B", 512),
+        ("512MB", 512_000_000),
+        ("512MiB", 512 << 20),
+        ("2GiB", 2 << 30),
+        ("2 gib", 2 << 30),
+        ("1.5GiB", 3 << 29),
+        ("1T", 10**12),
+        (" 64kB ", 64_000),
+    ],
+)
+def test_memory_is_written_in_bytes_or_with_a_unit(text: Any, size: int) -> None:
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1", -1, "2 Gigs", "1e9", "0x10", "2GiB 3MiB", True, None, 1.5, "²GiB"]
+)
+def test_other_amounts_are_refused_with_an_example(text: Any) -> None:
+    with pytest.raises(ValueError, match="512MB"):
+        parse_memory(text)
+
+
+def test_resources_are_written_as_people_say_them() -> None:
+    assert str(Resources(1, 1, 2 * GIB)) == "1 CPU, 1 GPU and 2 GiB"
+    assert str(Resources(0.5)) == "0.5 CPUs"
+
+
+def test_the_largest_amount_is_what_a_message_carries() -> None:
+    assert parse_memory(1 << 62) == 1 << 62
+    assert parse_memory(f"{1 << 22}TiB") == 1 << 62
+    with pytest.raises(ValueError, match="no amount"):
+        parse_memory((1 << 62) + 1)
+    with pytest.raises(ValueError, match="no amount"):
+        parse_memory(f"{(1 << 22) + 1}TiB")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1 << 10, "1 KiB"),
+        (3 << 19, "1.5 MiB"),
+        (5 * GIB, "5 GiB"),
+        (1 << 40, "1 TiB"),
+        (3 << 40, "3 TiB"),
+    ],
+)
+def test_bytes_are_written_in_the_largest_unit_that_fits(size: int, text: str) -> None:
+    assert format_bytes(size) == text
