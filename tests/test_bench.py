@@ -255,7 +255,7 @@ def test_a_meter_counts_what_arrives_after_its_warm_up(monkeypatch: pytest.Monke
 def test_a_pace_is_taken_between_rows_from_the_warm_up_on() -> None:
     window = Window(warm_up_s=2.0, for_s=3.0)
     rows = [
-        {"seconds": seconds, "env_steps": steps, "updates": updates}
+        {"time/seconds": seconds, "time/env_steps": steps, "time/updates": updates}
         for seconds, steps, updates in [
             (9.0, 0.0, 0.0),  # before the first update: it compiles, or waits for actors
             (10.0, 500.0, 1.0),
