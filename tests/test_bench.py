@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import remotely
 from tools.bench import page, rows, systems, table, turns, units
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figures, Spread, spread
@@ -232,6 +233,11 @@ def test_every_script_is_there_and_every_system_known(bench: Benchmark) -> None:
 
 
 @pytest.mark.timeout(30)
+@pytest.mark.parametrize("bench", [systems.BENCH, systems_rl.BENCH], ids=["calls", "rl"])
+def test_ours_is_named_as_it_is_installed(bench: Benchmark) -> None:
+    assert turns.versions({"ours": bench.systems["ours"]})["ours"] == remotely.__version__
+
+
 def test_a_turn_returns_its_figures_and_one_that_fails_says_why() -> None:
     memory = systems.BENCH.folder / "peers" / "of_memory.py"
     found = turns.take(turns.Turn("streams", "memory", memory), quick=True)

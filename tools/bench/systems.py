@@ -9,7 +9,7 @@ PEERS = python_of(".peers")
 PEERS_PARL = python_of(".peers-parl")
 
 SYSTEMS = {
-    "ours": System("remotely", OWN, "remotely"),
+    "ours": System("remotely", OWN, "remotely-actors"),
     "memory": System("one copy", OWN, "numpy", is_limit=True),
     "bare": System("bare pyzmq", OWN, "pyzmq", is_limit=True),
     "pipe": System("multiprocessing", OWN, ""),

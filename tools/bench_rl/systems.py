@@ -12,7 +12,7 @@ SYSTEMS = {
     "ours": System(
         "remotely_rl",
         OWN,
-        "remotely",
+        "remotely-actors",
         note="the library's own loop, with the defaults of each algorithm but for these: an actor"
         " a core (GA3C: two agents a core); A2C rollout_steps=16, PPO epochs=1 minibatches=4,"
         " IMPALA and GA3C epochs=1 minibatches=1, APPO epochs=1 and v_trace=False, as Sample"
