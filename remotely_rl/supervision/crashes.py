@@ -1,0 +1,69 @@
+"""Crashes: tells of the crashes of a run, and ends a run that has too many.
+
+The first crash is told at once, with its details.  After that a message comes at most once a
+minute: it tells the last crash, and how many there were.
+"""
+
+import time
+from collections.abc import Callable
+
+from remotely_rl.errors import TrainingError
+from remotely_rl.supervision.rate import MAX_RATE, CrashRate
+from remotely_rl.supervision.report import CrashReport
+
+TELL_EVERY_S = 60.0
+
+
+class Crashes:
+    """The crashes of all environments of a run."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        max_rate: float = MAX_RATE,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.rate = CrashRate(max_rate)
+        self.last: CrashReport | None = None
+        self._say = say
+        self._clock = clock
+        self._told_at: float | None = None
+        self._untold = 0
+
+    def stepped(self, steps: int) -> None:
+        """Count steps of environments."""
+        self.rate.stepped(steps)
+        if self._untold and self._is_due():
+            self.tell()
+
+    def add(self, report: CrashReport) -> None:
+        """Count and tell a crash.  Raises TrainingError if there are too many."""
+        self.last = report
+        self.rate.crashed(report.lived)
+        self._untold += 1
+        if self._is_due():
+            self.tell()
+        if self.rate.is_too_high:
+            raise TrainingError(
+                f"the environments crash too often to learn from: {self.rate}; the last:"
+                f" {self.last}. Mend the environment, or allow more with max_crash_rate"
+                f" (crashes per step, now {self.rate.max_rate:g})"
+            )
+
+    def tell(self) -> None:
+        """Tell what was not told yet."""
+        if not self._untold or self.last is None:
+            return
+        report, now = self.last, self._clock()
+        if self._untold == 1:
+            message = f"{report}; it is replaced, and its episode ends as truncated"
+        else:
+            message = (
+                f"{self._untold:,} environments crashed in"
+                f" {now - (self._told_at or now):.0f} s and were replaced; the last: {report}"
+            )
+        self._untold, self._told_at = 0, now
+        self._say(f"{message}\n{report.details}" if report.details else message)
+
+    def _is_due(self) -> bool:
+        return self._told_at is None or self._clock() >= self._told_at + TELL_EVERY_S

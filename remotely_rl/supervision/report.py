@@ -1,0 +1,88 @@
+"""CrashReport: what happened to an environment, and how to make it happen again."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any
+
+import gymnasium
+
+
+class Cause(StrEnum):
+    """Why an environment had to be replaced.  The value is the verb of the report's sentence."""
+
+    RAISED = "raised"  # an exception left `step` or `reset`
+    DIED = "died"  # its process ended
+    HUNG = "hung"  # it did not return in time
+    LOST = "was lost"  # its machine is gone
+    NOT_FINITE = "returned a number that is not finite"
+    WRONG_SHAPE = "returned an observation that is not of its space"
+
+
+@dataclass(frozen=True)
+class CrashReport:
+    """One crash.
+
+    env         the index of the environment
+    cause       what kind of crash it was
+    what        one line: the error, the signal, the time limit
+    details     the traceback, or the last lines of the process's stderr
+    step        the step of the episode in which it crashed, from 1; 0 in `reset`
+    seed        with which `reset` was called last
+    episode     episodes since that call, so 0 if this episode began with it
+    options     with which the episode was reset
+    actions     the last actions of the episode; the last of them is that of `step`
+    lived       steps since the environment was made, over all its episodes
+    suspects    the environments that may have caused it, if their process ended and several
+                environments shared it
+    """
+
+    env: int
+    cause: Cause
+    what: str
+    details: str = ""
+    step: int = 0
+    seed: int | None = None
+    episode: int = 0
+    options: dict[str, Any] | None = None
+    actions: tuple[Any, ...] = ()
+    lived: int = 0
+    suspects: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"in step {self.step:,}" if self.step else "as it was reset"
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        if self.episode:
+            seed += f" and {self.episode:,} episodes after it"
+        return f"environment {self.env} {self.cause} {where}{seed}: {self.what}"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the seed and the actions are enough to replay the episode."""
+        return self.seed is not None and self.episode == 0 and len(self.actions) == self.step
+
+    def replay(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+        """Make an environment, and repeat the episode up to and including the crash.
+
+        Raises what the environment raises; a native crash ends this process.  Returns the
+        environment if it does not crash again.  Raises ValueError if the report is not complete.
+        """
+        if not self.is_complete:
+            raise ValueError(
+                f"this report has {len(self.actions):,} of {self.step:,} actions, and its episode"
+                f" began {self.episode:,} episodes after seed {self.seed}: it cannot be replayed"
+            )
+        env = make()
+        env.reset(seed=self.seed, options=self.options)
+        for action in self.actions:
+            env.step(action)
+        return env
+
+
+def describe(error: BaseException, from_frame: TracebackType | None = None) -> tuple[str, str]:
+    """Return an error as one line and as a traceback that starts at `from_frame`."""
+    line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    frames = from_frame or error.__traceback__
+    return line, "".join(traceback.format_exception(type(error), error, frames)).rstrip()

@@ -1,0 +1,63 @@
+"""Crashes are told once a minute, and too many of them end the run in a sentence."""
+
+import pytest
+
+from remotely_rl import TrainingError
+from remotely_rl.supervision import Cause, Crashes, CrashReport
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def report(env: int = 3, lived: int = 1_000) -> CrashReport:
+    return CrashReport(env, Cause.DIED, "SIGSEGV", "a stack", step=7, seed=5, lived=lived)
+
+
+def test_the_first_crash_is_told_at_once_with_its_details() -> None:
+    said: list[str] = []
+    Crashes(said.append, clock=Clock()).add(report())
+    assert said == [
+        (
+            "environment 3 died in step 7, seed 5: SIGSEGV; it is replaced, and its episode ends as"
+            " truncated\na stack"
+        )
+    ]
+
+
+def test_the_others_are_told_together_after_a_minute() -> None:
+    said: list[str] = []
+    clock = Clock()
+    crashes = Crashes(said.append, clock=clock)
+    for env in range(5):
+        crashes.stepped(1_000)
+        crashes.add(report(env))
+    assert len(said) == 1
+    clock.now += 60
+    crashes.stepped(1_000)
+    assert len(said) == 2
+    assert said[1].startswith(
+        "4 environments crashed in 60 s and were replaced; the last: environment 4 died in step 7"
+    )
+
+
+def test_what_was_not_told_is_told_at_the_end_and_only_once() -> None:
+    said: list[str] = []
+    crashes = Crashes(said.append, clock=Clock())
+    crashes.add(report())
+    crashes.add(report())
+    crashes.tell()
+    crashes.tell()
+    assert len(said) == 2
+
+
+def test_too_many_crashes_end_the_run_in_a_sentence_that_says_what_to_do() -> None:
+    crashes = Crashes(lambda text: None, clock=Clock())
+    for _ in range(9):
+        crashes.add(report(lived=0))
+    with pytest.raises(TrainingError, match=r"crash too often.*SIGSEGV.*max_crash_rate"):
+        crashes.add(report(lived=0))
