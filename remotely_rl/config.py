@@ -16,6 +16,7 @@ from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
+from remotely_rl.supervision import rate, watchdog
 from remotely_rl.sync.client import MakeOptimizer
 
 
@@ -40,6 +41,15 @@ class Common:
     )
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
     seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
+
+    step_timeout_s: Annotated[
+        float, "an environment that takes longer for a step or a reset hangs, and is replaced; 0:"
+               " no limit", NOT_NEGATIVE
+    ] = watchdog.DEFAULT_S  # fmt: skip
+    max_crash_rate: Annotated[
+        float, "end the run if environments crash more often than this, per step; 1: never",
+        NOT_NEGATIVE,
+    ] = rate.MAX_RATE  # fmt: skip
 
     gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.99
     gae_lambda: Annotated[
@@ -324,6 +334,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("env", "actors", "minutes", "total_steps", "learning_rate", "seed"),
     "Environment": (
         "random_start", "image_size", "sticky_actions", "life_loss_is_terminal", "reward_clip",
+        "step_timeout_s", "max_crash_rate",
     ),
     "Sampling": (
         "envs_per_actor", "rollout_steps", "overlap", "batch_trajectories", "ahead",

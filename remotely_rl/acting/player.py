@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import remotely
 from remotely_rl import environments
 from remotely_rl.config import Common
 from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.supervision import flight
 
 
 class AgentOutput(NamedTuple):
@@ -20,12 +22,24 @@ class AgentOutput(NamedTuple):
     value: NDArray[np.float32]
 
 
+def watch(config: Common, count: int) -> environments.Watch | None:
+    """Return how `count` environments of this process are watched over.
+
+    None in a process that is not an actor: under REMOTELY_LOCAL it is the user's own.
+    """
+    if remotely.current_actor() is None:
+        return None
+    memory = remotely.flight_recorder(flight.nbytes_of(count))
+    return environments.Watch(memory, config.step_timeout_s)
+
+
 class Player:
     """Environments, and the observations at which they stand."""
 
     def __init__(self, config: Common, seed: int):
+        self.watch = watch(config, config.envs_per_actor)
         self.steps = config.rollout_steps
-        self.envs = environments.make(config.env, config.envs_per_actor, config.atari)
+        self.envs = environments.make(config.env, config.envs_per_actor, config.atari, self.watch)
         self.obs = self.envs.reset(seed)
         if config.random_start:
             self.obs = self.envs.decorrelate(config.random_start, np.random.default_rng(seed))
@@ -82,3 +96,6 @@ class Player:
         }
         self.idle_since = ended
         return seen, seconds
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "watch": None}  # it is of this process

@@ -9,7 +9,14 @@ obs, reward, terminated, truncated, valid, begins = envs.step(action)
 
 from remotely_rl.environments.atari import Atari
 from remotely_rl.environments.contract import Environments, Episode, Step
-from remotely_rl.environments.sources import Source, check_is_known, is_atari, make, name_of
+from remotely_rl.environments.sources import (
+    Source,
+    Watch,
+    check_is_known,
+    is_atari,
+    make,
+    name_of,
+)
 
 __all__ = [
     "Atari",
@@ -17,6 +24,7 @@ __all__ = [
     "Episode",
     "Source",
     "Step",
+    "Watch",
     "check_is_known",
     "is_atari",
     "make",

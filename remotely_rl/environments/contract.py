@@ -10,7 +10,7 @@ A step takes the actions of B environments and returns one row of each:
     valid       [B]       false where the row is not experience, and must not be trained on
     begins      [B]       the observation is the first of an episode: memory is reset
 
-Rows are not experience for two reasons.
+Rows are not experience for three reasons.
 
 1. Vector environments that reset in the step after the end (NEXT_STEP, the usual mode) spend one
    step on it: the action is ignored, the reward is 0.
@@ -19,6 +19,9 @@ Rows are not experience for two reasons.
    it is truncated too.  A row that is only truncated would bootstrap from the wrong episode, so
    it is not valid.  Environments that do not reset by themselves (DISABLED) are reset here in the
    last step, and then are the same.
+3. The environment crashed in this step (see supervision/vector.py): nobody knows what the action
+   led to.  The row is truncated, and the one before it bootstraps from the
+   observation that was seen last.  The episode is not counted.
 
 `observations.py` says what observations look like, `action_spaces.py` what actions do.
 """
@@ -33,6 +36,9 @@ from numpy.typing import NDArray
 from remotely_rl.environments import action_spaces
 from remotely_rl.environments.observations import Observations
 from remotely_rl.errors import TrainingError
+from remotely_rl.supervision import CrashReport, SupervisedVectorEnv
+from remotely_rl.supervision.vector import CRASH
+from remotely_rl.supervision.whole import WatchedVectorEnv
 
 
 class Step(NamedTuple):
@@ -107,6 +113,9 @@ class Environments:
             valid, begins = terminated | ~truncated, ended
             if self._mode is AutoresetMode.DISABLED and ended.any():
                 obs, _ = self.vector.reset(options={"reset_mask": ended.copy()})
+        crashed = info.get(f"_{CRASH}")
+        if crashed is not None:
+            valid = valid & ~crashed
         obs, reward = self._observation(obs), np.array(reward, np.float32)
         row = Step(obs, reward, terminated, truncated, valid, begins)
         self._score += row.reward * played
@@ -114,8 +123,9 @@ class Environments:
         # After a lost life only the next row tells whether the game was over.
         over = ~played if self._lives else ended
         for i in np.flatnonzero(over):
-            episode = Episode(float(self._score[i]), int(self._length[i]))
-            self._episodes.append((int(i), episode))
+            if crashed is None or not crashed[i]:
+                episode = Episode(float(self._score[i]), int(self._length[i]))
+                self._episodes.append((int(i), episode))
             self._score[i], self._length[i] = 0, 0
         self._ended = ended
         return row
@@ -172,6 +182,16 @@ class Environments:
         """
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def pop_crashes(self) -> list[CrashReport]:
+        """Return the crashes that were survived since the last call."""
+        vector = self.vector
+        return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv) else []
+
+    def watch(self, flight: Any, step_timeout_s: float) -> None:
+        """Watch over environments that were made, or pickled, in another process."""
+        if isinstance(self.vector, (SupervisedVectorEnv, WatchedVectorEnv)):
+            self.vector.watch(flight, step_timeout_s)
 
     def close(self) -> None:
         """Close the environments."""

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl.acting.failures import LOST
 from remotely_rl.config import CentralInference
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.semaphore import ResizableSemaphore
+from remotely_rl.supervision.failures import LOST
 
 QUEUED = 1  # trajectories that wait for a trainer; more would grow old
 THREADS = 64  # of the server, for requests and for agents that wait

@@ -13,6 +13,7 @@ and learn.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from remotely_rl.learning.batches import gae_batch
 from remotely_rl.learning.learner import ComputeLosses, Learner
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.learning.value_scale import ValueScale
+from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.sync.flat import Flat
 
 
@@ -41,6 +43,7 @@ class Report(NamedTuple):
     seconds: dict[str, float]
     metrics: dict[str, float]
     values: NDArray[np.float32] | None = None  # targets, in units of rewards, for the scale
+    crashes: Sequence[CrashReport] = ()
 
 
 class Broadcast(NamedTuple):
@@ -140,6 +143,8 @@ class SegmentWork:
         self._seen: list[Tensor] = []
         self._values: list[Tensor] = []
         self._report = Report(None, 0, [], {}, {})
+        # Whoever plays until there is experience would never report that there never is any.
+        self._crashes = Crashes(lambda text: None, config.max_crash_rate)
 
     def gradient(self, parameters: Tensor, broadcast: Broadcast | None) -> Tensor:
         """The gradient [P] of the next minibatch, at these parameters.
@@ -191,7 +196,11 @@ class SegmentWork:
         self._report = self._report._replace(
             steps=self._report.steps + rollout.steps,
             episodes=self._report.episodes + rollout.episodes,
+            crashes=[*self._report.crashes, *rollout.crashes],
         )
+        self._crashes.stepped(rollout.steps)
+        for crash in rollout.crashes:
+            self._crashes.add(crash)
         self._spent(rollout.seconds)
         if not rollout.steps:  # every environment was reset
             return

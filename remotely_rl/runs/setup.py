@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 import remotely
 from remotely_rl import environments, networks
-from remotely_rl.acting import cluster, failures
+from remotely_rl.acting import cluster, player
 from remotely_rl.config import Common, device_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs.process import MODEL_LOCK, one_thread
+from remotely_rl.supervision import Crashes, failures
 
 C = TypeVar("C", bound=Common)
 
@@ -50,15 +51,20 @@ class Probe:
     def run(self, steps: int, seed: int) -> EnvironmentInfo:
         """Makes an environment and plays it at random.
 
-        Raises TrainingError if no policy fits it, or if it cannot do what the config asks.
+        Raises TrainingError if no policy fits it, if it cannot do what the config asks, or if it
+        crashes too often.
         """
         config = self.config
-        envs = environments.make(config.env, 1, config.atari)
+        envs = environments.make(config.env, 1, config.atari, player.watch(config, 1))
         try:
             if config.random_start:  # needs more of an environment than random play does
                 envs.reset(seed)
                 envs.decorrelate(0, np.random.default_rng(seed))
             obs = envs.play_randomly(steps, seed)
+            crashes = Crashes(lambda text: None, config.max_crash_rate)
+            crashes.stepped(steps)
+            for crash in envs.pop_crashes():
+                crashes.add(crash)
             return EnvironmentInfo(envs.space, envs.observation_shape, envs.actions, obs)
         finally:
             envs.close()
@@ -84,8 +90,7 @@ def make_learner(
 
 
 def probe(config: Common) -> EnvironmentInfo:
-    """Probes the environment; if that fails, tries again with half as many steps: an environment
-    may raise or crash now and then.
+    """Probes the environment; if its process dies or hangs, tries again with half as many steps.
 
     Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
@@ -100,10 +105,10 @@ def probe(config: Common) -> EnvironmentInfo:
             if not failures.is_failure(error):
                 raise
             last = error
-    how = "died" if isinstance(last, failures.LOST) else "raised"
+    report = failures.report_of(last)
     raise TrainingError(
-        f"the environment {how} in each of {ATTEMPTS} attempts to play it at random: "
-        f"{failures.readable(last)}"
+        f"no attempt of {ATTEMPTS} to play the environment at random has succeeded; in the last,"
+        f" {report}\n{report.details}"
     ) from last
 
 
