@@ -33,6 +33,7 @@ from remotely.errors import (
     NotAllowed,
     NotConnected,
     NotPicklable,
+    NotShared,
     RemotelyError,
     TooLarge,
     VersionMismatch,
@@ -43,6 +44,7 @@ from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
+from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"
 
@@ -58,7 +60,9 @@ __all__ = [
     "NotAllowed",
     "NotConnected",
     "NotPicklable",
+    "NotShared",
     "RemotelyError",
+    "SharedArray",
     "Stream",
     "TooLarge",
     "VersionMismatch",

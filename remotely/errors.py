@@ -29,6 +29,10 @@ class NotPicklable(RemotelyError, TypeError):
     """An argument, result or class cannot be sent.  The message names what to leave out."""
 
 
+class NotShared(RemotelyError):
+    """The memory of a SharedArray cannot be had here: it is of another machine, or it is gone."""
+
+
 class TooLarge(RemotelyError, ValueError):
     """A value is larger than a message may be.  Send it in parts."""
 
