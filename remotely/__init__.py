@@ -19,6 +19,7 @@ print(future.result())
 
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
+from remotely.api.flight_recorder import flight_recorder
 from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
 from remotely.api.verbs import close, get_actor, kill, put, status, submit
@@ -73,6 +74,7 @@ __all__ = [
     "close",
     "connect",
     "current_actor",
+    "flight_recorder",
     "get_actor",
     "group",
     "idempotent",

@@ -28,6 +28,16 @@ def create(name: str, nbytes: int) -> int:
     return fd
 
 
+def is_one(fd: int) -> bool:
+    """Return whether a descriptor that another process has passed is of a memory file."""
+    import fcntl  # noqa: PLC0415 - as above
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) >= 0  # no other kind of file has seals
+    except OSError:
+        return False
+
+
 def open_of(pid: int, fd: int, name: str) -> int | None:
     """Open the memory that another process has as `fd`; None if it has no such memory (any more).
 
