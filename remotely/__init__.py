@@ -19,6 +19,7 @@ print(future.result())
 
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
+from remotely.api.flight_recorder import flight_recorder
 from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
 from remotely.api.verbs import close, get_actor, kill, put, status, submit
@@ -33,6 +34,7 @@ from remotely.errors import (
     NotAllowed,
     NotConnected,
     NotPicklable,
+    NotShared,
     RemotelyError,
     TooLarge,
     VersionMismatch,
@@ -43,6 +45,7 @@ from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
+from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"
 
@@ -58,7 +61,9 @@ __all__ = [
     "NotAllowed",
     "NotConnected",
     "NotPicklable",
+    "NotShared",
     "RemotelyError",
+    "SharedArray",
     "Stream",
     "TooLarge",
     "VersionMismatch",
@@ -69,6 +74,7 @@ __all__ = [
     "close",
     "connect",
     "current_actor",
+    "flight_recorder",
     "get_actor",
     "group",
     "idempotent",

@@ -24,7 +24,7 @@ from remotely.actor.dispatch import Dispatcher
 from remotely.actor.replies import raised
 from remotely.actor.servant import Servant
 from remotely.actor.worker_line import WorkerLine
-from remotely.api import connection
+from remotely.api import connection, flight_recorder
 from remotely.errors import NotAllowed, WireError
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
@@ -43,6 +43,7 @@ class Actor:
         self._tell = line.tell
         delegation = Delegation(line.tell)
         self._servant = Servant(birth, delegation.pair, activity)
+        flight_recorder.serve(line.hand_over)
         log_sender.install(birth.request.name, line.send)
         self._background = Background(birth, worker, line, delegation, self._servant)
         self._access = self._background.access

@@ -24,7 +24,8 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
         told = obituary.stderr and not obituary.asked
         words = f"\nits last words:\n{obituary.stderr}" if told else ""
         message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
-        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr)
+        record = obituary.flight_record
+        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
 
     return how
 

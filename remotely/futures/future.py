@@ -84,6 +84,7 @@ class CallFuture(Future[R]):
     """The one outcome of one call.  It can be cancelled until the call leaves this process."""
 
     on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
+    travelling: object = None  # what its arguments need until they have been read
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
 
@@ -300,6 +301,8 @@ class CallFuture(Future[R]):
 
     def _finish(self) -> None:
         self.keep = None
+        if self.travelling is not None:
+            self.travelling = None
 
 
 def _is_ours(error: BaseException) -> bool:

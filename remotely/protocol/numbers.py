@@ -21,4 +21,6 @@ Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Offset = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # in a file; -1: near its end
 # Of an actor: its worker names files by it.
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
+MOST_FLIGHT_RECORD = 1 << 20
+FlightRecord = Annotated[bytes, msgspec.Meta(max_length=MOST_FLIGHT_RECORD)]
 Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went

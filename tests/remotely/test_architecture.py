@@ -33,6 +33,7 @@ PURE = (
     "values.unpicklable",
     "values.error_copy",
     "values.blocks",
+    "values.in_transit",
     "objects.batching",
     "futures.unretrieved",
 )
@@ -93,7 +94,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def at_import(tree: ast.Module) -> ast.Module:
-    """Return the tree without the bodies of its functions: what runs when it is imported."""
+    """Return the tree without functions and what is for type checkers: what runs at import."""
 
     class Drop(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -101,6 +102,9 @@ def at_import(tree: ast.Module) -> ast.Module:
 
         def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
             return None
+
+        def visit_If(self, node: ast.If) -> ast.If | None:
+            return None if dotted(node.test) == "TYPE_CHECKING" else node
 
     kept: ast.Module = Drop().visit(ast.parse(ast.unparse(tree)))
     return kept

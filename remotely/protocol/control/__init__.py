@@ -54,6 +54,7 @@ from remotely.protocol.control.process import (
     Ending,
     Exited,
     Exiting,
+    FlightRecorder,
     Fork,
     Forked,
     NotForked,
@@ -166,7 +167,7 @@ FromMaster = {
 }
 ToActor = Birth | Admit | Delegated | Caller | Leave
 FromClient = Prepare
-FromActor = Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
+FromActor = Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 
@@ -225,6 +226,7 @@ __all__ = [
     "Exiting",
     "Farewell",
     "Figures",
+    "FlightRecorder",
     "Fork",
     "Forked",
     "FromActor",

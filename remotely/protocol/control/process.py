@@ -50,6 +50,10 @@ class Count(ControlMessage, frozen=True):
     calls: Amount
 
 
+class FlightRecorder(ControlMessage, frozen=True):
+    """What is in the memory that comes with this is to be told if the actor dies."""
+
+
 class Ending(ControlMessage, frozen=True):
     """The actor ends in good order: no call is begun any more."""
 

@@ -5,6 +5,7 @@ import msgspec
 from remotely.protocol.numbers import (
     Amount,
     Balance,
+    FlightRecord,
     Gpus,
     Id,
     Moment,
@@ -60,6 +61,7 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""
+    flight_record: FlightRecord = b""  # what its flight recorder held
     restarting: bool = False  # another life follows; `Locate` is answered when it has a place
 
 

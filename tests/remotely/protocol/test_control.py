@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from remotely.errors import RemotelyError, VersionMismatch, WireError
 from remotely.protocol import control
-from remotely.protocol.numbers import MOST_GPUS
+from remotely.protocol.numbers import MOST_FLIGHT_RECORD, MOST_GPUS
 from remotely.protocol.resources import Resources
 
 UNIONS: dict[str, Any] = {
@@ -75,6 +75,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         kind, bounds = arguments
         if kind is str:
             return st.from_regex(bounds.pattern, fullmatch=True)
+        if kind is bytes:
+            return st.binary(max_size=100)
         return NUMBERS[kind](bounds.ge, bounds.le)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=2)
@@ -188,6 +190,13 @@ def test_a_worker_with_more_gpus_than_a_machine_may_have_is_refused(
     bad["resources"]["gpus"] = MOST_GPUS + 1
     with pytest.raises(msgspec.ValidationError, match="4097 GPUs"):
         msgspec.msgpack.decode(msgspec.msgpack.encode(bad), type=control.Register)
+
+
+def test_a_flight_record_has_no_more_than_a_recorder() -> None:
+    for nbytes, is_taken in ((MOST_FLIGHT_RECORD, True), (MOST_FLIGHT_RECORD + 1, False)):
+        obituary = control.Obituary(actor="a", life=0, flight_record=bytes(nbytes))
+        sent = control.encode(control.Died(obituary=obituary))
+        assert accepts("to the master from a worker", sent) is is_taken
 
 
 @pytest.mark.parametrize("wrong", ["", "..", "../x", "a/b", "a\0", "a\n", "é", "a" * 65])
