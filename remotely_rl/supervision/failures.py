@@ -56,7 +56,8 @@ def report_of(error: BaseException, lived: int = 0) -> CrashReport:
 
 def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
     record = FlightRecord.read(getattr(error, "flight_record", None))
-    cause, what, details = Cause.DIED, last_line(error), error.stderr.rstrip()
+    what = last_line(error).removesuffix("; the call may have run")  # nobody calls it again
+    cause, details = Cause.DIED, error.stderr.rstrip()
     if record is not None and (stack := record.stack_of_hang) is not None:
         cause, details = Cause.HUNG, stack
         what = f"it has not returned for {record.limit_s:g} s"

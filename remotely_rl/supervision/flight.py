@@ -29,6 +29,7 @@ from remotely_rl.supervision.report import Cause, CrashReport
 ACTIONS_KEPT = 1_000  # of an episode, for its replay, as far as they fit
 NBYTES = 1 << 18  # of a record
 NBYTES_OF_ENV = 256  # and for each environment
+NBYTES_MAX = 1 << 20  # `remotely.flight_recorder` has no more
 
 _MAGIC = b"flight-1"
 _STATE = 8  # numbers of the whole
@@ -39,7 +40,7 @@ _NONE = -1  # for a seed that there is none of, or that takes more than 63 bits
 
 def nbytes_of(count: int) -> int:
     """Return how much memory the record of so many environments takes."""
-    return NBYTES + NBYTES_OF_ENV * count
+    return min(NBYTES + NBYTES_OF_ENV * count, NBYTES_MAX)
 
 
 class FlightRecord:
