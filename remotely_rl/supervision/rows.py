@@ -65,7 +65,7 @@ class Rows:
         self._count = count
         self.arrays: list[NDArray[Any]] = []
         self._names: list[str] = []  # of the arrays
-        self._objects: list[list[Any]] = []  # of the leaves that are no arrays
+        self.objects: list[list[Any]] = []  # of the leaves that are no arrays
         self._given = None if arrays is None else list(arrays)
         self._value, self.write = self._leaf(space, NAME)
         self._floats = [
@@ -86,7 +86,7 @@ class Rows:
         """Take one environment's observation from other rows."""
         for array, theirs in zip(self.arrays, other.arrays, strict=True):
             array[i] = theirs[i]
-        for objects, those in zip(self._objects, other._objects, strict=True):
+        for objects, those in zip(self.objects, other.objects, strict=True):
             objects[i] = those[i]
 
     def check_row(self, i: int) -> None:
@@ -112,7 +112,7 @@ class Rows:
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = [array.copy() for array in self.arrays]
-        return _restore, (self._space, self._count, arrays, self._objects)
+        return _restore, (self._space, self._count, arrays, self.objects)
 
     # --- leaves -----------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Rows:
                 _tuple_writer([write for _, write in items], name),
             )
         objects: list[Any] = [None] * self._count
-        self._objects.append(objects)
+        self.objects.append(objects)
         return lambda copy: tuple(objects), objects.__setitem__
 
     def _array(self, space: gymnasium.Space[Any], name: str) -> tuple[Callable[[bool], Any], Write]:
@@ -216,6 +216,6 @@ def _restore(
     objects: list[list[Any]],
 ) -> Rows:
     rows = Rows(space, count, arrays)
-    for mine, theirs in zip(rows._objects, objects, strict=True):
+    for mine, theirs in zip(rows.objects, objects, strict=True):
         mine[:] = theirs
     return rows

@@ -45,7 +45,7 @@ Info = dict[str, Any]
 
 
 class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
-    """`count` environments in this process.  `envs` are the present ones."""
+    """Environments in this process.  `envs` are the present ones, `rows` their observations."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """Write the rows into these arrays: observations into each of two lists in turn."""
         count = self.num_envs
         first, second = observations or (None, None)
-        self._rows = Rows(self.single_observation_space, count, first)
+        self.rows = Rows(self.single_observation_space, count, first)
         self._other_rows = Rows(self.single_observation_space, count, second)
         self._rewards = np.zeros(count) if rewards is None else rewards
         self._terminated = np.zeros(count, np.bool_) if terminated is None else terminated
@@ -131,8 +131,8 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 f"environments {np.flatnonzero(self._ended).tolist()} have ended: reset them first,"
                 " with options={'reset_mask': ...}"
             )
-        rows, self._other_rows = self._other_rows, self._rows
-        self._rows = rows
+        self.swap_rows()
+        rows = self.rows
         rewards, terminated, truncated = self._rewards, self._terminated, self._truncated
         terminated.fill(False)
         truncated.fill(False)
@@ -178,7 +178,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         count = self.num_envs
         options = dict(options) if options else None
         mask = options.pop("reset_mask", None) if options else None
-        which = range(count) if mask is None else np.flatnonzero(_checked(mask, count)).tolist()
+        which = range(count) if mask is None else np.flatnonzero(checked_mask(mask, count)).tolist()
         if seed is None or isinstance(seed, (int, np.integer)):
             seeds = [None if seed is None else int(seed) + i for i in range(count)]
         elif len(seed) == count:
@@ -194,12 +194,28 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 infos = self._add_info(infos, info, i)
             self._terminated[i] = self._truncated[i] = False
         self._record.end()
-        return self._rows.value(self.copy), infos
+        return self.rows.value(self.copy), infos
 
     def pop_crashes(self) -> list[CrashReport]:
         """Return the crashes since the last call."""
         crashes, self.crashes = self.crashes, []
         return crashes
+
+    @property
+    def outcomes(
+        self,
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """The rewards of the last step, and which episodes it terminated and truncated."""
+        return self._rewards, self._terminated, self._truncated
+
+    def swap_rows(self) -> None:
+        """Write into the other one of the two lists of observations from now on."""
+        self.rows, self._other_rows = self._other_rows, self.rows
+
+    def end_episodes(self, which: Sequence[int]) -> None:
+        """Let the next step of these environments be one that resets them."""
+        for i in which:
+            self._ended[i] = True
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
@@ -207,8 +223,12 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read an attribute."""
-        found = [env.get_wrapper_attr(name) for env in self.envs]
-        return tuple(one(*args, **kwargs) if callable(one) else one for one in found)
+        return tuple(self.call_one(i, name, *args, **kwargs) for i in range(self.num_envs))
+
+    def call_one(self, i: int, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The same for one environment."""
+        found = self.envs[i].get_wrapper_attr(name)
+        return found(*args, **kwargs) if callable(found) else found
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of each environment."""
@@ -259,9 +279,9 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 if self._broken[i]:
                     self._remake(i)
                 obs, info = self.envs[i].reset(seed=given, options=options)
-                self._rows.write(i, obs)
+                self.rows.write(i, obs)
                 if self._check_finite:
-                    self._rows.check_row(i)
+                    self.rows.check_row(i)
             except Exception as error:
                 last = self._crashed(i, error, error.__traceback__)
                 continue
@@ -279,11 +299,11 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             return info
         if self._check_finite:
             try:
-                self._rows.check_row(i)
+                self.rows.check_row(i)
                 _check_reward(self._rewards[i])
             except NotFinite as error:
                 info = self._crash(i, error)
-        self._add_info(infos, {"final_obs": self._rows.row(i), "final_info": info}, i)
+        self._add_info(infos, {"final_obs": self.rows.row(i), "final_info": info}, i)
         first = self._begin_episode(i)
         return {**first, CRASH: info[CRASH]} if CRASH in info else first
 
@@ -292,7 +312,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def _crash(self, i: int, error: Exception, frames: TracebackType | None = None) -> Info:
         """The step of an environment has crashed: write its row, and return its info."""
         report = self._crashed(i, error, frames)
-        self._rows.copy_row(i, self._other_rows)
+        self.rows.copy_row(i, self._other_rows)
         self._rewards[i] = 0.0
         self._terminated[i], self._truncated[i] = False, True
         return {CRASH: report}
@@ -317,7 +337,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """Some observation or reward may be NaN or infinite: find out which, and of whom."""
         for i in range(self.num_envs):
             try:
-                self._rows.check_row(i)
+                self.rows.check_row(i)
                 _check_reward(self._rewards[i])
             except NotFinite as error:
                 info = self._end_episode(i, self._crash(i, error), infos)
@@ -370,7 +390,7 @@ def _check_reward(reward: float) -> None:
         raise NotFinite(f"the reward is {reward}")
 
 
-def _checked(mask: Any, count: int) -> NDArray[np.bool_]:
+def checked_mask(mask: Any, count: int) -> NDArray[np.bool_]:
     """Return options["reset_mask"], or raise what Gymnasium raises for a wrong one."""
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
         raise TypeError("options['reset_mask'] must be an array of bool")
