@@ -149,7 +149,8 @@ class FlightRecord:
         self.made[env] += 1
         self.start[env] = self._state[_NOW]
         self.episode[env] = episode
-        self.seed[env] = seed if seed is not None and seed < 1 << 63 else _NONE
+        if seed is not None:  # otherwise the last one holds, and `episode` says since when
+            self.seed[env] = seed if seed < 1 << 63 else _NONE
         if options:
             try:
                 text = json.dumps(options).encode()

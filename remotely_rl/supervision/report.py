@@ -57,7 +57,7 @@ class CrashReport:
         where = f"in step {self.step:,}" if self.step else "as it was reset"
         seed = "" if self.seed is None else f", seed {self.seed}"
         if self.episode:
-            seed += f" and {self.episode:,} episodes after it"
+            seed += f" and {self.episode:,} episode{'s' * (self.episode > 1)} after it"
         return f"environment {self.env} {self.cause} {where}{seed}: {self.what}"
 
     @property

@@ -75,7 +75,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._seeds = [Seeds() for _ in range(count)]
         self._ended = [False] * count
         self._broken = [False] * count
-        self._episode = [0] * count
+        self._episode = [-1] * count  # since it was seeded; -1: it never was
         self._attributes: list[dict[str, Any]] = [{} for _ in range(count)]  # set by set_attr
 
         self._record = FlightRecord(count, None, flight)  # to be there while they are made
@@ -269,8 +269,10 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self._seeds[i] = Seeds(seed)
         for attempt in range(RESETS):
             given = seed if attempt == 0 else None
-            # A new environment needs a seed in any case: with the old one it would crash again.
-            if given is not None or self._episode_seeds or self._broken[i]:
+            # A new environment needs a seed in any case: with the old one it would crash again,
+            # and without one nobody could replay it.
+            is_new = self._broken[i] or self._episode[i] < 0
+            if given is not None or self._episode_seeds or is_new:
                 given, self._episode[i] = self._seeds[i].next(), 0
             else:
                 self._episode[i] += 1

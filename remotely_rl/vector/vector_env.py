@@ -55,6 +55,10 @@ def _say(text: str) -> None:
     print(f"remotely_rl: {text}", file=sys.stderr, flush=True)
 
 
+def ignore(report: CrashReport) -> None:
+    """Get a report, and do nothing."""
+
+
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     """See the module's docstring.  It is over 250 lines because it is all of Gymnasium's interface
     and, between each call and its answer, any host may die."""
@@ -72,6 +76,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         episode_seeds: bool = False,
         check_finite: bool = True,
         say: Callable[[str], None] = _say,
+        on_crash: Callable[[CrashReport], None] = ignore,
         **kwargs: Any,
     ):
         """Make the environments.
@@ -89,6 +94,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
                         otherwise environments are seeded as Gymnasium's are
         check_finite    NaN or infinity in an observation or a reward is a crash
         say             is told of crashes: the first of each cause at once, then once a minute
+        on_crash        gets every report at once, perhaps on another thread
 
         Raises what making an environment raises.
         """
@@ -99,6 +105,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self.copy = copy
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.crashes = Crashes(say, max_crash_rate)
+        self._on_crash = on_crash
         self._lock = threading.RLock()  # of the crashes, and of what is made
         self._failure: BaseException | None = None  # that the next step raises
         self._is_closing = False
@@ -298,6 +305,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
     def _count(self, report: CrashReport) -> None:
         with self._lock:
+            self._on_crash(report)
             try:
                 self.crashes.add(report)
             except TrainingError as error:  # raised by the step, on the thread of its user
@@ -500,17 +508,19 @@ def _makes(
     if isinstance(env, str):
         gymnasium.spec(env)  # raises for an unknown id, here rather than in an actor
         make: Make = partial(gymnasium.make, env, **kwargs)
-        return [make] * _whole(num_envs or 1)
+        return [make] * _whole(num_envs)
     if kwargs:
         raise TypeError(f"{', '.join(kwargs)}: only an environment made from its id takes these")
     if callable(env):
-        return [env] * _whole(num_envs or 1)
+        return [env] * _whole(num_envs)
     if not env or num_envs not in (None, len(env)):
         raise ValueError(f"num_envs is {num_envs}, and there are {len(env)} callables")
     return list(env)
 
 
-def _whole(num_envs: int) -> int:
+def _whole(num_envs: int | None) -> int:
+    if num_envs is None:
+        return 1
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}; there must be one at least")
     return num_envs
