@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import remotely
-from remotely_rl import networks
+from remotely_rl import networks, trees
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
@@ -86,10 +86,12 @@ class Actor:
     @torch.inference_mode()
     def act(self, last: bool) -> AgentOutput:
         """Draw an action for each observation."""
-        obs, actions = torch.from_numpy(self.player.obs), self.player.envs.actions
+        obs = trees.map_tree(torch.from_numpy, self.player.obs)
+        actions = self.player.envs.actions
         if networks.is_recurrent(self.model):
             begins = torch.from_numpy(self.player.begins)
-            policy, value, memory = self.model(obs[None], self.memory, begins[None])
+            obs = trees.map_tree(lambda x: x[None], obs)
+            policy, value, memory = self.model(obs, self.memory, begins[None])
             policy, value = policy[0], value[0]
             if not last:  # the next rollout starts with this observation
                 self.memory = memory.float()

@@ -176,7 +176,7 @@ class Agent:
         """
         self.version = -1
         trajectory, seconds = self.player.play(
-            self.act, np.empty((len(self.player.obs), 0), np.float32), 0, "waiting"
+            self.act, np.empty((self.player.envs.num_envs, 0), np.float32), 0, "waiting"
         )
         trajectory.version[:] = self.version
         start = time.perf_counter()
@@ -204,7 +204,7 @@ class Agent:
 
     def ask(self) -> Prediction:
         """One request; the server answers it together with other agents'."""
-        prediction: Prediction = self.server.predict(self.player.obs)  # type: ignore[arg-type, assignment]
+        prediction: Prediction = self.server.predict(self.player.obs)  # type: ignore[assignment]
         return prediction
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ obs, reward, terminated, truncated, valid, begins = envs.step(action)
 
 from remotely_rl.environments.atari import Atari
 from remotely_rl.environments.contract import Environments, Episode, Step
+from remotely_rl.environments.images import Images
 from remotely_rl.environments.sources import (
     Source,
     Watch,
@@ -22,6 +23,7 @@ __all__ = [
     "Atari",
     "Environments",
     "Episode",
+    "Images",
     "Source",
     "Step",
     "Watch",

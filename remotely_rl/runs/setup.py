@@ -12,17 +12,17 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import remotely
-from remotely_rl import environments, networks
+from remotely_rl import environments, networks, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.config import Common, device_of
-from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.environments.action_spaces import Actions, described
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs.process import MODEL_LOCK, one_thread
 from remotely_rl.supervision import Crashes, failures
+from remotely_rl.trees import Tree
 
 C = TypeVar("C", bound=Common)
 
@@ -34,9 +34,9 @@ class EnvironmentInfo(NamedTuple):
     """What an environment is, and a sample of its observations."""
 
     space: gymnasium.Space[Any]
-    observation_shape: tuple[int, ...]
+    spec: Tree  # of the leaves of an observation
     actions: Actions
-    obs: NDArray[Any]  # [PROBE_STEPS or less, ...], of random play
+    obs: Tree  # of arrays [PROBE_STEPS or less, ...], of random play
 
 
 @remotely.remote_class
@@ -55,7 +55,7 @@ class Probe:
         crashes too often.
         """
         config = self.config
-        envs = environments.make(config.env, 1, config.atari, player.watch(config, 1))
+        envs = config.make_environments(1, player.watch(config, 1))
         try:
             if config.random_start:  # needs more of an environment than random play does
                 envs.reset(seed)
@@ -65,7 +65,7 @@ class Probe:
             crashes.stepped(steps)
             for crash in envs.pop_crashes():
                 crashes.add(crash)
-            return EnvironmentInfo(envs.space, envs.observation_shape, envs.actions, obs)
+            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs)
         finally:
             envs.close()
 
@@ -82,10 +82,14 @@ def make_learner(
     with MODEL_LOCK, one_thread():
         torch.manual_seed(config.seed)
         network = networks.build(
-            model, seen.observation_shape, seen.obs.dtype, seen.actions.outputs, config.lstm
+            model,
+            seen.spec,
+            seen.actions.outputs,
+            config.lstm,
+            outputs_are=described(seen.actions),
         )
         if networks.has_normalizer(network):
-            networks.update_normalizers(network, torch.from_numpy(seen.obs))
+            networks.update_normalizers(network, trees.map_tree(torch.from_numpy, seen.obs))
         return Learner(config, network, seen.actions)
 
 
