@@ -110,7 +110,13 @@ class Client:
         self.session_id = session.id
         self._waits = WaitReporter(inside, session.tell) if inside else None
         self._channels = Channels(
-            self._context, self._loop, key.pair, session.host, self._waits, session.ask
+            self._context,
+            self._loop,
+            key.pair,
+            session.host,
+            self._waits,
+            session.ask,
+            session.tell,
         )
         self._actors = ActorDirectory(self, session)
         self._terminations = Terminations(self._loop, session, self._channels)

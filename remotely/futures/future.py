@@ -60,6 +60,9 @@ class Receiver(Protocol):
     def recall(self, future: "CallFuture[Any]") -> bool:
         """Forget a call that has not left; false if it has."""
 
+    def cancel(self, future: "CallFuture[Any]") -> bool:
+        """Have the actor not begin a call that has left; true if it never will."""
+
 
 _call: Callable[..., Any] = getattr(operator, "call", lambda function, *args: function(*args))
 
@@ -81,7 +84,7 @@ class Condition(threading.Condition):
 
 
 class CallFuture(Future[R]):
-    """The one outcome of one call.  It can be cancelled until the call leaves this process."""
+    """The one outcome of one call.  It can be cancelled until the call begins."""
 
     on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
     travelling: object = None  # what its arguments need until they have been read
@@ -128,19 +131,25 @@ class CallFuture(Future[R]):
         return self._exception
 
     def cancel(self) -> bool:
-        """Take the call back if it has not left; true means that the call never runs.
+        """Take the call back if it has not begun; true means that the call never runs.
 
-        Only small calls that are held for a moment, while many are in flight, can be taken back.
+        A call that has left this process is taken back by its actor, which this waits for, for half
+        a second at most.  An actor that does not answer in time may still take it back; the future
+        is cancelled then.
         """
         receiver = self.receiver
+        if self.answered or receiver is None:
+            return self.cancelled()
         try:
             with shield:
-                if self.answered or receiver is None or not receiver.recall(self):
-                    return self.cancelled()
-                self._settle("CANCELLED_AND_NOTIFIED", None, None)
+                recalled = receiver.recall(self)
+                if recalled:
+                    self.settle_cancelled()
+            if not recalled and receiver.cancel(self):
+                self.settle_cancelled()
         finally:  # an interrupt that was delayed is raised at the shield's end
             self.tell()
-        return True
+        return self.cancelled()
 
     def cancelled(self) -> bool:
         return self._state == "CANCELLED_AND_NOTIFIED"
@@ -174,6 +183,10 @@ class CallFuture(Future[R]):
     def settle(self, result: R | None, error: BaseException | None) -> None:
         """Note the outcome.  Repeat this if you are interrupted."""
         self._settle("FINISHED", result, error)
+
+    def settle_cancelled(self) -> None:
+        """The call never runs.  Repeat this if you are interrupted."""
+        self._settle("CANCELLED_AND_NOTIFIED", None, None)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
         tell = None if error is None else self.on_unretrieved

@@ -130,7 +130,7 @@ class Worker:
             case control.Spawn():
                 if not self._leaving:
                     self._actors.spawn(message)
-            case control.Delegated(actor=actor):
+            case control.Delegated(actor=actor) | control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
             case control.Caller():
                 self._actors.hear_of(message)

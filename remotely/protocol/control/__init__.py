@@ -23,6 +23,7 @@ from remotely.protocol.control.both import (
 from remotely.protocol.control.client import (
     AskStatus,
     Blocked,
+    Cancel,
     Deadlocked,
     End,
     Farewell,
@@ -109,6 +110,7 @@ ToMaster = {
     "client": Hello
     | Place
     | End
+    | Cancel
     | Locate
     | AskStatus
     | Unanswered
@@ -154,6 +156,7 @@ FromMaster = {
         Registered
         | Spawn
         | End
+        | Cancel
         | Preload
         | ReadLog
         | AskFigures
@@ -165,7 +168,7 @@ FromMaster = {
         | Refused
     ),
 }
-ToActor = Birth | Admit | Delegated | Caller | Leave
+ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave
 FromClient = Prepare
 FromActor = Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
 ToZygote = Preload | Fork
@@ -213,6 +216,7 @@ __all__ = [
     "Blocked",
     "Bound",
     "Caller",
+    "Cancel",
     "ClientStatus",
     "Cores",
     "Count",

@@ -1472,3 +1472,17 @@ def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Clust
     cluster.registry.list_keys([], [])
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.registry._admission.role_of(b"l" * 40) is None
+
+
+def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_and_no_other(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("other")
+    cluster.joins("worker")
+    cluster.has("client", "actor", cpus=2)
+    home = cluster.registry._actors.records["actor"].worker
+    cluster.told(object)
+    cancel = control.Cancel(actor="actor", route=b"route", call=1, answer=2)
+    cluster.says("client", cancel)
+    cluster.says("client", msgspec.structs.replace(cancel, actor="nobody"))
+    assert cluster.told(control.Cancel) == [(home, cancel)]

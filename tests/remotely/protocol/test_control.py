@@ -76,7 +76,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         if kind is str:
             return st.from_regex(bounds.pattern, fullmatch=True)
         if kind is bytes:
-            return st.binary(max_size=100)
+            return st.binary(min_size=bounds.min_length or 0, max_size=min(bounds.max_length, 100))
         return NUMBERS[kind](bounds.ge, bounds.le)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=2)
