@@ -26,6 +26,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     env           environment variables, set before anything is imported
     name          unique on the cluster, for `get_actor`
     detached      whether the actor outlives its owner, until it is closed
+    get_if_exists whether a handle of the actor with this name is returned, if there is one
     """
 
     cpus: float = 1
@@ -37,6 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     name: str = ""
     detached: bool = False
+    get_if_exists: bool = False
 
 
 class RemoteActor:

@@ -48,10 +48,11 @@ def remote_class(
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
 
-    The options are those of `engine.Options` except `name` and `detached`, which belong to one
-    instance: see `options`.  Raises TypeError for an unknown option, ValueError for a bad value.
+    The options are those of `engine.Options` except `name`, `detached` and `get_if_exists`, which
+    belong to one instance: see `options`.  Raises TypeError for an unknown option, ValueError for a
+    bad value.
     """
-    for of_an_instance in {"name", "detached"} & options.keys():
+    for of_an_instance in _OF_AN_INSTANCE & options.keys():
         raise TypeError(
             f"{of_an_instance!r} is an option of one instance, not of a class: "
             f"remotely.options(Actor, {of_an_instance}=...)(...)"
@@ -74,7 +75,12 @@ class Placeable(Generic[P, T]):
 
 
 def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
-    """Return the class with other options, for one instance: `options(Actor, cpus=2)(...)`."""
+    """Return the class with other options, for one instance: `options(Actor, cpus=2)(...)`.
+
+    With `get_if_exists=True` and a `name`, calling it returns a borrowed handle of the actor with
+    that name if there is one, whatever the arguments.  Of several clients that do so at once, one
+    makes the actor.
+    """
     placeable = as_placeable(cls)
     return Placeable(placeable.cls, check_options(placeable.options, changes))
 
@@ -88,6 +94,8 @@ def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs)
     """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
     placeable = as_placeable(cls)
     arguments.whole_number("count", count, 1)
+    if placeable.options.get_if_exists:
+        raise ValueError("get_if_exists=True is for one actor: a name belongs to one")
     return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
 
 
@@ -113,13 +121,20 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         changes["memory"] = parse_memory(changes["memory"])
     for name, (least, check) in _LEAST.items():
         check(name, changes.get(name, least), least)
-    for name, what in {"wait": bool, "detached": bool, "name": str}.items():
+    for name, what in {
+        "wait": bool,
+        "detached": bool,
+        "get_if_exists": bool,
+        "name": str,
+    }.items():
         if not isinstance(changes.get(name, what()), what):
             kind = "a string" if what is str else "True or False"
             raise ValueError(f"{name}={changes[name]!r}: it is to be {kind}")
     if not re.fullmatch(r"[\w.:@+-]{0,100}", changes.get("name", "")):
         wanted = "letters, digits and . : @ + - _, at most 100"
         raise ValueError(f"name={changes['name']!r}: it is to be of {wanted}")
+    if changes.get("get_if_exists") and not changes.get("name", base.name):
+        raise ValueError("get_if_exists=True: by which name? Add name=...")
     env = changes.get("env", {})
     texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [None]
     if not all(isinstance(text, str) for text in texts):
@@ -146,6 +161,7 @@ def _check_environment(env: dict[str, str]) -> None:
         )
 
 
+_OF_AN_INSTANCE = {"name", "detached", "get_if_exists"}
 MAX_ENVIRONMENT_BYTES = 128 << 10  # the longest string of the kernel, and all goes in one message
 
 _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {

@@ -45,6 +45,7 @@ from remotely.errors import (
     ActorDied,
     CallTimeout,
     MasterLost,
+    NameTaken,
     NotConnected,
     VersionMismatch,
     WorkerLost,
@@ -147,6 +148,32 @@ class Client:
     # --- the verbs of the seam --------------------------------------------------------------------
 
     def place(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
+        if options.get_if_exists:
+            return [self._get_or_make(cls, args, kwargs, options)]
+        return self._make(cls, args, kwargs, options, count)
+
+    def _get_or_make(
+        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    ) -> RemoteActor:
+        """Find the actor of a name, or make it.  The master gives a name once, so one makes it."""
+        while True:
+            try:
+                return self.find(options.name)
+            except NameError:
+                pass
+            try:
+                return self._make(cls, args, kwargs, options, 1)[0]
+            except NameTaken:  # another was faster, and its actor may end before we find it
+                pass
+
+    def _make(
         self,
         cls: type,
         args: tuple[Any, ...],

@@ -25,6 +25,7 @@ that was caught before it was given to a future comes without its traceback.
 import logging
 import operator
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
@@ -88,6 +89,7 @@ class CallFuture(Future[R]):
 
     on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
     travelling: object = None  # what its arguments need until they have been read
+    deadline: float | None = None  # of whoever waits without a timeout, on the monotonic clock
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
 
@@ -262,13 +264,15 @@ class CallFuture(Future[R]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
+        if timeout is None and self.deadline is not None:
+            timeout = max(0.0, self.deadline - time.monotonic())
         receiver = self.receiver
         if receiver is not None:
             receiver.wait(self, timeout)
         else:
             self.block(timeout)
         if not self.done():
-            raise CallTimeout(f"{self.what} has not answered after {timeout} s; it still runs")
+            raise CallTimeout(f"{self.what} has not answered after {timeout:.3g} s; it still runs")
 
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""
@@ -344,9 +348,15 @@ def failed(
 
 
 def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
-    """Wait for all of them, whatever their outcomes; their errors count as retrieved."""
+    """Wait for all of them, whatever their outcomes; their errors count as retrieved.
+
+    Of those with a deadline that is over, there may be none.
+    """
     for future in futures:
-        future.exception()
+        try:
+            future.exception()
+        except CallTimeout:
+            pass
 
 
 def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:

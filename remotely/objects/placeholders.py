@@ -17,6 +17,7 @@ import inspect
 from typing import Any
 
 from remotely.objects.idempotent import copy_mark
+from remotely.objects.timeouts import copy_timeout
 
 
 class SelfPlaceholder:
@@ -28,11 +29,12 @@ class CancelledPlaceholder:
 
 
 class RoutinePlaceholder:
-    """A function or method that stays in the actor; its docstring and retry mark travel."""
+    """A function or method that stays in the actor; its docstring and marks travel."""
 
     def __init__(self, function: Any) -> None:
         self.__doc__ = inspect.getdoc(function)
         copy_mark(function, self)
+        copy_timeout(function, self)
 
 
 def stays(value: object) -> bool:
