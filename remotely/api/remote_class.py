@@ -19,13 +19,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from remotely import arguments
+from remotely.api.dispatch import remote_of
 from remotely.api.group import Group
+from remotely.api.handle import Handle
 from remotely.api.verbs import make
 from remotely.arguments import did_you_mean
 from remotely.engine import Options
 from remotely.objects import construct
 from remotely.objects.ray_hints import add_ray_hints
-from remotely.protocol.resources import parse_memory
+from remotely.protocol.resources import parse_memory, parse_others
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -38,8 +40,9 @@ def remote_class(cls: C, /) -> C: ...
 def remote_class(
     *,
     cpus: float = 1,
-    gpus: int = 0,
+    gpus: float = 0,
     memory: int | str = 0,
+    resources: dict[str, float] | None = None,
     max_restarts: int = 0,
     concurrency: int = 1,
     wait: bool = True,
@@ -48,9 +51,9 @@ def remote_class(
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
 
-    The options are those of `engine.Options` except `name`, `detached` and `get_if_exists`, which
-    belong to one instance: see `options`.  Raises TypeError for an unknown option, ValueError for a
-    bad value.
+    The options are those of `engine.Options` except `name`, `detached`, `get_if_exists`, `machine`
+    and `near`, which belong to one instance: see `options`.  Raises TypeError for an unknown
+    option, ValueError for a bad value.
     """
     for of_an_instance in _OF_AN_INSTANCE & options.keys():
         raise TypeError(
@@ -119,13 +122,22 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     changes = {name: value for name, value in changes.items() if value is not None}
     if "memory" in changes:
         changes["memory"] = parse_memory(changes["memory"])
+    if "resources" in changes:
+        arguments.of_type("resources", changes["resources"], dict, 'a dict: {"license": 1}')
+        changes["resources"] = dict(parse_others(changes["resources"]))
+    if "near" in changes:
+        changes["near"] = _actor_of(changes["near"])
     for name, (least, check) in _LEAST.items():
         check(name, changes.get(name, least), least)
+    gpus = changes.get("gpus", 0)
+    if gpus != int(gpus) and not MIN_GPU <= gpus < 1:
+        raise ValueError(f"gpus={gpus!r}: it is to be whole GPUs, or a part of one, as 0.5")
     for name, what in {
         "wait": bool,
         "detached": bool,
         "get_if_exists": bool,
         "name": str,
+        "machine": str,
     }.items():
         if not isinstance(changes.get(name, what()), what):
             kind = "a string" if what is str else "True or False"
@@ -141,6 +153,13 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         raise ValueError(f"env={env!r}: it is to map names to strings")
     _check_environment(env)
     return msgspec.structs.replace(base, **changes)
+
+
+def _actor_of(near: object) -> str:
+    """Return the id of the actor of a handle, which is not kept: it may be the last one."""
+    if not issubclass(type(near), Handle):
+        raise TypeError(f"near={near!r}: it is to be the handle of an actor")
+    return remote_of(near).actor
 
 
 def _check_environment(env: dict[str, str]) -> None:
@@ -161,12 +180,13 @@ def _check_environment(env: dict[str, str]) -> None:
         )
 
 
-_OF_AN_INSTANCE = {"name", "detached", "get_if_exists"}
+MIN_GPU = 0.001  # they are counted in thousandths
+_OF_AN_INSTANCE = {"name", "detached", "get_if_exists", "machine", "near"}
 MAX_ENVIRONMENT_BYTES = 128 << 10  # the longest string of the kernel, and all goes in one message
 
 _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
     "cpus": (0, arguments.number),
-    "gpus": (0, arguments.whole_number),
+    "gpus": (0, arguments.number),
     "max_restarts": (0, arguments.whole_number),
     "concurrency": (1, arguments.whole_number),
 }

@@ -19,6 +19,7 @@ Client has the verbs of the seam, and wires these parts together; each knows tho
 
 import functools
 import os
+import secrets
 import socket
 import threading
 import time
@@ -186,7 +187,8 @@ class Client:
         source_library.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        actors = [self._actors.new(cls, options, count) for _ in range(count)]
+        gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all
+        actors = [self._actors.new(cls, options, gang, count) for _ in range(count)]
         self._factory.make(actors, encoded, options)
         return list(actors)
 

@@ -1,7 +1,9 @@
 """Which worker an actor goes to.
 
 The rule: of the workers with the actor's Python that have room, the one with the most free CPUs;
-among equals, the first by id.  So actors spread, and the same events give the same placement.
+among equals, the first by id.  So actors spread, and the same events give the same placement.  An
+actor that asks for a part of a GPU gets it of the device that has least left and enough, so that
+whole ones stay free.
 
     Placement    here, with these GPUs; it is taken off what is free
     Wait         some worker is big enough, but not free enough now, or away
@@ -9,14 +11,17 @@ among equals, the first by id.  So actors spread, and the same events give the s
 
 Workers with the same Python and as many free GPUs stand on one bucket, those with most free CPUs in
 front.  A placement looks at each bucket with enough GPUs from its front, and passes by workers that
-have too little memory: mostly one look a bucket, whatever the number of workers and actors.  A
-structure that is sorted by memory too was refused: it would serve clusters that run out of memory
-before CPUs, where passing a thousand workers takes 0.1 ms.
+have too little memory, or too few of the user's resources: mostly one look a bucket, whatever the
+number of workers and actors.  A structure that is sorted by memory too was refused: it would serve
+clusters that run out of memory before CPUs, where passing a thousand workers takes 0.1 ms.
+
+A request that names machines (`among`) looks at those alone, one by one.
 """
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
@@ -35,13 +40,119 @@ class Never(NamedTuple):
     reason: str
 
 
+WHOLE = 1000  # a GPU, in thousandths
+
+
 @dataclass
 class _Worker:
+    """A worker, and what is free of it."""
+
     total: Resources
     python: str
     milli_cpus: int
     memory: int
-    gpu_ids: set[int]
+    gpu_ids: set[int]  # wholly free
+    # Of the others, unless it is zero: how much is, in thousandths; below zero if too much is held.
+    shared: dict[int, int] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)  # in thousandths
+
+    @classmethod
+    def all_free(cls, total: Resources, python: str) -> "_Worker":
+        return cls(
+            total,
+            python,
+            in_thousandths(total.cpus),
+            total.memory,
+            set(range(int(total.gpus))),
+            others={name: in_thousandths(amount) for name, amount in total.others},
+        )
+
+    @property
+    def free(self) -> Resources:
+        others = {name: count for name, count in self.others.items() if count}
+        return Resources(
+            self.milli_cpus / 1000,
+            self.milli_gpus / 1000,
+            self.memory,
+            tuple((name, count / 1000) for name, count in sorted(others.items())),
+        )
+
+    @property
+    def milli_gpus(self) -> int:
+        return WHOLE * len(self.gpu_ids) + sum(self.shared.values())
+
+    @property
+    def share(self) -> int:
+        """The most that is free of a GPU that is in use."""
+        return max(0, *self.shared.values()) if self.shared else 0
+
+    def has_room(self, asked: Resources) -> bool:
+        return (
+            self.milli_cpus >= in_thousandths(asked.cpus)
+            and self.memory >= asked.memory
+            and _enough_gpus(in_thousandths(asked.gpus), len(self.gpu_ids), self.share)
+            and self.has_others(asked)
+        )
+
+    def has_others(self, asked: Resources) -> bool:
+        return all(
+            self.others.get(name, 0) >= in_thousandths(amount) for name, amount in asked.others
+        )
+
+    def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
+        """Return which to give to an actor for which there is room."""
+        if milli_gpus >= WHOLE or not milli_gpus:
+            return tuple(sorted(self.gpu_ids)[: milli_gpus // WHOLE])
+        fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
+        return (min(fitting)[1] if fitting else min(self.gpu_ids),)
+
+    def take(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
+        self.milli_cpus -= in_thousandths(asked.cpus)
+        self.memory -= asked.memory
+        for gpu in gpu_ids:
+            left = WHOLE if gpu in self.gpu_ids else self.shared.get(gpu, 0)
+            self._set_gpu(gpu, left - min(WHOLE, in_thousandths(asked.gpus)))
+        for name, amount in asked.others:
+            self.others[name] = self.others.get(name, 0) - in_thousandths(amount)
+
+    def give_back(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
+        self.milli_cpus += in_thousandths(asked.cpus)
+        self.memory += asked.memory
+        for gpu in gpu_ids:
+            self._set_gpu(gpu, self.shared.get(gpu, 0) + min(WHOLE, in_thousandths(asked.gpus)))
+        for name, amount in asked.others:
+            self.others[name] = self.others.get(name, 0) + in_thousandths(amount)
+
+    def _set_gpu(self, gpu: int, left: int) -> None:
+        self.gpu_ids.discard(gpu)
+        self.shared.pop(gpu, None)
+        if left == WHOLE:
+            self.gpu_ids.add(gpu)
+        elif left:
+            self.shared[gpu] = left
+
+    def copies(self, asked: Resources, at_most: int) -> int:
+        """Return how many actors that each ask for this there is room for."""
+        milli_gpus = in_thousandths(asked.gpus)
+        pairs = [
+            (self.milli_cpus, in_thousandths(asked.cpus)),
+            (self.memory, asked.memory),
+            *((self.others.get(n, 0), in_thousandths(amount)) for n, amount in asked.others),
+        ]
+        if milli_gpus >= WHOLE:
+            pairs.append((len(self.gpu_ids), milli_gpus // WHOLE))
+        found = min([at_most, *(free // each for free, each in pairs if each)])
+        if 0 < milli_gpus < WHOLE:
+            a_gpu = WHOLE // milli_gpus
+            parts = sum(max(0, left) // milli_gpus for left in self.shared.values())
+            found = min(found, a_gpu * len(self.gpu_ids) + parts)
+        return max(0, found)
+
+
+def _enough_gpus(milli_gpus: int, whole: int, share: int) -> bool:
+    if milli_gpus < WHOLE:
+        return whole > 0 or share >= milli_gpus
+    return WHOLE * whole >= milli_gpus
 
 
 class _Sizes:
@@ -79,9 +190,11 @@ class Ledger:
     def __init__(self) -> None:
         self.away: set[str] = set()  # workers on which nothing is placed now
         self._workers: dict[str, _Worker] = {}
-        # By Python and number of free GPUs: less free thousandths of CPUs, and worker; sorted.
-        self._buckets: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        # By Python, number of free GPUs and the most that is free of another: less free thousandths
+        # of CPUs, and worker; sorted.
+        self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
         self._memories: list[int] = []  # what is free of it on each worker; sorted
+        self._milli_gpus: list[int] = []  # the same
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
 
@@ -98,9 +211,7 @@ class Ledger:
     def add_worker(self, worker: str, total: Resources, python: str) -> None:
         """Enter a worker, all free.  One that is known already starts anew."""
         self.remove_worker(worker)
-        gpu_ids = set(range(total.gpus))
-        entered = _Worker(total, python, in_thousandths(total.cpus), total.memory, gpu_ids)
-        self._workers[worker] = entered
+        entered = self._workers[worker] = _Worker.all_free(total, python)
         self._add_to_bucket(worker, entered)
         self._sizes.setdefault(python, _Sizes()).add(total)
         self._milli_cpus += in_thousandths(total.cpus)
@@ -129,85 +240,147 @@ class Ledger:
 
     def free(self, worker: str) -> Resources:
         """Return what is free; below zero where `reserve` took more than there is."""
-        found = self._workers[worker]
-        return Resources(found.milli_cpus / 1000, len(found.gpu_ids), found.memory)
+        return self._workers[worker].free
 
-    def most_free(self) -> Resources:
-        """Return of each resource the most that is free on one worker, if not on the same."""
+    def most_free(self, others: Iterable[str] = ()) -> Resources:
+        """Return of each resource the most that is free on one worker, if not on the same.
+
+        Of the user's resources only `others` are looked at.
+        """
         if not self._buckets:  # all are away
             return Resources()
         milli_cpus = max(-bucket[0][0] for bucket in self._buckets.values())
-        return Resources(milli_cpus / 1000, max(g for _, g in self._buckets), self._memories[-1])
+        most = {name: self._most_free_of(name) for name in others}
+        return Resources(
+            milli_cpus / 1000,
+            self._milli_gpus[-1] / 1000,
+            self._memories[-1],
+            tuple((name, count / 1000) for name, count in sorted(most.items()) if count),
+        )
+
+    def _most_free_of(self, other: str) -> int:
+        there = (found for name, found in self._workers.items() if name not in self.away)
+        return max(found.others.get(other, 0) for found in there)
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
         found = self._workers[worker]
-        return (
-            worker not in self.away
-            and found.python == python
-            and found.milli_cpus >= in_thousandths(asked.cpus)
-            and found.memory >= asked.memory
-            and len(found.gpu_ids) >= asked.gpus
-        )
+        return worker not in self.away and found.python == python and found.has_room(asked)
 
-    def place(self, asked: Resources, python: str) -> Placement | Wait | Never:
+    def copies(
+        self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
+    ) -> int:
+        """Return how many actors that each ask for this could be placed now, up to `at_most`."""
+        found = 0
+        for name in self._candidates(python, among):
+            if name not in self.away:
+                found += self._workers[name].copies(asked, at_most - found)
+                if found == at_most:
+                    break
+        return found
+
+    def copies_in_all(
+        self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
+    ) -> int:
+        """Return how many could be placed if all of every worker were free, up to `at_most`."""
+        found = 0
+        for name in self._candidates(python, among):
+            total = self._workers[name].total
+            found += _Worker.all_free(total, python).copies(asked, at_most - found)
+            if found == at_most:
+                break
+        return found
+
+    def place(
+        self, asked: Resources, python: str, among: Collection[str] | None = None
+    ) -> Placement | Wait | Never:
         """Choose a worker with this Python ("3.11") and take `asked` off it."""
-        milli_cpus, gpus, memory = in_thousandths(asked.cpus), asked.gpus, asked.memory
+        worker = self._choose(asked, python) if among is None else self._best(asked, python, among)
+        if worker is not None:
+            gpu_ids = self._workers[worker].choose_gpus(in_thousandths(asked.gpus))
+            self.reserve(worker, asked, gpu_ids)
+            return Placement(worker, gpu_ids)
+        why = self.why_never(asked, python, among)
+        return Wait() if why is None else Never(why)
+
+    def why_never(
+        self, asked: Resources, python: str, among: Collection[str] | None = None
+    ) -> str | None:
+        """Return why no worker is large enough, or none has this Python; None if one is."""
+        if among is not None:
+            sizes = [self._workers[name].total for name in self._candidates(python, among)]
+        else:
+            sizes = self._sizes[python].largest if python in self._sizes else []
+        if any(asked.fits(total) for total in sizes):
+            return None
+        if among is not None and not sizes:
+            return f"where it is to be, no worker runs Python {python}"
+        return self._why_never(asked, python, sizes)
+
+    def _choose(self, asked: Resources, python: str) -> str | None:
+        milli_cpus, memory = in_thousandths(asked.cpus), asked.memory
+        milli_gpus = in_thousandths(asked.gpus)
         best: tuple[int, str] | None = None
-        for (bucket_python, free_gpus), bucket in self._buckets.items():
-            if bucket_python != python or free_gpus < gpus:
+        for (bucket_python, whole, share), bucket in self._buckets.items():
+            if bucket_python != python:
+                continue
+            if milli_gpus and not _enough_gpus(milli_gpus, whole, share):
                 continue
             for entry in bucket:
                 if -entry[0] < milli_cpus or (best is not None and best < entry):
                     break
-                if self._workers[entry[1]].memory >= memory:
+                found = self._workers[entry[1]]
+                if found.memory >= memory and (not asked.others or found.has_others(asked)):
                     best = entry
                     break
-        if best is not None:
-            worker = best[1]
-            gpu_ids = tuple(sorted(self._workers[worker].gpu_ids)[:gpus])
-            self.reserve(worker, asked, gpu_ids)
-            return Placement(worker, gpu_ids)
-        largest = self._sizes[python].largest if python in self._sizes else []
-        if any(asked.fits(total) for total in largest):
-            return Wait()
-        return Never(self._why_never(asked, python, largest))
+        return best and best[1]
+
+    def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
+        """Choose by the same rule, of these workers."""
+        fitting = [
+            (-self._workers[name].milli_cpus, name)
+            for name in self._candidates(python, among)
+            if self.has_room(name, asked, python)
+        ]
+        return min(fitting)[1] if fitting else None
+
+    def _candidates(self, python: str, among: Collection[str] | None) -> Iterable[str]:
+        names = self._workers if among is None else among
+        return (n for n in names if n in self._workers and self._workers[n].python == python)
 
     def reserve(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
         """Take what an actor holds: one that is placed, or that a new master is told of."""
         found = self._workers[worker]
         self._take_from_bucket(worker, found)
-        found.milli_cpus -= in_thousandths(asked.cpus)
-        found.memory -= asked.memory
-        found.gpu_ids -= set(gpu_ids)
+        found.take(asked, gpu_ids)
         self._add_to_bucket(worker, found)
 
     def release(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
         """Give back what an actor held.  Its worker may have gone before it."""
         if found := self._workers.get(worker):
             self._take_from_bucket(worker, found)
-            found.milli_cpus += in_thousandths(asked.cpus)
-            found.memory += asked.memory
-            found.gpu_ids |= set(gpu_ids)
+            found.give_back(asked, gpu_ids)
             self._add_to_bucket(worker, found)
 
     def _add_to_bucket(self, name: str, worker: _Worker) -> None:
         if name in self.away:
             return
-        bucket = self._buckets.setdefault((worker.python, len(worker.gpu_ids)), [])
-        insort(bucket, (-worker.milli_cpus, name))
+        place = worker.python, len(worker.gpu_ids), worker.share
+        insort(self._buckets.setdefault(place, []), (-worker.milli_cpus, name))
         insort(self._memories, worker.memory)
+        insort(self._milli_gpus, worker.milli_gpus)
 
     def _take_from_bucket(self, name: str, worker: _Worker) -> None:
         """Take a worker from its bucket, before what is free of it changes."""
         if name in self.away:
             return
-        place = worker.python, len(worker.gpu_ids)
+        place = worker.python, len(worker.gpu_ids), worker.share
         bucket = self._buckets[place]
         del bucket[bisect_left(bucket, (-worker.milli_cpus, name))]
         if not bucket:
             del self._buckets[place]
         del self._memories[bisect_left(self._memories, worker.memory)]
+        del self._milli_gpus[bisect_left(self._milli_gpus, worker.milli_gpus)]
 
     def _why_never(self, asked: Resources, python: str, alike: list[Resources]) -> str:
         if not self._workers:
@@ -228,13 +401,21 @@ class Ledger:
                 ),
                 (
                     counted(asked.gpus, "GPU"),
-                    str(max(r.gpus for r in alike)),
+                    f"{max(r.gpus for r in alike):g}",
                     any(asked.gpus <= r.gpus for r in alike),
                 ),
                 (
                     format_bytes(asked.memory),
                     format_bytes(max(r.memory for r in alike)),
                     any(asked.memory <= r.memory for r in alike),
+                ),
+                *(
+                    (
+                        f"{amount:g} {name}",
+                        f"{max(r.amount_of(name) for r in alike):g}",
+                        any(amount <= r.amount_of(name) for r in alike),
+                    )
+                    for name, amount in asked.others
                 ),
             )
             if not enough

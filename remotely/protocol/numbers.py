@@ -13,6 +13,7 @@ MOST = 1 << 62
 Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST)]  # bytes, calls, tickets, lives
 Cores = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 MOST_GPUS = 4096  # of one machine
+MOST_OTHERS = 100  # resources of the user's, of one machine or actor
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]  # which of a machine
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]

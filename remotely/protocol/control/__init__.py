@@ -101,7 +101,7 @@ from remotely.protocol.numbers import (
     Seconds,
 )
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
