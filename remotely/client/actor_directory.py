@@ -34,7 +34,7 @@ class ActorDirectory:
             found = self._add(request, owned=False)
         return found
 
-    def new(self, cls: type, options: Options, gang: str = "", together: int = 1) -> ActorState:
+    def new(self, cls: type, options: Options, together: int, gang: str = "") -> ActorState:
         """Return an actor that has a name and no place yet, one of `together` of a group."""
         session = self._session
         number = self._counts.setdefault(cls.__name__, itertools.count(1))

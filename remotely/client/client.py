@@ -188,7 +188,7 @@ class Client:
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all
-        actors = [self._actors.new(cls, options, gang, count) for _ in range(count)]
+        actors = [self._actors.new(cls, options, count, gang) for _ in range(count)]
         self._factory.make(actors, encoded, options)
         return list(actors)
 

@@ -1,5 +1,7 @@
 """A group has its places whole or not at all; who names a machine or a neighbor gets that place."""
 
+from random import Random
+
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -165,20 +167,21 @@ def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: 
     st.randoms(use_true_random=False),
 )
 def test_in_any_order_of_asking_and_ending_a_group_lives_whole_or_not_at_all(
-    machines: list[int], sizes: list[int], random: object
+    machines: list[int], sizes: list[int], random: Random
 ) -> None:
     cluster = Cluster()
     cluster.hello("client")
     for number, cpus in enumerate(machines):
         cluster.joins(f"w{number}", cpus=cpus)
     asks = [(gang, n) for gang, size in enumerate(sizes) for n in range(size)]
-    random.shuffle(asks)  # type: ignore[attr-defined]
+    random.shuffle(asks)
     for gang, n in asks:
         cluster.asks("client", f"{gang}.{n}", gang=f"g{gang}", together=sizes[gang])
         _are_whole(cluster, sizes)
     while any(cluster.living.values()):
-        gang = next(a for living in cluster.living.values() for a in living).partition(".")[0]
-        for n in range(sizes[int(gang)]):
+        first = next(a for living in cluster.living.values() for a in living)
+        gang = int(first.partition(".")[0])
+        for n in range(sizes[gang]):
             cluster.buries(f"{gang}.{n}")
         _are_whole(cluster, sizes)
     refused = [said for _, said in cluster.said if isinstance(said, control.NotPlaced)]
