@@ -86,13 +86,8 @@ class _Worker:
         """The most that is free of a GPU that is in use."""
         return max(0, *self.shared.values()) if self.shared else 0
 
-    def has_room(self, asked: Resources) -> bool:
-        return (
-            self.milli_cpus >= in_thousandths(asked.cpus)
-            and self.memory >= asked.memory
-            and _enough_gpus(in_thousandths(asked.gpus), len(self.gpu_ids), self.share)
-            and self.has_others(asked)
-        )
+    def has_gpus(self, milli_gpus: int) -> bool:
+        return _enough_gpus(milli_gpus, len(self.gpu_ids), self.share)
 
     def has_others(self, asked: Resources) -> bool:
         return all(
@@ -101,7 +96,7 @@ class _Worker:
 
     def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
         """Return which to give to an actor for which there is room."""
-        if milli_gpus >= WHOLE or not milli_gpus:
+        if milli_gpus >= WHOLE:
             return tuple(sorted(self.gpu_ids)[: milli_gpus // WHOLE])
         fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
         return (min(fitting)[1] if fitting else min(self.gpu_ids),)
@@ -265,7 +260,14 @@ class Ledger:
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
         found = self._workers[worker]
-        return worker not in self.away and found.python == python and found.has_room(asked)
+        return (
+            worker not in self.away
+            and found.python == python
+            and found.milli_cpus >= in_thousandths(asked.cpus)
+            and found.memory >= asked.memory
+            and (not asked.gpus or found.has_gpus(in_thousandths(asked.gpus)))
+            and (not asked.others or found.has_others(asked))
+        )
 
     def copies(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
@@ -297,7 +299,8 @@ class Ledger:
         """Choose a worker with this Python ("3.11") and take `asked` off it."""
         worker = self._choose(asked, python) if among is None else self._best(asked, python, among)
         if worker is not None:
-            gpu_ids = self._workers[worker].choose_gpus(in_thousandths(asked.gpus))
+            found = self._workers[worker]
+            gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
             self.reserve(worker, asked, gpu_ids)
             return Placement(worker, gpu_ids)
         why = self.why_never(asked, python, among)

@@ -145,12 +145,13 @@ class Placer:
             return True
         if not state.workers.records or state.is_closing:
             return False
-        if why := why_nowhere(request, state):
-            self.refuse(session, place, "NoResources", why)
-            return True
-        among = workers_for(request, state)
-        if among is not None and not among:  # the actor that it is to be near is between two lives
-            return False
+        among = None
+        if request.machine or request.near:
+            if why := why_nowhere(request, state):
+                self.refuse(session, place, "NoResources", why)
+                return True
+            if not (among := workers_for(request, state)):  # its neighbor is between two lives
+                return False
         while True:
             match ledger.place(request.resources, request.python, among):
                 case Placement(worker=worker, gpu_ids=gpu_ids):

@@ -121,7 +121,9 @@ class WaitingList:
 
         `is_served` may remove others.
         """
-        turns = [(self._first(kind).number, kind) for kind in self._queues if may_fit(*kind[:2])]
+        turns = [
+            (self._first(kind).number, kind) for kind in self._queues if may_fit(kind[0], kind[1])
+        ]
         heapq.heapify(turns)
         while turns:
             number, kind = heapq.heappop(turns)
