@@ -76,14 +76,13 @@ class Dispatcher:
         kind = message.kind
         is_batched = kind is Kind.CALL and message.name in servant.batched
         is_awaited = not is_batched and servant.is_async and servant.is_coroutine(message)
-        if self._threads is None:
+        threads = None if is_batched or is_awaited or kind not in ON_THREADS else self._threads
+        if self._threads is None:  # as Cancellations.begins, without a lock
             self._begun[route] = message.call_id
-            if self._marks and self._cancellations.takes_mark(route, message.call_id):
-                self._send(servant.cancelled(route, message))
-                return
-        elif (
-            is_batched or is_awaited or kind not in ON_THREADS
-        ) and not self._cancellations.begins(route, message.call_id):
+            may_run = not self._marks or not self._cancellations.takes_mark(route, message.call_id)
+        else:
+            may_run = threads is not None or self._cancellations.begins(route, message.call_id)
+        if not may_run:
             self._send(servant.cancelled(route, message))
             return
         if is_batched:
@@ -93,12 +92,12 @@ class Dispatcher:
             self._run_gathered(list(self._gathered))
         if is_awaited:
             self._start(self._answer_async(route, message))
-        elif self._threads is not None and kind in ON_THREADS:
+        elif threads is not None:
             if kind in OF_STREAMS:
                 work = functools.partial(self._answer_on_thread, route, message)
-                self._threads.run_in_turn(message.name, work)
+                threads.run_in_turn(message.name, work)
             else:
-                self._threads.run(self._answer_on_thread, route, message)
+                threads.run(self._answer_on_thread, route, message)
         elif kind is Kind.END:
             self._ender = route, message
         else:

@@ -171,8 +171,9 @@ class Client:
                 pass
             try:
                 return self._make(cls, args, kwargs, options, 1)[0]
-            except NameTaken:  # another was faster, and its actor may end before we find it
-                pass
+            except NameTaken as error:  # another was faster, and its actor may end before we look
+                if error.__cause__ is not None:  # it is the constructor's own
+                    raise
 
     def _make(
         self,

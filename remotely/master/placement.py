@@ -21,9 +21,9 @@ A request that names machines (`among`) looks at those alone, one by one.
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from remotely.master.room import Room, enough_gpus
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
 
 
@@ -38,116 +38,6 @@ class Wait(NamedTuple):
 
 class Never(NamedTuple):
     reason: str
-
-
-WHOLE = 1000  # a GPU, in thousandths
-
-
-@dataclass
-class _Worker:
-    """A worker, and what is free of it."""
-
-    total: Resources
-    python: str
-    milli_cpus: int
-    memory: int
-    gpu_ids: set[int]  # wholly free
-    # Of the others, unless it is zero: how much is, in thousandths; below zero if too much is held.
-    shared: dict[int, int] = field(default_factory=dict)
-    others: dict[str, int] = field(default_factory=dict)  # in thousandths
-
-    @classmethod
-    def all_free(cls, total: Resources, python: str) -> "_Worker":
-        return cls(
-            total,
-            python,
-            in_thousandths(total.cpus),
-            total.memory,
-            set(range(int(total.gpus))),
-            others={name: in_thousandths(amount) for name, amount in total.others},
-        )
-
-    @property
-    def free(self) -> Resources:
-        others = {name: count for name, count in self.others.items() if count}
-        return Resources(
-            self.milli_cpus / 1000,
-            self.milli_gpus / 1000,
-            self.memory,
-            tuple((name, count / 1000) for name, count in sorted(others.items())),
-        )
-
-    @property
-    def milli_gpus(self) -> int:
-        return WHOLE * len(self.gpu_ids) + sum(self.shared.values())
-
-    @property
-    def share(self) -> int:
-        """The most that is free of a GPU that is in use."""
-        return max(0, *self.shared.values()) if self.shared else 0
-
-    def has_gpus(self, milli_gpus: int) -> bool:
-        return _enough_gpus(milli_gpus, len(self.gpu_ids), self.share)
-
-    def has_others(self, asked: Resources) -> bool:
-        return all(
-            self.others.get(name, 0) >= in_thousandths(amount) for name, amount in asked.others
-        )
-
-    def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
-        """Return which to give to an actor for which there is room."""
-        if milli_gpus >= WHOLE:
-            return tuple(sorted(self.gpu_ids)[: milli_gpus // WHOLE])
-        fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
-        return (min(fitting)[1] if fitting else min(self.gpu_ids),)
-
-    def take(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
-        self.milli_cpus -= in_thousandths(asked.cpus)
-        self.memory -= asked.memory
-        for gpu in gpu_ids:
-            left = WHOLE if gpu in self.gpu_ids else self.shared.get(gpu, 0)
-            self._set_gpu(gpu, left - min(WHOLE, in_thousandths(asked.gpus)))
-        for name, amount in asked.others:
-            self.others[name] = self.others.get(name, 0) - in_thousandths(amount)
-
-    def give_back(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
-        self.milli_cpus += in_thousandths(asked.cpus)
-        self.memory += asked.memory
-        for gpu in gpu_ids:
-            self._set_gpu(gpu, self.shared.get(gpu, 0) + min(WHOLE, in_thousandths(asked.gpus)))
-        for name, amount in asked.others:
-            self.others[name] = self.others.get(name, 0) + in_thousandths(amount)
-
-    def _set_gpu(self, gpu: int, left: int) -> None:
-        self.gpu_ids.discard(gpu)
-        self.shared.pop(gpu, None)
-        if left == WHOLE:
-            self.gpu_ids.add(gpu)
-        elif left:
-            self.shared[gpu] = left
-
-    def copies(self, asked: Resources, at_most: int) -> int:
-        """Return how many actors that each ask for this there is room for."""
-        milli_gpus = in_thousandths(asked.gpus)
-        pairs = [
-            (self.milli_cpus, in_thousandths(asked.cpus)),
-            (self.memory, asked.memory),
-            *((self.others.get(n, 0), in_thousandths(amount)) for n, amount in asked.others),
-        ]
-        if milli_gpus >= WHOLE:
-            pairs.append((len(self.gpu_ids), milli_gpus // WHOLE))
-        found = min([at_most, *(free // each for free, each in pairs if each)])
-        if 0 < milli_gpus < WHOLE:
-            a_gpu = WHOLE // milli_gpus
-            parts = sum(max(0, left) // milli_gpus for left in self.shared.values())
-            found = min(found, a_gpu * len(self.gpu_ids) + parts)
-        return max(0, found)
-
-
-def _enough_gpus(milli_gpus: int, whole: int, share: int) -> bool:
-    if milli_gpus < WHOLE:
-        return whole > 0 or share >= milli_gpus
-    return WHOLE * whole >= milli_gpus
 
 
 class _Sizes:
@@ -184,7 +74,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.away: set[str] = set()  # workers on which nothing is placed now
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, Room] = {}
         # By Python, number of free GPUs and the most that is free of another: less free thousandths
         # of CPUs, and worker; sorted.
         self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
@@ -206,7 +96,7 @@ class Ledger:
     def add_worker(self, worker: str, total: Resources, python: str) -> None:
         """Enter a worker, all free.  One that is known already starts anew."""
         self.remove_worker(worker)
-        entered = self._workers[worker] = _Worker.all_free(total, python)
+        entered = self._workers[worker] = Room.all_free(total, python)
         self._add_to_bucket(worker, entered)
         self._sizes.setdefault(python, _Sizes()).add(total)
         self._milli_cpus += in_thousandths(total.cpus)
@@ -288,7 +178,7 @@ class Ledger:
         found = 0
         for name in self._candidates(python, among):
             total = self._workers[name].total
-            found += _Worker.all_free(total, python).copies(asked, at_most - found)
+            found += Room.all_free(total, python).copies(asked, at_most - found)
             if found == at_most:
                 break
         return found
@@ -327,7 +217,7 @@ class Ledger:
         for (bucket_python, whole, share), bucket in self._buckets.items():
             if bucket_python != python:
                 continue
-            if milli_gpus and not _enough_gpus(milli_gpus, whole, share):
+            if milli_gpus and not enough_gpus(milli_gpus, whole, share):
                 continue
             for entry in bucket:
                 if -entry[0] < milli_cpus or (best is not None and best < entry):
@@ -365,7 +255,7 @@ class Ledger:
             found.give_back(asked, gpu_ids)
             self._add_to_bucket(worker, found)
 
-    def _add_to_bucket(self, name: str, worker: _Worker) -> None:
+    def _add_to_bucket(self, name: str, worker: Room) -> None:
         if name in self.away:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
@@ -373,7 +263,7 @@ class Ledger:
         insort(self._memories, worker.memory)
         insort(self._milli_gpus, worker.milli_gpus)
 
-    def _take_from_bucket(self, name: str, worker: _Worker) -> None:
+    def _take_from_bucket(self, name: str, worker: Room) -> None:
         """Take a worker from its bucket, before what is free of it changes."""
         if name in self.away:
             return
@@ -394,40 +284,7 @@ class Ledger:
                 f"no worker runs Python {python}: they run {others}; code does not travel between "
                 "versions, so start the script or a worker with the other's"
             )
-        short = [
-            f"{needed} where the largest worker has {has}"
-            for needed, has, enough in (
-                (
-                    counted(asked.cpus, "CPU"),
-                    f"{max(r.cpus for r in alike):g}",
-                    any(in_thousandths(asked.cpus) <= in_thousandths(r.cpus) for r in alike),
-                ),
-                (
-                    counted(asked.gpus, "GPU"),
-                    f"{max(r.gpus for r in alike):g}",
-                    any(asked.gpus <= r.gpus for r in alike),
-                ),
-                (
-                    format_bytes(asked.memory),
-                    format_bytes(max(r.memory for r in alike)),
-                    any(asked.memory <= r.memory for r in alike),
-                ),
-                *(
-                    (
-                        f"{amount:g} {name}",
-                        f"{max(r.amount_of(name) for r in alike):g}",
-                        any(amount <= r.amount_of(name) for r in alike),
-                    )
-                    for name, amount in asked.others
-                ),
-            )
-            if not enough
-        ]
-        if short:
-            why = f"it asks for {listed(short)}"
-        else:
-            largest = max(alike, key=lambda r: (r.cpus, r.gpus, r.memory))
-            why = f"it asks for {asked}, and no worker has all of it; the largest has {largest}"
+        why = _why_too_small(asked, alike)
         bigger = sorted(
             (p for p, s in self._sizes.items() if any(asked.fits(total) for total in s.largest)),
             key=_version,
@@ -435,6 +292,43 @@ class Ledger:
         if bigger:
             why += f" (a worker with Python {listed(bigger)} has it, but this is Python {python})"
         return why
+
+
+def _why_too_small(asked: Resources, alike: list[Resources]) -> str:
+    """Return why none of these sizes of workers is large enough."""
+    short = [
+        f"{needed} where the largest worker has {has}"
+        for needed, has, enough in (
+            (
+                counted(asked.cpus, "CPU"),
+                f"{max(r.cpus for r in alike):g}",
+                any(in_thousandths(asked.cpus) <= in_thousandths(r.cpus) for r in alike),
+            ),
+            (
+                counted(asked.gpus, "GPU"),
+                f"{max(r.gpus for r in alike):g}",
+                any(asked.gpus <= r.gpus for r in alike),
+            ),
+            (
+                format_bytes(asked.memory),
+                format_bytes(max(r.memory for r in alike)),
+                any(asked.memory <= r.memory for r in alike),
+            ),
+            *(
+                (
+                    f"{amount:g} {name}",
+                    f"{max(r.amount_of(name) for r in alike):g}",
+                    any(amount <= r.amount_of(name) for r in alike),
+                )
+                for name, amount in asked.others
+            ),
+        )
+        if not enough
+    ]
+    if short:
+        return f"it asks for {listed(short)}"
+    largest = max(alike, key=lambda r: (r.cpus, r.gpus, r.memory))
+    return f"it asks for {asked}, and no worker has all of it; the largest has {largest}"
 
 
 def _version(python: str) -> tuple[int, ...]:

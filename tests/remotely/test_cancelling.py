@@ -100,6 +100,39 @@ def test_a_call_is_taken_back_also_where_calls_run_on_threads(here: None, tmp_pa
     assert sorted(actor.all()) == list(range(5))
 
 
+def test_beside_async_methods_a_plain_call_that_waits_for_a_thread_is_taken_back(
+    here: None, tmp_path: Path
+) -> None:
+    @remotely.remote_class(cpus=0, concurrency=1)
+    class Mixed(Noter):
+        async def note_async(self, number: int) -> int:
+            self.noted.append(number)
+            return number
+
+        @remotely.batched
+        def note_batched(self, numbers: list[int]) -> list[int]:
+            self.noted += numbers
+            return numbers
+
+    actor: Any = remotely.options(Mixed, concurrency=2)()
+    first, one = busy(actor, tmp_path, "one")
+    second, two = busy(actor, tmp_path, "two")
+    waiting = actor.note.submit(1)
+    assert actor.note_async(2) == 2  # on the loop, past those that wait for a thread
+    begun = actor.note_async.submit(3)
+    assert begun.result() == 3
+    assert not begun.cancel()
+    later = actor.note.submit(4)
+    assert later.cancel()
+    one.touch()
+    two.touch()
+    first.result()
+    second.result()
+    assert waiting.result() == 1
+    assert actor.note_batched(5) == 5
+    assert sorted(actor.all()) == [1, 2, 3, 5]
+
+
 def test_calls_of_a_batched_method_are_taken_back(here: None, tmp_path: Path) -> None:
     actor = Batcher()
     running, gate = busy(actor, tmp_path)

@@ -59,6 +59,18 @@ def test_its_maker_owns_it_and_others_borrow_it(here: None) -> None:
     assert make("fourth").read() == "fourth"
 
 
+def test_a_name_that_its_constructor_finds_taken_is_an_error(here: None) -> None:
+    @remotely.remote_class(cpus=0)
+    class Maker:
+        def __init__(self) -> None:
+            remotely.options(Store, name="taken")()
+
+    held = remotely.options(Store, name="taken")()
+    with pytest.raises(remotely.NameTaken, match="taken"):
+        remotely.options(Maker, name="maker", get_if_exists=True)()
+    assert held.read() == ""
+
+
 def test_in_one_process_it_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
     remotely.shutdown()
