@@ -22,7 +22,7 @@ from remotely.api.current_actor import current_actor
 from remotely.api.flight_recorder import flight_recorder
 from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
-from remotely.api.verbs import close, get_actor, kill, put, status, submit
+from remotely.api.verbs import actors, close, get_actor, kill, put, status, submit
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -45,6 +45,7 @@ from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
+from remotely.objects.timeouts import timeout
 from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"
@@ -69,6 +70,7 @@ __all__ = [
     "VersionMismatch",
     "WireError",
     "WorkerLost",
+    "actors",
     "as_completed",
     "batched",
     "close",
@@ -89,4 +91,5 @@ __all__ = [
     "shutdown",
     "status",
     "submit",
+    "timeout",
 ]

@@ -2,8 +2,8 @@
 
 Small results of calls that came in one message go back in one message: while the next of these
 calls runs, they are held.  That call may be a long one, so for as long as results are held, the
-background thread looks every LOOK_S and sends what was there at its last look.  This is the one
-use of the socket outside of the main thread, and the reason for the lock.
+background thread looks every LOOK_S and sends what was there at its last look.  It also answers
+cancellations.  These uses outside of the main thread are the reason for the lock.
 """
 
 import os
@@ -86,6 +86,13 @@ class CallSocket:
             arrives = self._send((reply.route, *reply.frames))
             if not arrives and reply.loan and (ours := arena.ours()):
                 ours.take_back(reply.loan)
+
+    def send_beside(self, reply: RoutedReply) -> bool:
+        """Send a reply on another thread than the one that runs the calls; return if it arrives."""
+        with self._lock:
+            arrives = self._send((reply.route, *reply.frames))
+        self.wake()  # sending may have swallowed the socket's edge
+        return arrives
 
     def end_batch(self) -> None:
         """All calls of a message have run: send what is held."""

@@ -14,7 +14,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import arena, codec, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, unpack
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, decline, unpack
 
 
 class Payloads:
@@ -32,6 +32,10 @@ class Payloads:
     ) -> tuple[bytes | memoryview, Sequence[bytes | memoryview]]:
         """Return the pickle and the buffers of that value."""
         return unpack(message, self._peers.get(route))
+
+    def decline(self, route: bytes, message: Message) -> None:
+        """Let go of a value that nobody here wants."""
+        decline(message, self._peers.get(route))
 
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
         """Return the reply that carries a result.  Raises NotPicklable."""

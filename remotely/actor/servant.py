@@ -20,7 +20,12 @@ from remotely.actor.replies import RoutedReply, raised
 from remotely.actor.streams import Streams
 from remotely.errors import RemotelyError
 from remotely.objects.batching import Arguments, Batching, batched_methods
-from remotely.objects.placeholders import RoutinePlaceholder, SelfPlaceholder, stays
+from remotely.objects.placeholders import (
+    CancelledPlaceholder,
+    RoutinePlaceholder,
+    SelfPlaceholder,
+    stays,
+)
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport.activity import OneByOne, Several
@@ -84,6 +89,11 @@ class Servant:
         finally:
             activity.end(begun)
             self.calls += kind is Kind.CALL
+
+    def cancelled(self, route: bytes, message: Message) -> RoutedReply:
+        """Return the reply to a call that its caller has taken back."""
+        self._payloads.decline(route, message)
+        return self._payloads.returned(route, message, CancelledPlaceholder())
 
     def make_again(self) -> None:
         """Make the object as in the previous life.  If that fails, print the traceback and exit."""

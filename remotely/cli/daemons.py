@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from remotely.cli.options import cpus_option, gpus_option, port_option
+from remotely.cli.options import cpus_option, gpus_option, port_option, resource_option
 from remotely.cli.which_cluster import other_ports, port_of_shell
 from remotely.errors import RemotelyError
 from remotely.protocol.address import DEFAULT_PORT, parse_address
@@ -20,7 +20,14 @@ from remotely.protocol.address import DEFAULT_PORT, parse_address
 @port_option
 @cpus_option
 @gpus_option
-def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) -> None:
+@resource_option
+def start(
+    host: str,
+    port: int,
+    cpus: int | None,
+    gpus: int | list[str] | None,
+    resources: tuple[tuple[str, float], ...],
+) -> None:
     """Start a cluster on this machine; return when it takes calls.
 
     \b
@@ -31,7 +38,7 @@ def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) 
     from remotely.machine import interfaces
     from remotely.ops import cluster
 
-    daemons = cluster.start(host, port, cpus, gpus)
+    daemons = cluster.start(host, port, cpus, gpus, dict(resources))
     name = interfaces.own_address() if host == interfaces.EVERYWHERE else host
     pids = ", ".join(f"{daemon.role} pid {daemon.pid}" for daemon in daemons)
     click.echo(f"The cluster takes calls at {name}:{port} ({pids}).\n")
@@ -70,13 +77,19 @@ def _how_to_go_on(name: str, port: int) -> str:
 )
 @cpus_option
 @gpus_option
+@resource_option
 @click.option(
     "--host",
     help="The address at which this machine's actors are reached; by default the one on the way "
     "to HOST.",
 )
 def join(
-    address: str, key: Path | None, cpus: int | None, gpus: int | list[str] | None, host: str | None
+    address: str,
+    key: Path | None,
+    cpus: int | None,
+    gpus: int | list[str] | None,
+    resources: tuple[tuple[str, float], ...],
+    host: str | None,
 ) -> None:
     """Add this machine to a cluster; return when the master has taken it.
 
@@ -90,7 +103,7 @@ def join(
 
     master, port = parse_address(address)
     member = key_files.load_member(key or folders.key_folder() / "worker.key", "worker")
-    worker = cluster.join(master, port, member, host, cpus, gpus)
+    worker = cluster.join(master, port, member, host, cpus, gpus, dict(resources))
     click.echo(
         f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
         f"To leave it: remotely stop{'' if port == DEFAULT_PORT else f' --port {port}'}"

@@ -29,6 +29,29 @@ gpus_option = click.option(
     type=GpusType(),
     help="GPUs to give away: how many, or which (2,3; one alone: 2,); by default all there are.",
 )
+
+
+class ResourceType(click.ParamType):  # type: ignore[type-arg]
+    name = "NAME=AMOUNT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, float]:
+        from remotely.protocol.resources import parse_others
+
+        name, _, amount = value.partition("=")
+        try:
+            parse_others({name: float(amount)})
+        except ValueError as error:
+            self.fail(f"{value!r} is not NAME=AMOUNT, as license=2 ({error})", param, ctx)
+        return name, float(amount)
+
+
+resource_option = click.option(
+    "--resource",
+    "resources",
+    type=ResourceType(),
+    multiple=True,
+    help="A resource of your own to give away, as license=2; may be given several times.",
+)
 port_option = click.option(
     "--port",
     type=click.IntRange(1, 65535),

@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import zmq
 
 from remotely.client.actor_state import ActorState
@@ -35,6 +36,7 @@ class Channels:
         host: str,
         waits: WaitReporter | None,
         ask: Ask,
+        tell: Callable[[msgspec.Struct], None],
     ) -> None:
         self._context = context
         self._loop = loop
@@ -42,6 +44,7 @@ class Channels:
         self._host = host
         self._waits = waits
         self._ask = ask
+        self._tell = tell
         self._budget = ByteBudget()
         self._open: set[Channel] = set()
 
@@ -91,6 +94,7 @@ class Channels:
                 self._pair,
                 self._budget,
                 self._broken,
+                self._tell,
                 self._waits,
             )
         except (zmq.ZMQError, OSError) as error:

@@ -19,6 +19,7 @@ Client has the verbs of the seam, and wires these parts together; each knows tho
 
 import functools
 import os
+import secrets
 import socket
 import threading
 import time
@@ -45,6 +46,7 @@ from remotely.errors import (
     ActorDied,
     CallTimeout,
     MasterLost,
+    NameTaken,
     NotConnected,
     VersionMismatch,
     WorkerLost,
@@ -110,7 +112,13 @@ class Client:
         self.session_id = session.id
         self._waits = WaitReporter(inside, session.tell) if inside else None
         self._channels = Channels(
-            self._context, self._loop, key.pair, session.host, self._waits, session.ask
+            self._context,
+            self._loop,
+            key.pair,
+            session.host,
+            self._waits,
+            session.ask,
+            session.tell,
         )
         self._actors = ActorDirectory(self, session)
         self._terminations = Terminations(self._loop, session, self._channels)
@@ -148,12 +156,40 @@ class Client:
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
+        if options.get_if_exists:
+            return [self._get_or_make(cls, args, kwargs, options)]
+        return self._make(cls, args, kwargs, options, count)
+
+    def _get_or_make(
+        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    ) -> RemoteActor:
+        """Find the actor of a name, or make it.  The master gives a name once, so one makes it."""
+        while True:
+            try:
+                return self.find(options.name)
+            except NameError:
+                pass
+            try:
+                return self._make(cls, args, kwargs, options, 1)[0]
+            except NameTaken as error:  # another was faster, and its actor may end before we look
+                if error.__cause__ is not None:  # it is the constructor's own
+                    raise
+
+    def _make(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
         self._session.check()
         source_finder.refuse_while_importing("makes an actor")
         source_library.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        actors = [self._actors.new(cls, options, count) for _ in range(count)]
+        gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all
+        actors = [self._actors.new(cls, options, count, gang) for _ in range(count)]
         self._factory.make(actors, encoded, options)
         return list(actors)
 

@@ -62,6 +62,7 @@ class ActorTable:
         self.records: dict[str, ActorRecord] = {}
         self.by_owner: Index[str, str] = Index()  # actors, by their owner
         self.by_worker: Index[str, str] = Index()  # actors, by their worker
+        self.by_gang: Index[str, str] = Index()  # actors, by the group that was placed with them
         self.by_watcher: Index[str, str] = Index()  # actors, by a session that is told of their end
         self.names: dict[str, str] = {}  # actors; of one between two lives too
         self.deaths: OrderedDict[str, control.Obituary] = OrderedDict()
@@ -74,6 +75,8 @@ class ActorTable:
         self.deaths.pop(request.actor, None)
         self.by_owner.add(request.owner, request.actor)
         self.by_worker.add(record.worker, request.actor)
+        if request.gang:
+            self.by_gang.add(request.gang, request.actor)
         # Two scripts may each have a Counter-1; the name then means that of the first.
         if request.named or request.name not in self.names:
             self.names[request.name] = request.actor
@@ -84,6 +87,8 @@ class ActorTable:
         del self.records[request.actor]
         self.by_owner.discard(request.owner, request.actor)
         self.by_worker.discard(record.worker, request.actor)
+        if request.gang:
+            self.by_gang.discard(request.gang, request.actor)
         for session in record.watchers:
             self.by_watcher.discard(session, request.actor)
 

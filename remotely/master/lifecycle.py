@@ -108,6 +108,8 @@ class ActorLifecycle:
             if session not in self._state.sessions:  # it went while we were placing
                 self.end(control.End(actor=location.actor, grace_s=OWNER_GRACE_S))
         self.lookups.hear_of_news(location.actor)
+        if self._state.waiting.any_near(location.actor):
+            self.placer.retry()
 
     def lose_route(self, worker: str) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
@@ -124,8 +126,9 @@ class ActorLifecycle:
         for record in to_end:
             self.remove(record, record.closed())
         for record, (session, place) in to_place:
-            if session in self._state.sessions:
-                self.place(session, place)
+            if session in self._state.sessions:  # by itself: others of its group may live
+                alone = msgspec.structs.replace(place.request, together=1)
+                self.place(session, msgspec.structs.replace(place, request=alone))
             self.lookups.hear_of_news(record.request.actor)
             self._say_farewell(record.request.owner)
 

@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from remotely.errors import MasterLost, RemotelyError
@@ -26,7 +26,13 @@ from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, MemberKey
 
 
-def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> list[Running]:
+def start(
+    bind_host: str,
+    port: int,
+    cpus: int | None,
+    gpus: Gpus | None,
+    resources: Mapping[str, float] | None = None,
+) -> list[Running]:
     """Start a master and a worker here; return both when the cluster takes calls.
 
     If the previous master was killed, the new one takes over its worker with the actors, provided
@@ -59,7 +65,7 @@ def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> lis
                 master.begin_master(f"tcp://{ip}:{port}", near, key, learns)
                 member = key_files.load_member(folder / "worker.key", "worker")
                 tcp_host = own_address() if ip == EVERYWHERE else ip
-                worker.begin_worker("worker", near, member, tcp_host, cpus, gpus)
+                worker.begin_worker("worker", near, member, tcp_host, cpus, gpus, resources)
     return pid_file.running(port)
 
 
@@ -70,6 +76,7 @@ def join(
     tcp_host: str | None = None,
     cpus: int | None = None,
     gpus: Gpus | None = None,
+    resources: Mapping[str, float] | None = None,
 ) -> Running:
     """Start a worker here that joins the master there; return when the master has taken it.
 
@@ -91,7 +98,7 @@ def join(
     check_port(tcp_host or ip, ip, 0)
     pid_file.make_folder(port)
     with PersistentDaemon(f"joined-{secrets.token_hex(4)}", port) as worker:
-        return worker.begin_worker("joined", f"{host_name}:{port}", key, ip, cpus, gpus)
+        return worker.begin_worker("joined", f"{host_name}:{port}", key, ip, cpus, gpus, resources)
 
 
 def stop(port: int) -> list[Running]:

@@ -12,6 +12,7 @@ import select
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from remotely.machine import daemons, this_machine
 from remotely.machine.gpus import Gpus, choose
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.ids import bound_id
+from remotely.protocol.resources import parse_others
 from remotely.transport.keys import MemberKey
 
 START_S = 10.0  # until a daemon is ready: on a slow disk the first import takes seconds
@@ -74,6 +76,7 @@ def worker_config(
     cpus: float | None,
     gpus: Gpus | None,
     file: str = "",
+    resources: Mapping[str, float] | None = None,
 ) -> WorkerConfig:
     nonce = secrets.token_hex(16)
     return WorkerConfig(
@@ -85,6 +88,7 @@ def worker_config(
         folder=str(folder),
         cpus=this_machine.cores() if cpus is None else cpus,
         gpus=choose(gpus),
+        resources=dict(parse_others(resources or {})),
         lifeline=not file,
         pid_file=file,
     )

@@ -7,6 +7,7 @@ a cluster, and `remotely join` when there is a larger one.  If either fails, not
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -85,11 +86,19 @@ class PersistentDaemon:
         tcp_host: str,
         cpus: int | None,
         gpus: Gpus | None,
+        resources: Mapping[str, float] | None = None,
     ) -> Running:
         """Make it a worker of that master.  Raises the error with which the master refuses it."""
         self._folder = daemon_process.new_folder()
         config = daemon_process.worker_config(
-            f"tcp://{address}", key, tcp_host, self._folder, cpus, gpus, str(self._file)
+            f"tcp://{address}",
+            key,
+            tcp_host,
+            self._folder,
+            cpus,
+            gpus,
+            str(self._file),
+            resources,
         )
         written = self._write(role, address, key.master_public, config.worker)
         self._hear_of(config, "REGISTERED")

@@ -26,6 +26,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     cpus: float
     gpus: list[str]  # as CUDA knows them
+    resources: dict[str, float] = {}  # of the user's
     lifeline: bool
     pid_file: str = ""  # written by the launcher, removed by us
     nonce: str  # what makes `worker` of the key; see admission.py

@@ -26,7 +26,7 @@ from remotely.machine import daemons, pid_file, this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, parse_others
 from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
@@ -114,7 +114,12 @@ class Worker:
             machine=self._machine,
             address=self._config.tcp_host or "this machine",
             pid=os.getpid(),
-            resources=Resources(self._config.cpus, len(self._config.gpus), this_machine.memory()),
+            resources=Resources(
+                self._config.cpus,
+                len(self._config.gpus),
+                this_machine.memory(),
+                parse_others(self._config.resources),
+            ),
             gpu_names=self._config.gpus,
             actors=self._actors.statuses(),
             births=self._actors.births(),
@@ -130,7 +135,7 @@ class Worker:
             case control.Spawn():
                 if not self._leaving:
                     self._actors.spawn(message)
-            case control.Delegated(actor=actor):
+            case control.Delegated(actor=actor) | control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
             case control.Caller():
                 self._actors.hear_of(message)

@@ -374,11 +374,24 @@ def test_a_machine_gives_away_the_gpus_that_were_named(machine: Machine, port: i
     machine.does("stop", "--port", port)
 
 
+def test_a_machine_gives_away_resources_of_ones_own(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port, "--resource", "license=2", "--resource", "disk=0.5")
+    with machine.script(port, "{'resources': {'license': 1}}") as script:
+        add(script, 1)
+        (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
+        assert "0.5 of 0.5 disk, 1 of 2 license" in machine.does("status", "--port", port)
+    assert worker["free_resources"] == {"disk": 0.5, "license": 1}
+    assert actor["resources"] == {"license": 1}
+    machine.does("stop", "--port", port)
+
+
 def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine) -> None:
     for command in (
         ["start", "--port", 0],
         ["start", "--cpus", -1],
         ["start", "--gpus", "many"],
+        ["start", "--resource", "license"],
+        ["join", "127.0.0.1:1", "--resource", "gpus=1"],
         ["join"],
         ["stat"],
     ):

@@ -422,9 +422,11 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
         remotely.group(Worker, 4)
 
     assert capfd.readouterr().err.count("waiting for room") == 1  # and not twice
-    assert "no room for 3 s: Worker asks for 1 CPU; the most that a machine" in str(refused.value)
+    assert "no room for 3 s: 4 actors of Worker, which live at once, ask for 1 CPU each; " in str(
+        refused.value
+    )
     assert "Worker-1 (2 CPUs)" in str(refused.value)
-    assert "remotely.connect(cpus=5)" in str(refused.value)
+    assert "remotely.connect(cpus=6)" in str(refused.value)
     assert first.work() == 1
 
 

@@ -23,6 +23,7 @@ from remotely.protocol.control.both import (
 from remotely.protocol.control.client import (
     AskStatus,
     Blocked,
+    Cancel,
     Deadlocked,
     End,
     Farewell,
@@ -100,7 +101,7 @@ from remotely.protocol.numbers import (
     Seconds,
 )
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
@@ -109,6 +110,7 @@ ToMaster = {
     "client": Hello
     | Place
     | End
+    | Cancel
     | Locate
     | AskStatus
     | Unanswered
@@ -154,6 +156,7 @@ FromMaster = {
         Registered
         | Spawn
         | End
+        | Cancel
         | Preload
         | ReadLog
         | AskFigures
@@ -165,7 +168,7 @@ FromMaster = {
         | Refused
     ),
 }
-ToActor = Birth | Admit | Delegated | Caller | Leave
+ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave
 FromClient = Prepare
 FromActor = Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
 ToZygote = Preload | Fork
@@ -213,6 +216,7 @@ __all__ = [
     "Blocked",
     "Bound",
     "Caller",
+    "Cancel",
     "ClientStatus",
     "Cores",
     "Count",

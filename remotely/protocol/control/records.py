@@ -37,7 +37,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     actor: Id
     name: str
     named: bool = False  # by the user: then no other actor may have that name
-    together: Amount = 1  # how many of a group are made at once, this among them
+    gang: str = ""  # the group that is placed with it, whole or not at all
+    together: Amount = 1  # how many of that are made at once, this among them
+    machine: str = ""  # on which it is to be; empty for any
+    near: str = ""  # the actor on whose machine it is to be; empty for any
     class_name: str
     owner: str  # the session whose end is the actor's end; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output
@@ -111,6 +114,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
     free_cpus: float  # each below zero where actors hold more than there is
-    free_gpus: Balance
+    free_gpus: float
     free_memory: Balance
+    free_others: dict[str, float] = {}  # of the user's resources
     actors: list[ActorStatus]
