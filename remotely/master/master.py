@@ -53,6 +53,7 @@ class Master:
     def __init__(self, config: MasterConfig) -> None:
         self._key = MasterKey.from_dict(config.key)
         self._key_file = config.key_file
+        self._is_embedded = config.lifeline
         self._host = this_machine.identity()
         self._peers: dict[bytes, str] = {}  # by route: the id of a session or a worker
         self._keys: dict[str, bytes] = {}  # by that id: the key with which it came
@@ -71,7 +72,7 @@ class Master:
             self._admission,
             LEASE_S,
             learns_until=self._learns_until,
-            is_embedded=config.lifeline,
+            is_embedded=self._is_embedded,
         )
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
         self._throttled = ThrottledLog(log.warning)
@@ -84,7 +85,7 @@ class Master:
         sockets.bind(self._socket, config.address)
         self._loop.watch_socket(self._socket, self._receive)
         self._loop.every(TICK_EVERY_S, self._tick)
-        if config.lifeline:
+        if config.lifeline or config.attached:
             self._loop.watch(0, self._feel_lifeline)
 
     def run(self) -> None:
@@ -255,7 +256,10 @@ class Master:
     def _feel_lifeline(self) -> None:
         if not os.read(0, 4096):
             self._loop.unwatch(0)
-            self._loop.stop()
+            if self._is_embedded:
+                self._loop.stop()
+            else:
+                self._stop()
 
     def _stop(self) -> None:
         """End the cluster: every worker ends its actors and itself, and then so do we."""

@@ -20,6 +20,7 @@ from remotely.machine import daemons, this_machine
 from remotely.machine.gpus import Gpus, choose
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.ids import bound_id
+from remotely.protocol.listening import Listening
 from remotely.transport.keys import MemberKey
 
 START_S = 10.0  # until a daemon is ready: on a slow disk the first import takes seconds
@@ -69,7 +70,7 @@ def first_line(daemon: Daemon) -> str:
 def worker_config(
     address: str,
     key: MemberKey,
-    tcp_host: str,
+    listening: Listening,
     folder: Path,
     cpus: float | None,
     gpus: Gpus | None,
@@ -81,7 +82,7 @@ def worker_config(
         nonce=nonce,
         master=address,
         key=key.to_dict(),
-        tcp_host=tcp_host,
+        listening=listening,
         folder=str(folder),
         cpus=this_machine.cores() if cpus is None else cpus,
         gpus=choose(gpus),

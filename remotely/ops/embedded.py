@@ -16,6 +16,7 @@ from remotely.machine.gpus import Gpus
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Daemon
 from remotely.protocol.configs import MasterConfig
+from remotely.protocol.listening import Listening
 from remotely.transport import keys
 
 
@@ -44,7 +45,8 @@ class EmbeddedCluster:
         daemon_process.configure(master, config)
         key = self._worker_key
         daemon_process.configure(
-            worker, daemon_process.worker_config(self.address, key, "", self.folder, cpus, gpus)
+            worker,
+            daemon_process.worker_config(self.address, key, Listening(), self.folder, cpus, gpus),
         )
         if (word := daemon_process.first_line(master)) != "READY":
             raise RemotelyError(word or "the master of an embedded cluster did not start")

@@ -279,6 +279,8 @@ class Actors:
                 if faults.ON:
                     faults.at("worker.spawned")
                 self._send(control.Spawned(location=child.location, since=child.since))
+            case control.NotBound(why=why):
+                child.why = child.why or why
             case control.Count(calls=calls):
                 child.calls = calls
             case control.Logged():
@@ -305,8 +307,11 @@ class Actors:
                 if not (data := child.socket.recv(MAX_MESSAGE)):
                     break
                 with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
-                    if isinstance(logged := self._decoder.decode(data), control.Logged):
-                        child.log.take(logged)
+                    match message := self._decoder.decode(data):
+                        case control.Logged():
+                            child.log.take(message)
+                        case control.NotBound(why=why):
+                            child.why = child.why or why
         child.log.end()
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:

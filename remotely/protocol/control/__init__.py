@@ -56,6 +56,7 @@ from remotely.protocol.control.process import (
     Exiting,
     Fork,
     Forked,
+    NotBound,
     NotForked,
     Prepare,
 )
@@ -166,7 +167,7 @@ FromMaster = {
 }
 ToActor = Birth | Admit | Delegated | Caller | Leave
 FromClient = Prepare
-FromActor = Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
+FromActor = Bound | NotBound | Count | Logged | Delegate | MayCall | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 
@@ -249,6 +250,7 @@ __all__ = [
     "MayCall",
     "ControlMessage",
     "Moment",
+    "NotBound",
     "NotForked",
     "NotPlaced",
     "Obituary",

@@ -1,0 +1,142 @@
+"""Which rank of which job this process is, by the environment variables of its launcher.
+
+The rules are the table: one row a launcher.  An inner launcher comes before those inside which it
+runs, and whose variables its ranks inherit: mpirun in a job of Slurm sets both.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Launcher(NamedTuple):
+    """The variables that a launcher sets."""
+
+    name: str
+    rank: str
+    size: str  # empty: it does not say; --wait-for does
+    job: tuple[str, ...]  # those that together differ from job to job; the first that there are
+    ranks_here: str  # how many ranks this machine has
+    by: str  # how a command is started on every machine
+
+
+LAUNCHERS = (
+    Launcher(
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+        "LOCAL_WORLD_SIZE",
+        "torchrun --no-python",
+    ),
+    Launcher(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "mpirun",
+    ),
+    Launcher("MPI", "PMI_RANK", "PMI_SIZE", ("PMI_JOBID",), "MPI_LOCALNRANKS", "mpiexec"),
+    Launcher(
+        "Slurm",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        "SLURM_STEP_TASKS_PER_NODE",
+        "srun",
+    ),
+    Launcher("an indexed job", "JOB_COMPLETION_INDEX", "", ("HOSTNAME",), "", "an indexed Job"),
+)
+# Where the launcher itself has no name for the job: that of the batch system around it.
+BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+ALONE = Launcher("no launcher", "", "", (), "", "a launcher")
+
+_NAME = re.compile(r"[^A-Za-z0-9.=-]+")
+_MOST_LETTERS = 120
+
+
+class Rank(NamedTuple):
+    """This process among those of its job."""
+
+    launcher: Launcher
+    rank: int
+    size: int  # how many ranks there are
+    job: str  # a name that no other job has, fit for a folder
+    ranks_here: int = 1  # on this machine
+
+
+def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> Rank:
+    """Return which rank this process is; 0 of 1 where no launcher is known.
+
+    `wait_for` is how many ranks there are, where the launcher does not say, and `job` the name of
+    the job.  Raises ValueError, which names the variable or the option that is missing.
+    """
+    launcher = next((row for row in LAUNCHERS if environ.get(row.rank)), ALONE)
+    if launcher is ALONE:
+        return Rank(ALONE, 0, 1, fit(job))
+    size = _number(environ, launcher.size) if environ.get(launcher.size) else wait_for
+    if size is None:
+        raise ValueError(
+            f"{launcher.name} does not say how many ranks there are: name their number by "
+            "--wait-for N"
+        )
+    rank = _number(environ, launcher.rank)
+    if rank >= size:
+        raise ValueError(
+            f"{launcher.rank} is {rank}, which is no rank of {size}: they count from 0"
+        )
+    name = job or _job_of(environ, launcher, rank)
+    if not name:
+        raise ValueError(
+            f"{launcher.name} does not say which job this is: give it a name of its own by --job"
+        )
+    return Rank(
+        launcher, rank, size, fit(f"{launcher.name}-{name}"), _ranks_here(environ, launcher)
+    )
+
+
+def cpus_of(rank: Rank, cores: int, environ: Mapping[str, str]) -> int:
+    """Return how many CPUs the worker of a rank gives away, of the cores that it may use."""
+    if environ.get("SLURM_CPUS_PER_TASK") and rank.launcher.name == "Slurm":
+        return min(cores, _number(environ, "SLURM_CPUS_PER_TASK"))
+    return max(1, cores // rank.ranks_here)
+
+
+def names_of(ranks: list[int]) -> str:
+    """Return "rank 3" or "ranks 3, 5 and 6"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def fit(name: str) -> str:
+    """Return a name of a folder."""
+    return _NAME.sub("_", name)[:_MOST_LETTERS].strip(".")
+
+
+def _job_of(environ: Mapping[str, str], launcher: Launcher, rank: int) -> str:
+    names = [environ[name] for name in launcher.job if environ.get(name)]
+    if launcher.job == ("HOSTNAME",):  # of a Pod of an indexed Job: JOB-INDEX
+        return "".join(names).removesuffix(f"-{rank}")
+    return ".".join(names) or next((environ[n] for n in BATCH_JOBS if environ.get(n)), "")
+
+
+def _ranks_here(environ: Mapping[str, str], launcher: Launcher) -> int:
+    """Read "4", or Slurm's "2(x3),1": two on each of three nodes, then one."""
+    text = environ.get(launcher.ranks_here, "")
+    counts: list[int] = []
+    for part in text.split(","):
+        if not (found := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)):
+            return 1
+        counts += [int(found[1])] * int(found[2] or 1)
+    node = environ.get("SLURM_NODEID", "0")
+    index = int(node) if node.isdecimal() and len(counts) > 1 else 0
+    return max(1, counts[min(index, len(counts) - 1)])
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ[name]
+    if not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}, which is no number of ranks")
+    return int(text)
