@@ -131,7 +131,7 @@ class Channels:
         code = probe.code() if probe else 0
         if not channel.ended:
             why = ""
-            if code:
+            if probe:
                 host, port = parse_address(channel.endpoint)
                 why = unreachable(here(host, port), host, port, code)
             channel.end(connection_error(channel.location, channel.connected, why))

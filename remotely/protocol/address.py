@@ -26,7 +26,12 @@ NO_ROUTE = (
     "{here} has no way to port {port} of {host}: they share no network, or a router or a firewall "
     "in between rejects it"
 )
+ANSWERS = (
+    "port {port} of {host} answers {here} now: that may be another machine or program, or the "
+    "network between them fails now and then"
+)
 _MEANINGS = {
+    0: ANSWERS,
     errno.ECONNREFUSED: REFUSED,
     errno.ETIMEDOUT: DROPPED,
     errno.EINPROGRESS: DROPPED,  # of a connection that is still being tried
@@ -81,7 +86,8 @@ def is_ipv6(text: str) -> bool:
 
 def unreachable(here: str, host: str, port: int, code: int | None, what: str = "") -> str:
     """Return why there is no connection: `code` is the kernel's errno, `what` its own words."""
-    meaning = _MEANINGS.get(code or 0, what or "no connection to port {port} of {host}")
+    unknown = what or "there is no connection from {here} to port {port} of {host}"
+    meaning = unknown if code is None else _MEANINGS.get(code, unknown)
     return meaning.format(here=here, host=host, port=port)
 
 

@@ -58,6 +58,7 @@ def test_an_ipv6_address_is_put_into_brackets_before_its_port() -> None:
         (errno.EINPROGRESS, "a firewall drops"),
         (errno.EHOSTUNREACH, "no way"),
         (errno.ENETUNREACH, "no way"),
+        (0, "answers"),
     ],
 )
 def test_why_there_is_no_connection_names_both_ends_and_the_port(code: int, word: str) -> None:
@@ -67,7 +68,7 @@ def test_why_there_is_no_connection_names_both_ends_and_the_port(code: int, word
 
 def test_a_failure_of_another_kind_is_told_in_the_words_of_the_system() -> None:
     assert unreachable("a", "b", 1, errno.EMFILE, "Too many open files") == "Too many open files"
-    assert unreachable("a", "b", 1, None) == "no connection to port 1 of b"
+    assert unreachable("a", "b", 1, None) == "there is no connection from a to port 1 of b"
 
 
 @pytest.mark.parametrize(
