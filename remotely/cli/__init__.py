@@ -12,6 +12,7 @@ import click
 import remotely
 from remotely.cli.actors import kill, logs
 from remotely.cli.daemons import join, start, stop
+from remotely.cli.hosts import down, up
 from remotely.cli.keys import key_commands
 from remotely.cli.run import run
 from remotely.cli.status import status
@@ -43,6 +44,7 @@ def main() -> None:
     remotely start                                  a cluster of this machine
     remotely start --host 192.168.0.10              one that others may join
     remotely join 192.168.0.10:8010 --key worker.key
+    remotely up hosts.toml                          all machines of a file, by ssh
     srun remotely run -- python train.py            all machines of a job, for one command
     remotely status                                 who is there, what is free
     remotely logs Counter-1 --follow                what an actor prints
@@ -55,5 +57,5 @@ def main() -> None:
     """
 
 
-for command in (start, join, run, key_commands, status, logs, kill, stop):
+for command in (start, join, run, up, down, key_commands, status, logs, kill, stop):
     main.add_command(command)

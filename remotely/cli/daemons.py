@@ -151,6 +151,7 @@ def _kept(foreground: bool) -> Iterator["Foreground | None"]:
     metavar="SECONDS",
     help="Leave after so long without a word from the master; by default wait for its return.",
 )
+@click.option("--once", is_flag=True, help="Succeed if this machine is on that cluster already.")
 @foreground_option
 def join(
     address: str,
@@ -162,6 +163,7 @@ def join(
     announce: tuple[str, ...],
     patience: float,
     end_without_master: float,
+    once: bool,
     foreground: bool,
 ) -> None:
     """Add this machine to a cluster; return when the master has taken it.
@@ -195,6 +197,7 @@ def join(
             patience,
             end_without_master,
             keeper,
+            once,
         )
         at_port = "" if port == DEFAULT_PORT else f" --port {port}"
         leave = "Ctrl-C" if foreground else f"remotely stop{at_port}"
@@ -210,7 +213,12 @@ def join(
     type=click.IntRange(1, 65535),
     help=f"Of a cluster on this machine.  [REMOTELY_ADDRESS, or {DEFAULT_PORT}]",
 )
-def stop(port: int | None) -> None:
+@click.option(
+    "--joined",
+    metavar="HOST:PORT",
+    help="Leave this cluster alone, if this machine has joined it; else succeed and do nothing.",
+)
+def stop(port: int | None, joined: str | None) -> None:
     """End the cluster of this machine at a port, its workers elsewhere too; and no other.
 
     On a machine that has only joined, its worker leaves, and the cluster goes on.
@@ -218,8 +226,15 @@ def stop(port: int | None) -> None:
     from remotely.machine import pid_file
     from remotely.ops import cluster
 
+    address = ""
+    if joined:
+        name, port = parse_address(joined)
+        address = join_address(name, port)
     port = port or port_of_shell()
-    ended = cluster.stop(port)
+    ended = cluster.stop(port, address)
+    if joined and not ended:
+        click.echo(f"This machine is not on {joined}.")
+        return
     if not ended:
         raise RemotelyError(f"no cluster runs at port {port} on this machine{other_ports(port)}")
     if stayed := [daemon for daemon in ended if daemon.alive]:
@@ -229,7 +244,7 @@ def stop(port: int | None) -> None:
         click.echo(f"This machine has left {ended[0].address}; the cluster there goes on.")
         return
     click.echo(f"The cluster at {ended[0].address} has ended.")
-    if pid_file.running(port):
+    if not joined and pid_file.running(port):
         click.echo(
             "This machine has also joined another cluster of that port: "
             f"'remotely stop --port {port}' once more leaves it."

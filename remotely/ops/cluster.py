@@ -116,13 +116,17 @@ def join(
     patience_s: float = 0.0,
     end_without_master_s: float = 0.0,
     keeper: Foreground | None = None,
+    once: bool = False,
 ) -> Running:
     """Start a worker here that joins the master there; return when the master has taken it.
 
     Its actors are reached at `network`, by default at the address at which the master sees this
-    machine.  A master that is not there yet is waited for, for `patience_s`.
+    machine.  A master that is not there yet is waited for, for `patience_s`.  With `once`, a worker
+    that is here already is returned instead.
     """
     where = _await_master(host_name, port, patience_s)
+    if once and (found := _worker_here(port, key)):
+        return found
     _check_joined(port, key, offer.cpus)
     listening = network.listening(this_machine.address_towards(*parse_address(where)))
     address = join_address(host_name, port)
@@ -146,13 +150,16 @@ def _await_master(host_name: str, port: int, patience_s: float) -> str:
         time.sleep(LOOK_AGAIN_S)
 
 
-def stop(port: int) -> list[Running]:
+def stop(port: int, joined: str = "") -> list[Running]:
     """End the cluster of this port; return its daemons on this machine that were ended.
 
     The master tells workers elsewhere to end.  On a machine that has only joined, its workers
-    leave, and the cluster goes on.
+    leave, and the cluster goes on.  If `joined` is the address of a master, only workers leave that
+    have joined that one.
     """
     daemons = pid_file.running(port)
+    if joined:
+        daemons = [d for d in daemons if d.role == "joined" and d.address == joined]
     own = [daemon for daemon in daemons if daemon.role != "joined"]
     if own:  # a worker here may have joined another machine's cluster of the same port
         daemons = [daemon for daemon in daemons if daemon.cluster == own[0].cluster]
@@ -181,14 +188,19 @@ def read_keys_again() -> bool:
 
 def _check_joined(port: int, key: MemberKey, cpus: int | None) -> None:
     """Raise RemotelyError if this machine would be counted twice."""
+    if cpus is None and (found := _worker_here(port, key)):
+        raise RemotelyError(
+            f"this machine is on that cluster already (worker pid {found.pid}), with all its "
+            "cores: a second worker would give them away once more. If it is to have workers "
+            "that share them, say how many each has: --cpus"
+        )
+
+
+def _worker_here(port: int, key: MemberKey) -> Running | None:
+    """Return a worker of that cluster on this machine, if there is one."""
     cluster = key.master_public.decode()
-    for daemon in pid_file.running(port):
-        if daemon.role != "master" and daemon.cluster == cluster and cpus is None:
-            raise RemotelyError(
-                f"this machine is on that cluster already (worker pid {daemon.pid}), with all its "
-                "cores: a second worker would give them away once more. If it is to have workers "
-                "that share them, say how many each has: --cpus"
-            )
+    workers = (daemon for daemon in pid_file.running(port) if daemon.role != "master")
+    return next((worker for worker in workers if worker.cluster == cluster), None)
 
 
 def _check_orphan(worker: Running, key: MasterKey, port: int) -> None:
