@@ -166,7 +166,7 @@ def test_a_key_comes_from_standard_input_and_is_never_in_an_argument(
     first, second = machines("first"), machines("second")
     first.does("start", "--port", port)
     key = (first.keys / "worker.key").read_text()
-    command = [SCRIPTS / "remotely", "join", f"127.0.0.1:{port}", "--key", "-"]
+    command = [str(SCRIPTS / "remotely"), "join", f"127.0.0.1:{port}", "--key", "-"]
     done = subprocess.run(
         command, env=second.environment, input=key, capture_output=True, text=True, check=False
     )

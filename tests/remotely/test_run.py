@@ -248,7 +248,8 @@ def test_no_secret_is_in_an_argument_or_a_variable_of_any_process(
 
 
 def test_without_a_launcher_a_command_has_a_cluster_of_this_machine(machine: Machine) -> None:
-    command = [SCRIPTS / "remotely", "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
+    remotely = str(SCRIPTS / "remotely")
+    command = [remotely, "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
     clean = {k: v for k, v in machine.environment.items() if not k.startswith("SLURM")}
     done = subprocess.run(
         command, env=clean, capture_output=True, text=True, check=False, timeout=DEADLINE_S
