@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remotely.client.client import client_of
 from remotely.errors import MasterLost, RemotelyError
 from remotely.protocol.address import DEFAULT_PORT, join_address, parse_address
 
@@ -36,6 +35,8 @@ def cluster_address(address: str | None, port: int | None) -> str:
 @contextlib.contextmanager
 def client_at(address: str, key: Path | None) -> Iterator["Client"]:
     """Connect to a cluster for the length of a block."""
+    from remotely.client.client import client_of
+
     client = client_of(address, key)
     try:
         yield client

@@ -28,7 +28,7 @@ from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
-from remotely.protocol.lease import LEASE_S, TICK_EVERY_S
+from remotely.protocol.lease import LEASE_S, LEAVE_S, TICK_EVERY_S
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import sockets
@@ -42,7 +42,6 @@ log = logging.getLogger("remotely.master")
 MAX_HELD = 1000  # messages of one connection that has yet to say who it is
 REVOKED = "this key was revoked; ask who runs the cluster for another"
 RETURN_S = 2.5  # that a worker may come later than its actors: links back off to 2 s
-LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
 # Messages are trees, and counting references frees them.  The search for cycles, which comes after
 # 700 new objects else, would stop the master of 20,000 actors for 0.1 s again and again.
 GC_THRESHOLD = 100_000

@@ -17,11 +17,11 @@ from remotely.machine import folders, pid_file, processes, this_machine
 from remotely.machine.gpus import Gpus
 from remotely.machine.interfaces import EVERYWHERE, check_port, check_range, ip_of, own_address
 from remotely.machine.pid_file import Running
-from remotely.master.master import LEAVE_S
 from remotely.ops.daemon_process import END_S, START_S
 from remotely.ops.foreground import Foreground
 from remotely.ops.persistent_daemon import PersistentDaemon
 from remotely.protocol.address import RUNS_ALREADY, is_ipv6, join_address, parse_address
+from remotely.protocol.lease import LEAVE_S
 from remotely.protocol.listening import ANY_PORT, Listening, Ports
 from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, MemberKey

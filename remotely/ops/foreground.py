@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remotely.machine import pid_file
-from remotely.master.master import LEAVE_S
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Daemon
+from remotely.protocol.lease import LEAVE_S
 
 
 class Foreground:

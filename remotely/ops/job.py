@@ -5,7 +5,8 @@
     the others    look for rank 0 in that folder, join it, and end with it
 
 Whoever is killed takes along what is its own: its daemons and its command hold the end of a pipe
-from it.  If rank 0 is lost with its machine, the others leave after MASTERLESS_S.
+from it.  If rank 0 is lost with its machine, the others leave after FENCE_S: they have lost their
+actors by then.
 """
 
 import signal
@@ -21,10 +22,10 @@ from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import Rank
 from remotely.ops.rendezvous import Invitation, Rendezvous, missing
 from remotely.protocol.address import join_address, parse_address
+from remotely.protocol.lease import FENCE_S
 from remotely.transport import key_files
 from remotely.transport.port_probe import PortProbe
 
-MASTERLESS_S = 10.0  # a machine that is cut off for so long has lost its actors anyway
 LOOK_EVERY_S = 0.05
 NOTE_EVERY_S = 2.0
 ANSWER_S = 2.0  # for an address of rank 0 to answer; then they are all tried again
@@ -146,7 +147,7 @@ def _join_at(
 ) -> None:
     host, port = parse_address(address)
     key = key_files.load_member(meeting.folder / "worker.key", "worker")
-    cluster.join(host, port, key, network, offer, end_without_master_s=MASTERLESS_S, keeper=keeper)
+    cluster.join(host, port, key, network, offer, end_without_master_s=FENCE_S, keeper=keeper)
 
 
 def _answering(invitation: Invitation) -> str:

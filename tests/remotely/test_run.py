@@ -1,7 +1,6 @@
 """`remotely run`: one line on every machine of a job.
 
-The ranks here are processes of one machine, as a fake launcher starts them: it sets the variables
-of Slurm for each, as srun does.
+The ranks here are processes of one machine, started as srun would (tests/jobs.py).
 """
 
 import contextlib
@@ -12,85 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.clusters import DEADLINE_S, SCRIPTS, processes, wait_until
 from tests.command import Machine
-
-COMMAND = """
-import os, sys
-import remotely
-print("machines", len(remotely.status().machines), flush=True)
-
-@remotely.remote_class
-class Where:
-    def host(self):
-        return os.environ["RANK_OF_TEST"]
-
-wheres = [remotely.options(Where)() for _ in range(int(sys.argv[1]))]
-print("ranks", *sorted(where.host() for where in wheres), flush=True)
-sys.stdin.read()
-sys.exit(int(sys.argv[2]))
-"""
-
-
-class Job:
-    """The ranks of a job, started as srun would."""
-
-    def __init__(self, machine: Machine, folder: Path, job: int) -> None:
-        self.machine = machine
-        self.folder = folder
-        self.job = job
-        self.ranks: list[subprocess.Popen[str]] = []
-
-    def start(
-        self, size: int, *words: object, ranks: Any = None, options: tuple[object, ...] = ()
-    ) -> None:
-        """Start ranks, all unless some are named."""
-        for rank in range(size) if ranks is None else ranks:
-            variables = {
-                "SLURM_PROCID": str(rank),
-                "SLURM_NTASKS": str(size),
-                "SLURM_JOB_ID": str(self.job),
-                "SLURM_STEP_ID": "0",
-                "RANK_OF_TEST": str(rank),
-            }
-            command = [
-                SCRIPTS / "remotely", "run", "--rendezvous", self.folder, "--cpus", 1, *options,
-                "--", *words,
-            ]  # fmt: skip
-            self.ranks.append(
-                subprocess.Popen(
-                    list(map(str, command)),
-                    env={**self.machine.environment, **variables},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-
-    def script(self, size: int, code: int = 0, **more: Any) -> None:
-        self.start(size, sys.executable, "-c", COMMAND, size, code, **more)
-
-    def line(self, rank: int = 0) -> str:
-        out = self.ranks[rank].stdout
-        assert out is not None
-        return out.readline().strip()
-
-    def ends(self) -> list[int]:
-        """Let the command go on; return the exit codes of all ranks."""
-        for rank in self.ranks:
-            assert rank.stdin is not None
-            with contextlib.suppress(OSError):
-                rank.stdin.close()
-        return [rank.wait(DEADLINE_S) for rank in self.ranks]
-
-    def errors(self) -> list[str]:
-        return [rank.stderr.read() for rank in self.ranks if rank.stderr is not None]
+from tests.jobs import COMMAND, Job
 
 
 @pytest.fixture
@@ -99,18 +26,12 @@ def job(machine: Machine, tmp_path: Path) -> Iterator[Callable[[int], Job]]:
     made: list[Job] = []
 
     def make(number: int) -> Job:
-        made.append(Job(machine, tmp_path / "shared", number))
+        made.append(Job(machine.environment, tmp_path / "shared", number))
         return made[-1]
 
     yield make
     for each in made:
-        for rank in each.ranks:
-            rank.kill()
-            rank.wait()
-            for stream in (rank.stdin, rank.stdout, rank.stderr):
-                assert stream is not None
-                with contextlib.suppress(OSError):
-                    stream.close()
+        each.kill()
     wait_until(lambda: not list((tmp_path / "shared").glob("*")), "the folder is empty")
 
 

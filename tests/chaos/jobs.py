@@ -1,0 +1,164 @@
+"""Jobs of `remotely run` that are ended by any signal, anywhere, at any time: nothing is left."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.chaos.finding import Finding, Trial
+from tests.clusters import processes
+from tests.jobs import COMMAND, Job
+
+LEFT_S = 20.0  # the promise: after so long, nothing is left
+RANKS = 3
+STARTED_S = 4.0  # about how long until the command runs: half of the blows come before
+HANG_S = 60.0
+SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+# Whom it hits, by what is in its arguments.
+VICTIMS: dict[str, Callable[[Job, str], list[int]]] = {
+    "rank 0": lambda job, tag: [job.ranks[0].pid],
+    "the command": lambda job, tag: [
+        p for p in _with(tag, "-c") if COMMAND in _words(p) and _words(p)[1] == "-c"
+    ],
+    "its guard": lambda job, tag: [
+        child for child in _children(job.ranks[0].pid) if "run" in _words(child)
+    ],
+    "the master": lambda job, tag: _with(tag, "remotely.master"),
+    "a worker of rank 0": lambda job, tag: [
+        child for child in _children(job.ranks[0].pid) if "remotely.worker" in _words(child)
+    ],
+}
+
+
+def ended(n: int, seed: int, folder: Path) -> Finding:
+    """End rank 0 or what belongs to it; see that everything ends, everywhere."""
+    return _repeated(n, seed, folder, _end_job)
+
+
+def ranks(n: int, seed: int, folder: Path) -> Finding:
+    """End another rank; see that all of it ends, and that the rest of the job does not."""
+    return _repeated(n, seed, folder, _end_rank)
+
+
+def _repeated(
+    n: int, seed: int, folder: Path, once: Callable[[Job, random.Random, str], list[str]]
+) -> Finding:
+    begun, draw = time.monotonic(), random.Random(seed)
+    wrong: list[str] = []
+    slowest = 0.0
+    for number in range(n):
+        # Short, for ipc sockets; the name is how processes are found.
+        temporary = Path(tempfile.mkdtemp(prefix=f"jobs-{number}-"))
+        environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY_", "SLURM_"))},
+            "REMOTELY_HOME": str(temporary / "home"),
+            "TMPDIR": str(temporary),
+        }
+        job = Job(environment, temporary / "shared", number)
+        try:
+            what = once(job, draw, str(temporary))
+            took = _time_until_nothing(temporary)
+            slowest = max(slowest, took)
+            if took > LEFT_S:
+                left = [" ".join(p.cmdline()) for p in processes(str(temporary))]
+                files = [str(f) for f in temporary.rglob("*") if f.is_file()]
+                what.append(f"left after {LEFT_S:.0f} s: {left} {files}")
+        finally:
+            job.kill()
+            for process in processes(str(temporary)):
+                process.kill()
+            shutil.rmtree(temporary)
+        wrong += [f"{number}: {sentence}" for sentence in what]
+    told = f"nothing left after at most {slowest:.1f} s"
+    return Finding(n, time.monotonic() - begun, told, wrong)
+
+
+def _end_job(job: Job, draw: random.Random, tag: str) -> list[str]:
+    victim, number = draw.choice(list(VICTIMS)), draw.choice(SIGNALS)
+    if victim == "its guard":
+        number = signal.SIGTERM  # whoever kills the guard itself ends what it guards by hand
+    job.script(RANKS)
+    if draw.random() < 0.5:
+        time.sleep(draw.uniform(0.0, STARTED_S))
+        pids = VICTIMS[victim](job, tag) or [job.ranks[0].pid]
+    else:
+        if job.line() != f"machines {RANKS}":
+            return ["the command did not run"]
+        pids = VICTIMS[victim](job, tag)
+        if not pids:
+            return [f"there is no such process: {victim}"]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pids[0], number)
+    return []
+
+
+def _end_rank(job: Job, draw: random.Random, tag: str) -> list[str]:
+    del tag
+    rank = draw.randrange(1, RANKS)
+    job.script(RANKS)
+    if job.line() != f"machines {RANKS}" or not job.line().startswith("ranks"):
+        return ["the command did not run"]
+    job.ranks[rank].send_signal(draw.choice(SIGNALS))
+    wrong = []
+    deadline = time.monotonic() + LEFT_S
+    while _of_rank(job, rank):
+        if time.monotonic() > deadline:
+            wrong.append(f"rank {rank} has left something for {LEFT_S:.0f} s")
+            break
+        time.sleep(0.05)
+    others = [job.ranks[other].poll() for other in range(RANKS) if other != rank]
+    if others != [None] * (RANKS - 1):
+        wrong.append(f"other ranks have ended: {others}")
+    if (code := job.ends()[0]) != 0:
+        wrong.append(f"the command ended with {code}")
+    return wrong
+
+
+def _time_until_nothing(folder: Path) -> float:
+    """Return how long it takes until there is no process and no file of a job but logs."""
+    begun = time.monotonic()
+    while processes(str(folder)) or any(
+        file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"
+    ):
+        if time.monotonic() > begun + HANG_S:
+            break
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+def _of_rank(job: Job, rank: int) -> list[psutil.Process]:
+    found = []
+    for process in processes(str(job.folder.parent)):
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RANK_OF_TEST") == str(rank):
+                found.append(process)
+    return found
+
+
+def _with(tag: str, word: str) -> list[int]:
+    return [process.pid for process in processes(tag, word)]
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def _words(pid: int) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).cmdline()
+    return ["", ""]
+
+
+TRIALS = {
+    "end a job": Trial(100, ended),
+    "end a rank": Trial(100, ranks),
+}
