@@ -6,6 +6,7 @@ Each has a home of its own, and passes for a machine of its own.  Needs root and
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.clusters import SCRIPTS, free_port, wait_until
@@ -21,14 +22,24 @@ def why_no_sshd() -> str:
 
 
 class Hosts:
-    """h1, h2, ... at 127.0.0.11 and so on; `environment` lets `ssh h1` reach the first."""
+    """By name, at an address each; with `environment`, `ssh NAME` reaches one.
 
-    def __init__(self, folder: Path, count: int, environment: dict[str, str]) -> None:
-        self.names = [f"h{number}" for number in range(1, count + 1)]
+    If they are to be in a network namespace, `inside` is the command that runs another there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        addresses: dict[str, str],
+        environment: dict[str, str],
+        inside: Sequence[str] = (),
+    ) -> None:
+        self.names = list(addresses)
         self.homes = [folder / name for name in self.names]
-        self.addresses = [f"127.0.0.{10 + number}" for number in range(1, count + 1)]
+        self.addresses = list(addresses.values())
         self.port = free_port()
         self._folder = folder
+        self._inside = inside
         self._daemons: list[subprocess.Popen[bytes]] = []
         Path("/run/sshd").mkdir(exist_ok=True)
         for key in ("host", "user"):
@@ -55,6 +66,7 @@ class Hosts:
             "REMOTELY_HOST": name,
             "TMPDIR": environment["TMPDIR"],
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "PATH": f"{SCRIPTS}:{os.environ['PATH']}",
         }
         config = home / "sshd_config"
         settings = {
@@ -70,7 +82,9 @@ class Hosts:
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         log = (home / "sshd.log").open("wb")
         self._daemons.append(
-            subprocess.Popen([_SSHD, "-D", "-e", "-f", str(config)], stderr=log, env=environment)
+            subprocess.Popen(
+                [*self._inside, _SSHD, "-D", "-e", "-f", str(config)], stderr=log, env=environment
+            )
         )
         log.close()
         wait_until(lambda: "listening" in (home / "sshd.log").read_text(), f"sshd of {name}")
@@ -101,6 +115,11 @@ class Hosts:
         file = self._folder / "hosts.toml"
         file.write_text("\n".join(lines) + "\n")
         return file
+
+    @staticmethod
+    def on_loopback(count: int) -> dict[str, str]:
+        """Return the addresses of h1, h2 and so on."""
+        return {f"h{number}": f"127.0.0.{10 + number}" for number in range(1, count + 1)}
 
     def close(self) -> None:
         for daemon in self._daemons:

@@ -29,7 +29,7 @@ UP_S, DEAD_S, RANKS_S = 5.0, 10.0, 4.0  # the bars
 
 def ssh(folder: Path, environment: dict[str, str], hosts: int, dead: bool) -> float:
     """Return how long `remotely up` takes, with or without a host that does not answer."""
-    made, port = Hosts(folder, hosts, environment), free_port()
+    made, port = Hosts(folder, Hosts.on_loopback(hosts), environment), free_port()
     file = made.file(f"127.0.0.1:{port}")
     silent = socket.create_server(("127.0.0.9", made.port), backlog=0)
     filler = socket.create_connection(silent.getsockname())

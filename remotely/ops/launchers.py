@@ -86,6 +86,11 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
         raise ValueError(
             f"{launcher.rank} is {rank}, which is no rank of {size}: they count from 0"
         )
+    if launcher.name == "Slurm" and size > 1 and not environ.get("SLURM_STEP_ID"):
+        raise ValueError(
+            "this is the batch script itself, of which there is one: have srun start it for each "
+            "of its tasks, as 'srun remotely run -- COMMAND'"
+        )
     name = job or _job_of(environ, launcher, rank)
     if not name:
         raise ValueError(

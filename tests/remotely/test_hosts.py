@@ -22,7 +22,7 @@ from tests.sshd import Hosts, why_no_sshd
 def hosts(machine: Machine, tmp_path: Path) -> Iterator[Hosts]:
     if why := why_no_sshd():
         pytest.skip(why)
-    made = Hosts(tmp_path, 2, machine.environment)
+    made = Hosts(tmp_path, Hosts.on_loopback(2), machine.environment)
     yield made
     made.close()
 

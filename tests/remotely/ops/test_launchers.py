@@ -67,6 +67,7 @@ def test_two_steps_of_a_job_are_two_jobs() -> None:
         ({**SLURM, "SLURM_PROCID": "8"}, "SLURM_PROCID is 8, which is no rank of 8"),
         ({**SLURM, "SLURM_NTASKS": "many"}, "SLURM_NTASKS is 'many'"),
         (MPICH, "--job"),
+        ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_ID": ""}, "srun remotely run"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], told: str) -> None:
