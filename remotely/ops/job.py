@@ -75,6 +75,7 @@ def follow(rank: Rank, folder: Path, network: Network, offer: Offer, patience_s:
         try:
             _join(meeting, network, offer, patience_s, keeper)
             meeting.note("joined")
+            signal.signal(signal.SIGINT, lambda *_: None)  # what Ctrl-C ends is for rank 0 to say
             keeper.wait()
         finally:
             ended_well = keeper.close()

@@ -137,6 +137,29 @@ def test_a_rank_that_is_ended_takes_what_is_its_own_and_the_others_go_on(
     assert one.ends()[0] == 0
 
 
+def test_ctrl_c_is_for_the_command_and_all_ranks_end_when_it_does(
+    job: Callable[[int], Job],
+) -> None:
+    one = job(1)
+    save = (
+        "import sys, time\n"
+        "print('there', flush=True)\n"
+        "try: time.sleep(600)\n"
+        "except KeyboardInterrupt: sys.exit(len(__import__('remotely').status().machines))\n"
+    )
+    one.start(2, sys.executable, "-c", save)
+    assert one.line() == "there"
+    for rank in one.ranks[::-1]:  # as a launcher passes it on
+        for process in (psutil.Process(rank.pid), *psutil.Process(rank.pid).children()):
+            if "remotely.worker" not in process.cmdline():
+                process.send_signal(signal.SIGINT)
+    for process in psutil.Process(one.ranks[0].pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:2] == ["-c"]:
+                process.send_signal(signal.SIGINT)
+    assert [rank.wait(DEADLINE_S) for rank in one.ranks] == [2, 0]
+
+
 def test_what_a_command_has_left_in_the_background_ends_with_it(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
