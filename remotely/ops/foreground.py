@@ -34,7 +34,9 @@ class Foreground:
         self._kept.append((daemon, file))
 
     def wait(self, *also: int) -> None:
-        """Return when a daemon has ended, or a process of these pidfds."""
+        """Return when a daemon has ended, or a process of these pidfds; at once if none is kept."""
+        if not self._kept and not also:
+            return
         poll = select.poll()
         with contextlib.ExitStack() as opened:
             for daemon, _ in self._kept:

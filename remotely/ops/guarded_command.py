@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ import msgspec
 import psutil
 
 from remotely.machine import processes, signal_pipe
+from remotely.ops import rendezvous
 
 # How all are ended, in seconds for each: in good order, then by force, and again whom the list of
 # processes did not show while others ended.
@@ -82,19 +82,25 @@ class _Guard:
         self._signals = signal_pipe.open_signal_pipe()
 
     def run(self) -> int:
+        """Return the exit code of the command, when it and all that it has started have ended.
+
+        The folder goes first: while they end, the same job may start again, and make it anew.
+        """
         try:
-            code = self._serve()
+            code = self._run_command()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        return code
+            rendezvous.remove(self._folder)
+        ended = self._end_all()
+        return next((each for each in (code, ended) if each is not None), 0)
 
     def _ask(self, *_: object) -> None:
         self._asked = True
 
-    def _serve(self) -> int:
+    def _run_command(self) -> int | None:
+        """Return the exit code of the command; None if it is to be ended."""
         request = self._read_request()
         if not request:
-            return 0
+            return None
         words, variables = msgspec.json.decode(request, type=tuple[list[str], dict[str, str]])
         try:
             self._command = subprocess.Popen(words, env={**os.environ, **variables})
@@ -107,8 +113,7 @@ class _Guard:
             code = self._reap()
             if ready:
                 break
-        ended = self._end_all()
-        return next((c for c in (code, ended) if c is not None), 0)
+        return code
 
     def _read_request(self) -> bytes:
         data = b""
@@ -117,7 +122,7 @@ class _Guard:
                 if not (piece := self._line.recv(_MAX_BYTES)):
                     return b""
                 data += piece
-        return data
+        return b"" if self._asked else data
 
     def _sleep(self) -> bool:
         """Wait for a signal or the other end of the line; return whether it was the latter."""

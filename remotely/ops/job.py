@@ -28,6 +28,7 @@ from remotely.transport.port_probe import PortProbe
 
 LOOK_EVERY_S = 0.05
 NOTE_EVERY_S = 2.0
+GONE_S = 3.0  # a rank 0 that is started again removes its folder for a moment
 ANSWER_S = 2.0  # for an address of rank 0 to answer; then they are all tried again
 PORTS_TRIED = 5  # another job may take one before our master does
 
@@ -43,8 +44,9 @@ def lead(
     command: GuardedCommand | None = None
     with exiting_on_signals():
         try:
+            meeting.check()
+            command = GuardedCommand(folder)  # which removes the folder, whatever happens now
             meeting.open()
-            command = GuardedCommand(folder)
             port, near = _start(network, offer, keeper, folder)
             meeting.invite(_addresses(network, port))
             _await_ranks(meeting, keeper, rank, patience_s)
@@ -59,7 +61,6 @@ def lead(
             if command is not None:
                 command.end()
             keeper.close()
-            meeting.remove()
     if broken:
         raise RemotelyError("the master or the worker of rank 0 ended before the command did")
     return code
@@ -126,6 +127,7 @@ def _join(
     """Look for rank 0 until it is found, and join it."""
     deadline = time.monotonic() + patience_s
     why, noted = "", 0.0
+    seen = 0.0  # when rank 0 had made its folder, at the last look
     while True:
         if invitation := meeting.invitation():
             try:
@@ -137,6 +139,10 @@ def _join(
         if now > deadline:
             meeting.note("failed", why)
             raise RemotelyError(why or _nothing_in(meeting.folder, patience_s))
+        if meeting.is_open():
+            seen = now
+        elif seen and now > seen + GONE_S:
+            raise RemotelyError("rank 0 ended before this rank had joined it")
         if now > noted + NOTE_EVERY_S:
             meeting.note("came", why)
             noted = now

@@ -55,8 +55,8 @@ class Rendezvous:
 
     # --- rank 0 -----------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Make the folder and the keys.  Raises RemotelyError if such a job runs already."""
+    def check(self) -> None:
+        """Raise RemotelyError if such a job runs already."""
         old = self.invitation()
         is_here = old is not None and old.machine == this_machine.machine_name()
         if old and is_here and processes.is_alive(old.pid, old.started):
@@ -64,7 +64,10 @@ class Rendezvous:
                 f"a job of this name runs already: {self.folder} is that of pid {old.pid}. "
                 "Give one of them another name: --job"
             )
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def open(self) -> None:
+        """Make the folder and the keys, in place of what an earlier run has left."""
+        remove(self.folder)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         key_files.make_keys(self.folder)
 
@@ -88,9 +91,6 @@ class Rendezvous:
                 found[note.rank] = note
         return found
 
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     # --- the others -------------------------------------------------------------------------------
 
     def invitation(self) -> Invitation | None:
@@ -98,6 +98,10 @@ class Rendezvous:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(self._invitation.read_bytes(), type=Invitation)
         return None
+
+    def is_open(self) -> bool:
+        """Return whether rank 0, of this run or an earlier one, has made the folder."""
+        return self.folder.exists()
 
     def note(self, state: Literal["came", "joined", "failed"], why: str = "") -> None:
         """Say how far this rank is, if rank 0 has made the folder.
@@ -112,6 +116,14 @@ class Rendezvous:
         temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         temporary.write_bytes(msgspec.json.encode(content))
         temporary.replace(file)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of a job, although other ranks may be writing into it."""
+    gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def missing(size: int, notes: dict[int, Note], folder: Path, within_s: float, by: str) -> str:

@@ -18,7 +18,9 @@ from tests.jobs import COMMAND, Job
 
 LEFT_S = 20.0  # the promise: after so long, nothing is left
 RANKS = 3
-STARTED_S = 4.0  # about how long until the command runs: half of the blows come before
+# Half of the blows come before the command runs, which is about so long after rank 0 has made its
+# folder.  Before that, the others cannot know of it, and wait as long as they are told to.
+STARTED_S = 3.0
 HANG_S = 60.0
 SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 # Whom it hits, by what is in its arguments.
@@ -86,6 +88,8 @@ def _end_job(job: Job, draw: random.Random, tag: str) -> list[str]:
         number = signal.SIGTERM  # whoever kills the guard itself ends what it guards by hand
     job.script(RANKS)
     if draw.random() < 0.5:
+        while not list(job.folder.glob("*")):
+            time.sleep(0.01)
         time.sleep(draw.uniform(0.0, STARTED_S))
         pids = VICTIMS[victim](job, tag) or [job.ranks[0].pid]
     else:

@@ -96,6 +96,36 @@ def test_a_folder_that_is_not_shared_is_told_by_the_ranks_that_wait_in_vain(
     assert "is not on a disk that its machine shares with this one" in told
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_when_rank_0_ends_before_all_have_come_those_that_wait_end_too(
+    job: Callable[[int], Job], tmp_path: Path, number: signal.Signals
+) -> None:
+    one = job(1)
+    one.script(3, ranks=(0,))
+    folder = tmp_path / "shared" / "Slurm-1.0"
+    wait_until(folder.exists, "rank 0 has made its folder")
+    one.script(3, ranks=(1,))
+    wait_until((folder / "rank-1.json").exists, "rank 1 has seen it")
+    one.ranks[0].send_signal(number)
+    codes = [rank.wait(DEADLINE_S) for rank in one.ranks]
+    assert codes[0] in (-number, 128 + number)
+    assert codes[1] in (0, 1)  # it had joined, or had not
+    wait_until(lambda: not processes(str(tmp_path)), "the end of everything")
+
+
+def test_a_job_of_a_name_that_runs_is_refused_and_the_first_goes_on(
+    job: Callable[[int], Job],
+) -> None:
+    one, two = job(1), job(1)
+    one.script(1)
+    assert one.line() == "machines 1"
+    two.script(1)
+    assert two.ranks[0].wait(DEADLINE_S) == 1
+    assert "a job of this name runs already" in two.errors()[0]
+    assert (one.folder / "Slurm-1.0" / "client.key").exists()
+    assert one.ends() == [0]
+
+
 @pytest.mark.parametrize("victim", ["rank 0", "command"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_job_whose_rank_0_is_ended_leaves_nothing(

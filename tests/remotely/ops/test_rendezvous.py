@@ -1,13 +1,14 @@
 """How ranks find each other in a folder."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from remotely.errors import RemotelyError
 from remotely.machine import processes
-from remotely.ops.rendezvous import Invitation, Note, Rendezvous, missing
+from remotely.ops.rendezvous import Invitation, Note, Rendezvous, missing, remove
 from remotely.transport import key_files
 
 
@@ -27,8 +28,7 @@ def test_what_rank_0_writes_the_others_read_and_what_they_write_it_reads(tmp_pat
     assert first.notes()[1].state == "joined"
     assert {file.stat().st_mode & 0o077 for file in first.folder.glob("*.key")} == {0}
     assert not list(first.folder.glob(".*.json.*"))
-    first.remove()
-    assert list((tmp_path / "jobs").iterdir()) == []
+    assert second.is_open()
 
 
 def test_each_run_of_a_job_has_keys_of_its_own(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_of_two_jobs_of_one_name_the_second_is_told(tmp_path: Path) -> None:
     meeting.open()
     meeting.invite([])
     with pytest.raises(RemotelyError, match=f"that of pid {os.getpid()}.*--job"):
-        Rendezvous(tmp_path / "9", 0).open()
+        Rendezvous(tmp_path / "9", 0).check()
 
 
 def test_what_a_killed_run_of_a_job_has_left_is_replaced(
@@ -55,6 +55,7 @@ def test_what_a_killed_run_of_a_job_has_left_is_replaced(
     meeting.invite([])
     Rendezvous(tmp_path / "9", 3).note("joined")
     monkeypatch.setattr(processes, "is_alive", lambda pid, started: False)
+    meeting.check()
     meeting.open()
     assert (meeting.invitation(), meeting.notes()) == (None, {})
 
@@ -80,3 +81,26 @@ def test_those_who_do_not_come_are_named_with_what_is_known_of_each() -> None:
     assert "rank 2 is on node2, but a firewall drops it" in told
     assert told.endswith("rank 4 is on node4")
     assert "nothing was heard" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
+
+
+def test_a_folder_is_removed_while_other_ranks_write_into_it(tmp_path: Path) -> None:
+    folder = tmp_path / "9"
+    Rendezvous(folder, 0).open()
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            Rendezvous(folder, 1).note("came")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            remove(folder)
+            assert not folder.exists()
+            folder.mkdir()
+        remove(folder)
+    finally:
+        stop.set()
+        writer.join()
+    assert list(tmp_path.iterdir()) == []
