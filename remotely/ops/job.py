@@ -28,6 +28,7 @@ from remotely.transport.port_probe import PortProbe
 
 LOOK_EVERY_S = 0.05
 NOTE_EVERY_S = 2.0
+RETRY_S = 0.5
 GONE_S = 3.0  # a rank 0 that is started again removes its folder for a moment
 ANSWER_S = 2.0  # for an address of rank 0 to answer; then they are all tried again
 PORTS_TRIED = 5  # another job may take one before our master does
@@ -135,6 +136,7 @@ def _join(
                 return
             except (MasterLost, NotAllowed) as error:  # of an earlier run, it may be; or not yet
                 why = str(error)
+                time.sleep(RETRY_S)
         now = time.monotonic()
         if now > deadline:
             meeting.note("failed", why)

@@ -35,6 +35,7 @@ PURE = (
     "values.blocks",
     "objects.batching",
     "futures.unretrieved",
+    "ops.launchers",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
