@@ -64,10 +64,11 @@ def run(
     COMMAND finds the cluster by REMOTELY_ADDRESS and REMOTELY_KEY: a script with
     remotely.connect(), or without it, runs as it is. The keys are made for this job alone.
 
-    Ranks on one machine share its cores, unless --cpus, or Slurm's --cpus-per-task, says how many
-    each has.
+    Ranks on one machine share its cores and GPUs, unless --cpus and --gpus, or Slurm's
+    --cpus-per-task and --gpus-per-task, say what each has.
     """
     from remotely.machine import folders, interfaces, this_machine
+    from remotely.machine.gpus import visible
     from remotely.ops import job as jobs
     from remotely.ops import launchers
     from remotely.ops.cluster import Network, Offer
@@ -78,6 +79,8 @@ def run(
     )
     if cpus is None:
         cpus = launchers.cpus_of(rank, this_machine.cores(), os.environ)
+    if gpus is None:
+        gpus = launchers.gpus_of(rank, visible(), os.environ)
     offer = Offer(cpus, gpus)
     if rank.rank:
         jobs.follow(rank, folder, Network(ports=ports), offer, patience)

@@ -10,47 +10,69 @@ from typing import NamedTuple
 
 
 class Launcher(NamedTuple):
-    """The variables that a launcher sets."""
+    """The variables that a launcher sets; empty where it sets none."""
 
     name: str
-    rank: str
-    size: str  # empty: it does not say; --wait-for does
-    job: tuple[str, ...]  # those that together differ from job to job; the first that there are
-    ranks_here: str  # how many ranks this machine has
     by: str  # how a command is started on every machine
+    rank: str
+    size: str  # if empty, --wait-for says it
+    job: tuple[str, ...]  # what is set of them, together, differs from job to job
+    ranks_here: str = ""  # how many ranks this machine has
+    number_here: str = ""  # which of them this is
+    cpus: str = ""  # that this rank has for itself
+    gpus: str = ""  # the same: then it sees no others
 
 
 LAUNCHERS = (
     Launcher(
-        "torchrun",
-        "RANK",
-        "WORLD_SIZE",
-        ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
-        "LOCAL_WORLD_SIZE",
-        "torchrun --no-python",
+        name="torchrun",
+        by="torchrun --no-python",
+        rank="RANK",
+        size="WORLD_SIZE",
+        job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+        ranks_here="LOCAL_WORLD_SIZE",
+        number_here="LOCAL_RANK",
     ),
     Launcher(
-        "Open MPI",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "mpirun",
+        name="Open MPI",
+        by="mpirun",
+        rank="OMPI_COMM_WORLD_RANK",
+        size="OMPI_COMM_WORLD_SIZE",
+        job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        ranks_here="OMPI_COMM_WORLD_LOCAL_SIZE",
+        number_here="OMPI_COMM_WORLD_LOCAL_RANK",
     ),
-    Launcher("MPI", "PMI_RANK", "PMI_SIZE", ("PMI_JOBID",), "MPI_LOCALNRANKS", "mpiexec"),
     Launcher(
-        "Slurm",
-        "SLURM_PROCID",
-        "SLURM_NTASKS",
-        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
-        "SLURM_STEP_TASKS_PER_NODE",
-        "srun",
+        name="MPI",
+        by="mpiexec",
+        rank="PMI_RANK",
+        size="PMI_SIZE",
+        job=("PMI_JOBID",),
+        ranks_here="MPI_LOCALNRANKS",
+        number_here="MPI_LOCALRANKID",
     ),
-    Launcher("an indexed job", "JOB_COMPLETION_INDEX", "", ("HOSTNAME",), "", "an indexed Job"),
+    Launcher(
+        name="Slurm",
+        by="srun",
+        rank="SLURM_PROCID",
+        size="SLURM_NTASKS",
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        ranks_here="SLURM_STEP_TASKS_PER_NODE",
+        number_here="SLURM_LOCALID",
+        cpus="SLURM_CPUS_PER_TASK",
+        gpus="SLURM_GPUS_PER_TASK",
+    ),
+    Launcher(
+        name="an indexed job",
+        by="an indexed Job",
+        rank="JOB_COMPLETION_INDEX",
+        size="",
+        job=("HOSTNAME",),
+    ),
 )
 # Where the launcher itself has no name for the job: that of the batch system around it.
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
-ALONE = Launcher("no launcher", "", "", (), "", "a launcher")
+ALONE = Launcher(name="no launcher", by="a launcher", rank="", size="", job=())
 
 _NAME = re.compile(r"[^A-Za-z0-9.=-]+")
 _MOST_LETTERS = 120
@@ -64,6 +86,7 @@ class Rank(NamedTuple):
     size: int  # how many ranks there are
     job: str  # a name that no other job has, fit for a folder
     ranks_here: int = 1  # on this machine
+    number_here: int = 0  # which of them this is
 
 
 def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> Rank:
@@ -96,16 +119,24 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
         raise ValueError(
             f"{launcher.name} does not say which job this is: give it a name of its own by --job"
         )
-    return Rank(
-        launcher, rank, size, fit(f"{launcher.name}-{name}"), _ranks_here(environ, launcher)
-    )
+    here = _ranks_here(environ, launcher)
+    number = _number(environ, launcher.number_here) if environ.get(launcher.number_here) else 0
+    return Rank(launcher, rank, size, fit(f"{launcher.name}-{name}"), here, number % here)
 
 
 def cpus_of(rank: Rank, cores: int, environ: Mapping[str, str]) -> int:
     """Return how many CPUs the worker of a rank gives away, of the cores that it may use."""
-    if environ.get("SLURM_CPUS_PER_TASK") and rank.launcher.name == "Slurm":
-        return min(cores, _number(environ, "SLURM_CPUS_PER_TASK"))
+    own = rank.launcher.cpus
+    if environ.get(own):
+        return min(cores, _number(environ, own))
     return max(1, cores // rank.ranks_here)
+
+
+def gpus_of(rank: Rank, visible: list[str], environ: Mapping[str, str]) -> list[str]:
+    """Return which GPUs the worker of a rank gives away, of those that it sees."""
+    if environ.get(rank.launcher.gpus):
+        return visible
+    return visible[rank.number_here :: rank.ranks_here]
 
 
 def names_of(ranks: list[int]) -> str:

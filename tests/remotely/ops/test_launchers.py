@@ -2,7 +2,16 @@
 
 import pytest
 
-from remotely.ops.launchers import ALONE, LAUNCHERS, Launcher, cpus_of, fit, names_of, rank_of
+from remotely.ops.launchers import (
+    ALONE,
+    LAUNCHERS,
+    Launcher,
+    cpus_of,
+    fit,
+    gpus_of,
+    names_of,
+    rank_of,
+)
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0"}
 OPEN_MPI = {
@@ -90,6 +99,22 @@ def test_ranks_of_one_machine_share_its_cores_unless_slurm_says_what_each_has() 
     bound = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_PER_TASK": "6"}
     assert cpus_of(rank_of(bound, None), 6, bound) == 6
     assert cpus_of(rank_of(bound, None), 2, bound) == 2
+
+
+def test_ranks_of_one_machine_share_its_gpus_unless_slurm_shows_each_its_own() -> None:
+    seen = ["0", "1", "2"]
+    for number, own in (("0", ["0", "2"]), ("1", ["1"])):
+        environ = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": number}
+        assert gpus_of(rank_of(environ, None), seen, environ) == own
+    assert gpus_of(rank_of(SLURM, None), seen, SLURM) == seen
+    bound = {
+        **SLURM,
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_LOCALID": "1",
+        "SLURM_GPUS_PER_TASK": "1",
+    }
+    assert gpus_of(rank_of(bound, None), ["0"], bound) == ["0"]
+    assert gpus_of(rank_of({}, None), seen, {}) == seen
 
 
 def test_every_launcher_has_what_the_messages_need() -> None:
