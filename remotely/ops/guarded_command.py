@@ -56,6 +56,10 @@ class GuardedCommand:
         with contextlib.suppress(OSError):  # the guard has ended: `end` tells
             self._line.sendall(msgspec.json.encode([words, variables]) + b"\n")
 
+    def has_ended(self) -> bool:
+        """Return whether the guard has ended, and so the command, if it had begun."""
+        return bool(select.select([self.pidfd], [], [], 0)[0])
+
     def end(self) -> int:
         """End the command if it still runs; return its exit code, 128 + N if signal N ended it."""
         self._line.close()

@@ -50,7 +50,7 @@ def lead(
             meeting.open()
             port, near = _start(network, offer, keeper, folder)
             meeting.invite(_addresses(network, port))
-            _await_ranks(meeting, keeper, rank, patience_s)
+            _await_ranks(meeting, keeper, command, rank, patience_s)
             signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches the command by itself
             key = str(folder / "client.key")
             command.start(words, {"REMOTELY_ADDRESS": near, "REMOTELY_KEY": key})
@@ -106,15 +106,21 @@ def _addresses(network: Network, port: int) -> list[str]:
     return [join_address(host, port) for host in hosts]
 
 
-def _await_ranks(meeting: Rendezvous, keeper: Foreground, rank: Rank, patience_s: float) -> None:
+def _await_ranks(
+    meeting: Rendezvous,
+    keeper: Foreground,
+    command: GuardedCommand,
+    rank: Rank,
+    patience_s: float,
+) -> None:
     deadline = time.monotonic() + patience_s
     wanted = set(range(1, rank.size))
     while True:
         notes = meeting.notes()
         if wanted <= {note.rank for note in notes.values() if note.state == "joined"}:
             return
-        if keeper.any_ended():
-            raise RemotelyError("the master or the worker of rank 0 ended")
+        if keeper.any_ended() or command.has_ended():
+            raise RemotelyError("a process of rank 0 was ended before the command began")
         if time.monotonic() > deadline:
             raise RemotelyError(
                 missing(rank.size, notes, meeting.folder, patience_s, rank.launcher.by)

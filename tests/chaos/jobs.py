@@ -19,8 +19,9 @@ from tests.jobs import COMMAND, Job
 LEFT_S = 20.0  # the promise: after so long, nothing is left
 RANKS = 3
 # Half of the blows come before the command runs, which is about so long after rank 0 has made its
-# folder.  Before that, the others cannot know of it, and wait as long as they are told to.
+# folder.  A rank that comes when rank 0 has ended cannot know, and waits as long as it is told to.
 STARTED_S = 3.0
+PATIENCE_S = 15.0
 HANG_S = 60.0
 SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 # Whom it hits, by what is in its arguments.
@@ -50,7 +51,10 @@ def ranks(n: int, seed: int, folder: Path) -> Finding:
 
 
 def _repeated(
-    n: int, seed: int, folder: Path, once: Callable[[Job, random.Random, str], list[str]]
+    n: int,
+    seed: int,
+    folder: Path,
+    once: Callable[[Job, random.Random, str], tuple[str, list[str]]],
 ) -> Finding:
     begun, draw = time.monotonic(), random.Random(seed)
     wrong: list[str] = []
@@ -65,51 +69,55 @@ def _repeated(
         }
         job = Job(environment, temporary / "shared", number)
         try:
-            what = once(job, draw, str(temporary))
+            did, what = once(job, draw, str(temporary))
             took = _time_until_nothing(temporary)
             slowest = max(slowest, took)
             if took > LEFT_S:
-                left = [" ".join(p.cmdline()) for p in processes(str(temporary))]
+                left = [f"{p.name()} of rank {_rank_of(p)}" for p in processes(str(temporary))]
                 files = [str(f) for f in temporary.rglob("*") if f.is_file()]
-                what.append(f"left after {LEFT_S:.0f} s: {left} {files}")
+                what.append(f"{took:.0f} s; then there were {left} {files}")
         finally:
             job.kill()
             for process in processes(str(temporary)):
                 process.kill()
             shutil.rmtree(temporary)
-        wrong += [f"{number}: {sentence}" for sentence in what]
+        wrong += [f"{number}: {did}: {sentence}" for sentence in what]
     told = f"nothing left after at most {slowest:.1f} s"
     return Finding(n, time.monotonic() - begun, told, wrong)
 
 
-def _end_job(job: Job, draw: random.Random, tag: str) -> list[str]:
+def _end_job(job: Job, draw: random.Random, tag: str) -> tuple[str, list[str]]:
     victim, number = draw.choice(list(VICTIMS)), draw.choice(SIGNALS)
     if victim == "its guard":
         number = signal.SIGTERM  # whoever kills the guard itself ends what it guards by hand
-    job.script(RANKS)
+    did = f"{number.name} to {victim}"
+    job.script(RANKS, options=("--patience", PATIENCE_S))
     if draw.random() < 0.5:
         while not list(job.folder.glob("*")):
             time.sleep(0.01)
-        time.sleep(draw.uniform(0.0, STARTED_S))
+        after_s = draw.uniform(0.0, STARTED_S)
+        did += f" {after_s:.2f} s after the beginning"
+        time.sleep(after_s)
         pids = VICTIMS[victim](job, tag) or [job.ranks[0].pid]
     else:
         if job.line() != f"machines {RANKS}":
-            return ["the command did not run"]
+            return did, ["the command did not run"]
         pids = VICTIMS[victim](job, tag)
         if not pids:
-            return [f"there is no such process: {victim}"]
+            return did, [f"there is no such process: {victim}"]
     with contextlib.suppress(ProcessLookupError):
         os.kill(pids[0], number)
-    return []
+    return did, []
 
 
-def _end_rank(job: Job, draw: random.Random, tag: str) -> list[str]:
+def _end_rank(job: Job, draw: random.Random, tag: str) -> tuple[str, list[str]]:
     del tag
-    rank = draw.randrange(1, RANKS)
+    rank, number = draw.randrange(1, RANKS), draw.choice(SIGNALS)
+    did = f"{number.name} to rank {rank}"
     job.script(RANKS)
     if job.line() != f"machines {RANKS}" or not job.line().startswith("ranks"):
-        return ["the command did not run"]
-    job.ranks[rank].send_signal(draw.choice(SIGNALS))
+        return did, ["the command did not run"]
+    job.ranks[rank].send_signal(number)
     wrong = []
     deadline = time.monotonic() + LEFT_S
     while _of_rank(job, rank):
@@ -122,7 +130,7 @@ def _end_rank(job: Job, draw: random.Random, tag: str) -> list[str]:
         wrong.append(f"other ranks have ended: {others}")
     if (code := job.ends()[0]) != 0:
         wrong.append(f"the command ended with {code}")
-    return wrong
+    return did, wrong
 
 
 def _time_until_nothing(folder: Path) -> float:
@@ -138,12 +146,13 @@ def _time_until_nothing(folder: Path) -> float:
 
 
 def _of_rank(job: Job, rank: int) -> list[psutil.Process]:
-    found = []
-    for process in processes(str(job.folder.parent)):
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("RANK_OF_TEST") == str(rank):
-                found.append(process)
-    return found
+    return [p for p in processes(str(job.folder.parent)) if _rank_of(p) == str(rank)]
+
+
+def _rank_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.environ().get("RANK_OF_TEST", "")
+    return ""
 
 
 def _with(tag: str, word: str) -> list[int]:

@@ -231,3 +231,16 @@ def test_without_a_launcher_a_command_has_a_cluster_of_this_machine(machine: Mac
     assert done.returncode == 5
     assert "a cluster of this machine alone" in done.stderr
     assert os.path.exists(machine.home / "jobs")
+
+
+def test_when_the_guard_is_ended_before_the_command_runs_so_is_the_job(
+    job: Callable[[int], Job], tmp_path: Path
+) -> None:
+    one = job(1)
+    one.script(2, ranks=(0,))
+    folder = tmp_path / "shared" / "Slurm-1.0"
+    wait_until((folder / "address.json").exists, "rank 0 waits for rank 1")
+    (guard,) = (p for p in psutil.Process(one.ranks[0].pid).children() if "run" in p.cmdline())
+    guard.terminate()
+    assert one.ranks[0].wait(DEADLINE_S) == 1
+    assert "before the command began" in one.errors()[0]

@@ -1,11 +1,12 @@
 """What a machine says about a port, asked without waiting."""
 
 import errno
+import resource
 import socket
 
 import pytest
 
-from remotely.transport.port_probe import PortProbe
+from remotely.transport.port_probe import UNKNOWN, PortProbe
 from tests.clusters import free_port, wait_until
 
 
@@ -38,3 +39,17 @@ def test_a_machine_that_says_nothing_is_still_being_tried() -> None:
         socket.create_connection(silent.getsockname()),
     ):
         assert PortProbe(*silent.getsockname()).code() == errno.EINPROGRESS
+
+
+def test_a_process_without_a_free_descriptor_learns_nothing_and_goes_on() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert PortProbe("127.0.0.1", 9).code() == UNKNOWN
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_outcome_that_was_read_stays_what_it_was() -> None:
+    probe = PortProbe("127.0.0.1", free_port())
+    assert probe.code() == probe.code() == errno.ECONNREFUSED
