@@ -19,6 +19,7 @@ from remotely.protocol.wire import Kind
 from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair
+from remotely.transport.listening import listen
 from remotely.transport.loop import Loop
 from remotely.values import arena
 
@@ -44,10 +45,9 @@ class CallSocket:
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._socket = sockets.server(context, KeyPair(birth.public_key, birth.secret_key))
         sockets.bind(self._socket, birth.ipc)
-        self.tcp = ""  # the address at which other machines reach it
-        if birth.tcp_host:
-            sockets.bind(self._socket, f"tcp://{birth.tcp_host}:*")
-            self.tcp = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.tcp = ""  # where other machines reach it
+        if birth.listening.host:
+            self.tcp = listen(self._socket, birth.listening)
         self.fd: int = self._socket.FD
 
     def wake(self) -> None:

@@ -49,6 +49,7 @@ from remotely.protocol.wire import Kind
 from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair
+from remotely.transport.listening import nearest
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect, client
 from remotely.values import codec
@@ -62,6 +63,7 @@ class Channel:
     """Calls to one life of an actor.
 
     ended           how the channel ended, or None while it is open
+    endpoint        the address of the actor to which it is connected
     sources_sent    how many of the batches of source_library.py were sent
 
     `on_broken` is called on the loop's thread.
@@ -120,7 +122,8 @@ class Channel:
             self._cancellation,
             self._cut,
         )
-        sockets.connect(self._socket, location.ipc if same_host else location.tcp)
+        self.endpoint = location.ipc if same_host else nearest(location.tcp)
+        sockets.connect(self._socket, self.endpoint)
         self._monitor.start()
 
     @property

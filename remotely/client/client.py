@@ -20,7 +20,6 @@ Client has the verbs of the seam, and wires these parts together; each knows tho
 import functools
 import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +44,6 @@ from remotely.engine import Options, RemoteActor
 from remotely.errors import (
     ActorDied,
     CallTimeout,
-    MasterLost,
     NameTaken,
     NotConnected,
     VersionMismatch,
@@ -54,12 +52,13 @@ from remotely.errors import (
 from remotely.futures.future import CallFuture
 from remotely.machine import daemons, folders, this_machine
 from remotely.protocol import control
-from remotely.protocol.address import nobody, parse_address, unknown_host
-from remotely.protocol.lease import CONNECT_S, PLACE_S
+from remotely.protocol.address import OWN_CLUSTER, parse_address
+from remotely.protocol.lease import PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_facts
 from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
+from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec, source_finder, source_library
 from remotely.values.codec import NOTHING
@@ -339,14 +338,9 @@ def client_of(
     host, port = parse_address(address)
     shipment = Shipment(ship)
     file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "client.key"
-    try:
-        socket.create_connection((host, port), CONNECT_S).close()
-    except (socket.gaierror, UnicodeError) as error:
-        raise MasterLost(unknown_host(host, error)) from None
-    except OSError as error:
-        raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
+    where = reach(host, port, OWN_CLUSTER)
     member = key_files.load_member(Path(file), "client")
-    return Client(f"tcp://{host}:{port}", member, shipment, patience_s, show_output)
+    return Client(f"tcp://{where}", member, shipment, patience_s, show_output)
 
 
 def _last_handle_gone(may_have_run: bool) -> NotConnected:

@@ -15,8 +15,9 @@ from pathlib import Path
 from remotely.errors import RemotelyError
 from remotely.machine.gpus import Gpus
 from remotely.ops import daemon_process
-from remotely.ops.daemon_process import END_S, Daemon
+from remotely.ops.daemon_process import END_S, Daemon, Offer
 from remotely.protocol.configs import MasterConfig
+from remotely.protocol.listening import Listening
 from remotely.transport import keys
 
 
@@ -52,7 +53,7 @@ class EmbeddedCluster:
         daemon_process.configure(
             worker,
             daemon_process.worker_config(
-                self.address, key, "", self.folder, cpus, gpus, resources=resources
+                self.address, key, Listening(), self.folder, Offer(cpus, gpus, resources)
             ),
         )
         if (word := daemon_process.first_line(master)) != "READY":

@@ -278,6 +278,8 @@ class Actors:
                 if faults.ON:
                     faults.at("worker.spawned")
                 self._send(control.Spawned(location=child.location, since=child.since))
+            case control.NotBound(why=why):
+                child.why = child.why or why
             case control.Count(calls=calls):
                 child.calls = calls
             case control.Logged():
@@ -312,6 +314,8 @@ class Actors:
                             child.log.take(message)
                         case control.FlightRecorder():
                             child.keep_recorder(descriptor)
+                        case control.NotBound(why=why):
+                            child.why = child.why or why
         child.log.end()
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:

@@ -62,7 +62,7 @@ class Worker:
             folder=self._folder,
             master=config.master,
             master_public=self._key.master_public,
-            tcp_host=config.tcp_host,
+            listening=config.listening,
             gpus=config.gpus,
             host=self._host,
             machine=self._machine,
@@ -83,7 +83,7 @@ class Worker:
         )
         self._loop.every(LOOK_EVERY_S, self._look)
         self._loop.every(CHECK_EVERY_S, MemoryLimit(self._actors.children).check)
-        if config.lifeline:
+        if config.lifeline or config.attached:
             self._loop.watch(0, self._feel_lifeline)
 
     def run(self) -> None:
@@ -112,7 +112,7 @@ class Worker:
             python=this_machine.PYTHON,
             host=self._host,
             machine=self._machine,
-            address=self._config.tcp_host or "this machine",
+            address=self._config.listening.address or "this machine",
             pid=os.getpid(),
             resources=Resources(
                 self._config.cpus,
@@ -155,6 +155,10 @@ class Worker:
         self._actors.say_the_rest()
         if self._fence.look():
             self._actors.give_up(f"its worker had no word from the master for {FENCE_S:.0f} s")
+        limit_s = self._config.end_without_master_s
+        if limit_s and self._link.silent_s() > limit_s and not self._leaving:
+            log.warning("no word from the master for %.0f s: this machine leaves", limit_s)
+            self._leave()
 
     def _refused(self, error: RemotelyError) -> None:
         if self._config.lifeline:  # its master has the same keys: it is slow, or about to end
@@ -186,7 +190,10 @@ class Worker:
     def _feel_lifeline(self) -> None:
         if not os.read(0, 4096):
             self._loop.unwatch(0)
-            self._loop.stop()
+            if self._config.lifeline:
+                self._loop.stop()
+            else:
+                self._leave()
 
     def _leave(self) -> None:
         self._leaving = True

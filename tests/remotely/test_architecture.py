@@ -36,6 +36,7 @@ PURE = (
     "values.in_transit",
     "objects.batching",
     "futures.unretrieved",
+    "ops.launchers",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 

@@ -58,6 +58,7 @@ from remotely.protocol.control.process import (
     FlightRecorder,
     Fork,
     Forked,
+    NotBound,
     NotForked,
     Prepare,
 )
@@ -170,7 +171,9 @@ FromMaster = {
 }
 ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave
 FromClient = Prepare
-FromActor = Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
+FromActor = (
+    Bound | NotBound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
+)
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 
@@ -255,6 +258,7 @@ __all__ = [
     "MayCall",
     "ControlMessage",
     "Moment",
+    "NotBound",
     "NotForked",
     "NotPlaced",
     "Obituary",

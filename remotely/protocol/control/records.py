@@ -27,7 +27,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     host: str  # processes of the same host see the same files and pids
     machine: str  # its name, for people
     ipc: str
-    tcp: str  # empty on an embedded cluster
+    tcp: str  # where others connect to (listening.py); empty on an embedded cluster
     public_key: bytes
 
 

@@ -11,6 +11,7 @@ import pytest
 from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
+from remotely.protocol.listening import Listening
 from remotely.transport.keys import fresh_keys
 from remotely.worker.child import Child
 from remotely.worker.worker import Worker
@@ -47,7 +48,7 @@ class Played:
                 worker="w",
                 master=f"ipc://{folder}/master",
                 key=key.to_dict(),
-                tcp_host="",
+                listening=Listening(),
                 folder=f"{folder}/w",
                 cpus=1,
                 gpus=[],
