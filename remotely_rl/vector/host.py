@@ -65,7 +65,7 @@ class Host:
         self,
         makes: Sequence[Make],
         settings: Settings,
-        attributes: Sequence[tuple[str, list[Any]]] = (),
+        attributes: Sequence[tuple[str, dict[int, Any]]] = (),
         is_replacement: bool = False,
     ):
         """Make the environments, and set attributes of each.
@@ -85,7 +85,7 @@ class Host:
             flight=remotely.flight_recorder(flight.nbytes_of(len(makes))),
         )
         for name, values in attributes:
-            self.envs.set_attr(name, values)
+            self.set_attr(name, values)
         if is_replacement:
             self.end_episodes(range(len(makes)))
         self._bell: Bell | None = None
@@ -155,9 +155,10 @@ class Host:
         """Call a method of these environments, or read an attribute."""
         return [self.envs.call_one(i, name, *args, **kwargs) for i in which]
 
-    def set_attr(self, name: str, values: list[Any]) -> None:
-        """Set an attribute of each environment."""
-        self.envs.set_attr(name, values)
+    def set_attr(self, name: str, values: dict[int, Any]) -> None:
+        """Set an attribute of some environments."""
+        for i, value in values.items():
+            self.envs.set_attr_of(i, name, value)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""

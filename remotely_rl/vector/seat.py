@@ -42,7 +42,7 @@ class Seat:
     ):
         """`on_end` is called from another thread when a host has died, at once."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
-        self.attributes: list[tuple[str, list[Any]]] = []  # that were set, for the next host
+        self.attributes: list[tuple[str, dict[int, Any]]] = []  # that were set, for the next host
         self.steps = 0  # that the host has taken
         self.is_told = False  # that the host has died
         self.error: BaseException | None = None  # why its last call has failed
@@ -60,6 +60,9 @@ class Seat:
     @property
     def rows(self) -> slice:
         return slice(self.begin, self.end)
+
+    def __contains__(self, env: int) -> bool:
+        return self.begin <= env < self.end
 
     @property
     def has_host(self) -> bool:

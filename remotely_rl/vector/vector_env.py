@@ -367,7 +367,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
                 rewards[i], terminated[i], truncated[i] = 0.0, False, True
                 if in_same_step:
                     joining.add(infos, "final_obs", last.row(i), i, count)
-                    joining.add(infos, "final_info", {CRASH: report}, i, count)
+                    infos.setdefault("_final_info", np.zeros(count, np.bool_))[i] = True
+                    joining.add(infos.setdefault("final_info", {}), CRASH, report, i, count)
                 else:
                     rows.copy_row(i, last)
             if seat.has_host and not in_same_step:  # it has begun episodes that nobody has seen
@@ -450,10 +451,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"{len(values)} values for {self.num_envs} environments")
+        self.set_attr_at(range(self.num_envs), name, values)
+
+    def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """The same for some environments."""
         for seat in self._seats:
-            of_seat = list(values[seat.rows])
-            self._call(seat, "set_attr", name, of_seat)
-            seat.attributes.append((name, of_seat))
+            pairs = [(i, one) for i, one in zip(which, values, strict=True) if i in seat]
+            if pairs:
+                attribute = name, {i - seat.begin: value for i, value in pairs}
+                self._call(seat, "set_attr", *attribute)
+                seat.attributes.append(attribute)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
@@ -471,7 +478,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         """Ask something of some environments, of all hosts at once."""
         asked = []
         for seat in self._seats:
-            of_seat = [i - seat.begin for i in which if seat.begin <= i < seat.end]
+            of_seat = [i - seat.begin for i in which if i in seat]
             if of_seat:
                 self._ensure(seat)
                 asked.append((seat, of_seat, seat.submit(method, of_seat, *args)))
