@@ -10,7 +10,9 @@ as is that of a crash, whose transition nobody knows.
 
 import contextlib
 import time
+from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import nn
@@ -35,6 +37,13 @@ class Agent(nn.Module):
 
 def main(total_steps: int = 150_000) -> float:
     envs = VectorEnv("CartPole-v1", num_envs=ENVS)  # in place of gymnasium.make_vec
+    mean = train(envs, total_steps)
+    envs.close()
+    return mean
+
+
+def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> float:
+    """Train an agent; return the mean of its last returns."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
     agent = Agent(envs.single_observation_space.shape[0], int(envs.single_action_space.n))  # type: ignore[index, attr-defined]
@@ -97,7 +106,6 @@ def main(total_steps: int = 150_000) -> float:
         mean = float(np.mean(returns[-30:])) if returns else 0.0
         speed = steps / (time.monotonic() - began)
         print(f"{steps:8,} steps  {speed:6,.0f}/s  mean return {mean:6.1f}", flush=True)
-    envs.close()
     return mean
 
 
