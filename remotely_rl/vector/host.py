@@ -59,15 +59,19 @@ class Message(NamedTuple):
 
 @remotely.remote_class
 class Host:
-    """See the module's docstring."""
+    """See the module's docstring.  Without environments at first: a spare one has none."""
 
-    def __init__(
+    envs: SupervisedVectorEnv
+    _bell: Bell | None = None
+    _parity = 0
+
+    def make(
         self,
         makes: Sequence[Make],
         settings: Settings,
         attributes: Sequence[tuple[str, dict[int, Any]]] = (),
         is_replacement: bool = False,
-    ):
+    ) -> None:
         """Make the environments, and set attributes of each.
 
         Those of a replacement have ended: its first step begins an episode of each.
@@ -88,8 +92,9 @@ class Host:
             self.set_attr(name, values)
         if is_replacement:
             self.end_episodes(range(len(makes)))
-        self._bell: Bell | None = None
-        self._parity = 0
+
+    def ping(self) -> None:
+        """Return, which a host that has died does not."""
 
     def describe(self) -> Description:
         """Return what the environments are."""
@@ -170,7 +175,8 @@ class Host:
 
     def close(self) -> None:
         """Close the environments."""
-        self.envs.close()
+        if hasattr(self, "envs"):
+            self.envs.close()
 
     def _turn(self, parity: int, swap: bool = True) -> None:
         """Let the next rows go into this list of observations."""

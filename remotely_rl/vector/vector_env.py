@@ -43,7 +43,7 @@ from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
 from remotely_rl.vector.board import Board
 from remotely_rl.vector.host import Message, Rest, Settings
-from remotely_rl.vector.seat import HostFailed, Seat
+from remotely_rl.vector.seat import HostFailed, Seat, Spare
 
 CAUSE_S = 5.0  # how long to wait for why a host died
 
@@ -123,7 +123,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         ]
         cluster.connect(len(self._seats))
         self._bells = Switchboard(len(self._seats))
-        self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells)
+        self._spare = Spare()
+        self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells, self._spare)
         try:
             self._take_seats(begins)
         except BaseException:
@@ -134,7 +135,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     def _take_seats(self, begins: list[int]) -> None:
         """Make the hosts, and what their rows are written into."""
         for seat in self._seats:
-            seat.make(is_replacement=False)
+            seat.make(self._spare, is_replacement=False)
         try:
             for seat in self._seats:
                 seat.join()
@@ -173,6 +174,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self._begun: list[Seat] = []
         for seat in self._seats:
             seat.share(board, self._bells)
+        self._spare.make()
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -301,7 +303,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             elif self._failure is None:
                 self._failure = error
             if self._failure is None and not self._is_closing:
-                seat.make(is_replacement=True)
+                seat.make(self._spare, is_replacement=True)
 
     def _count(self, report: CrashReport) -> None:
         with self._lock:
