@@ -138,3 +138,31 @@ def test_environments_that_only_begin_all_together_cannot_be_set_apart() -> None
     envs.reset(1)
     with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
         envs.decorrelate(5, np.random.default_rng(1))
+
+
+class Breaks(toys.Counting):
+    """Raises in the second step of its first episode."""
+
+    broken = False
+
+    def step(self, action: int) -> Any:
+        if self.now == 1 and not type(self).broken:
+            type(self).broken = True
+            raise RuntimeError("the simulator broke")
+        return super().step(action)
+
+
+def test_the_row_of_a_crash_is_no_experience_and_its_episode_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Breaks, "broken", False)
+    envs = environments.make(Breaks, 1)
+    envs.reset(1)
+    rows = play(envs, 7)
+    assert [row.obs.item() for row in rows] == [1, 1, 0, 1, 2, 3, 0]
+    assert [row.valid.item() for row in rows] == [True, False, False, True, True, True, False]
+    assert [row.truncated.item() for row in rows] == [False, True, *5 * [False]]
+    assert [row.begins.item() for row in rows] == [False, False, True, *3 * [False], True]
+    assert envs.pop_episodes() == [Episode(60.0, 3)]
+    (report,) = envs.pop_crashes()
+    assert report.step == 2
