@@ -29,7 +29,7 @@ Info = dict[str, Any]
 class Room(gymnasium.Env[Observation, Any]):
     """Reaching the lamp gives 1, and walking costs a little of the battery."""
 
-    observation_space = spaces.Dict(
+    observation_space: gymnasium.Space[Any] = spaces.Dict(
         {
             "room": spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8),  # walls, lamp, robot
             "battery": spaces.Box(0, 1, (1,), np.float32),
@@ -62,7 +62,7 @@ class Room(gymnasium.Env[Observation, Any]):
         there = self.robot + WAYS
         inside = ((there >= 0) & (there < SIZE)).all(1)
         inside[inside] = ~self.walls[tuple(there[inside].T)]
-        return inside.astype(np.int8)
+        return np.array(inside, np.int8)
 
     def observe(self) -> Observation:
         room = np.zeros((SIZE, SIZE, 3), np.uint8)

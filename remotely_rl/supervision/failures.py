@@ -59,7 +59,7 @@ def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
     what = last_line(error).removesuffix("; the call may have run")  # nobody calls it again
     cause, details = Cause.DIED, error.stderr.rstrip()
     if record is not None and (stack := record.stack_of_hang) is not None:
-        cause, details = Cause.HUNG, stack
+        cause, details = Cause.HUNG, _users_frames(stack) or stack
         what = f"it has not returned for {record.limit_s:g} s"
     elif error.exit == SWITCH_EXIT and SWITCH_SAYS in error.stderr:
         cause = Cause.HUNG
@@ -93,12 +93,15 @@ def readable(error: BaseException) -> str:
         text = str(error.__cause__.args[0])
     else:
         text = "".join(traceback.format_exception(error))
-    frames = [
+    return f"{last_line(error)}\n{_users_frames(text) or text}"
+
+
+def _users_frames(text: str) -> str:
+    return "\n".join(
         frame.group().rstrip()
-        for frame in FRAME.finditer(text)
+        for frame in FRAME.finditer(f"{text}\n")
         if not frame["file"].startswith((*NOT_THE_USERS, "<frozen "))
-    ]
-    return "\n".join([last_line(error), *frames]) if frames else f"{last_line(error)}\n{text}"
+    )
 
 
 def last_line(error: BaseException) -> str:

@@ -241,9 +241,13 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if len(values) != self.num_envs:
             raise ValueError(f"{len(values)} values for {self.num_envs} environments")
         for i, value in enumerate(values):
-            self.envs[i].set_wrapper_attr(name, value)
-            self._attributes[i][name] = value
-        self._steps = [env.step for env in self.envs]
+            self.set_attr_of(i, name, value)
+
+    def set_attr_of(self, i: int, name: str, value: Any) -> None:
+        """The same for one environment."""
+        self.envs[i].set_wrapper_attr(name, value)
+        self._attributes[i][name] = value
+        self._steps[i] = self.envs[i].step
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
         """Keep the flight record in other memory from now on, and watch over the steps."""

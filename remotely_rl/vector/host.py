@@ -59,15 +59,19 @@ class Message(NamedTuple):
 
 @remotely.remote_class
 class Host:
-    """See the module's docstring."""
+    """See the module's docstring.  Without environments at first: a spare one has none."""
 
-    def __init__(
+    envs: SupervisedVectorEnv
+    _bell: Bell | None = None
+    _parity = 0
+
+    def make(
         self,
         makes: Sequence[Make],
         settings: Settings,
-        attributes: Sequence[tuple[str, list[Any]]] = (),
+        attributes: Sequence[tuple[str, dict[int, Any]]] = (),
         is_replacement: bool = False,
-    ):
+    ) -> None:
         """Make the environments, and set attributes of each.
 
         Those of a replacement have ended: its first step begins an episode of each.
@@ -85,11 +89,12 @@ class Host:
             flight=remotely.flight_recorder(flight.nbytes_of(len(makes))),
         )
         for name, values in attributes:
-            self.envs.set_attr(name, values)
+            self.set_attr(name, values)
         if is_replacement:
             self.end_episodes(range(len(makes)))
-        self._bell: Bell | None = None
-        self._parity = 0
+
+    def ping(self) -> None:
+        """Return, which a host that has died does not."""
 
     def describe(self) -> Description:
         """Return what the environments are."""
@@ -155,9 +160,10 @@ class Host:
         """Call a method of these environments, or read an attribute."""
         return [self.envs.call_one(i, name, *args, **kwargs) for i in which]
 
-    def set_attr(self, name: str, values: list[Any]) -> None:
-        """Set an attribute of each environment."""
-        self.envs.set_attr(name, values)
+    def set_attr(self, name: str, values: dict[int, Any]) -> None:
+        """Set an attribute of some environments."""
+        for i, value in values.items():
+            self.envs.set_attr_of(i, name, value)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
@@ -169,7 +175,8 @@ class Host:
 
     def close(self) -> None:
         """Close the environments."""
-        self.envs.close()
+        if hasattr(self, "envs"):
+            self.envs.close()
 
     def _turn(self, parity: int, swap: bool = True) -> None:
         """Let the next rows go into this list of observations."""

@@ -9,6 +9,7 @@ import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import remotely
@@ -19,6 +20,8 @@ from remotely_rl.vector.bells import MORE, PAUSE, STEP, Switchboard
 from remotely_rl.vector.board import FAILED, Board
 from remotely_rl.vector.host import Host, Message, Rest, Settings
 
+MAKING_S = 5.0  # how long to wait, at the end, for a host that is being made
+
 
 class HostFailed(Exception):
     """The host's process has ended, or its call has raised."""
@@ -27,6 +30,54 @@ class HostFailed(Exception):
     def why(self) -> BaseException:
         """What has been raised."""
         return self.__cause__ or self
+
+
+def on_a_thread(function: Callable[[], Any]) -> "Future[Any]":
+    """Call a function on a thread of its own, which does not keep the process from ending."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="host", daemon=True).start()
+    return future
+
+
+class Spare:
+    """A host without environments, made in advance: a death then costs no birth of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._making: Future[Any] | None = None
+        self.is_closed = False
+
+    def make(self) -> None:
+        """Begin to make it, unless there is one."""
+        with self._lock:
+            if self._making is None and not self.is_closed:
+                self._making = on_a_thread(Host)
+
+    def take(self) -> Any:
+        """Return it, or a new one if there is none."""
+        with self._lock:
+            making, self._making = self._making, None
+        if making is not None:
+            with contextlib.suppress(Exception):  # it was killed, or there was no room
+                host = making.result()
+                host.ping()
+                return host
+        return Host()
+
+    def close(self) -> None:
+        """End it."""
+        with self._lock:
+            self.is_closed = True
+            making, self._making = self._making, None
+        if making is not None:
+            _close_made(making)
 
 
 class Seat:
@@ -42,7 +93,7 @@ class Seat:
     ):
         """`on_end` is called from another thread when a host has died, at once."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
-        self.attributes: list[tuple[str, list[Any]]] = []  # that were set, for the next host
+        self.attributes: list[tuple[str, dict[int, Any]]] = []  # that were set, for the next host
         self.steps = 0  # that the host has taken
         self.is_told = False  # that the host has died
         self.error: BaseException | None = None  # why its last call has failed
@@ -61,6 +112,9 @@ class Seat:
     def rows(self) -> slice:
         return slice(self.begin, self.end)
 
+    def __contains__(self, env: int) -> bool:
+        return self.begin <= env < self.end
+
     @property
     def has_host(self) -> bool:
         """Whether there is a host; it may have died a moment ago."""
@@ -68,20 +122,19 @@ class Seat:
 
     # --- a host comes and goes --------------------------------------------------------------------
 
-    def make(self, is_replacement: bool) -> None:
+    def make(self, spare: Spare, is_replacement: bool) -> None:
         """Begin to make a host, on another thread."""
-        made: Future[Any] = Future()
-        self._making = made
         # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
         args = self._makes, self._settings, list(self.attributes), is_replacement
 
-        def run() -> None:
-            try:
-                made.set_result(Host(*args))
-            except BaseException as error:
-                made.set_exception(error)
+        def made() -> Any:
+            host: Any = spare.take() if is_replacement else Host()
+            host.make(*args)
+            if is_replacement:
+                spare.make()
+            return host
 
-        threading.Thread(target=run, name=f"host-{self.index}", daemon=True).start()
+        self._making = on_a_thread(made)
 
     def join(self) -> None:
         """Wait for the host that is being made.  Raises HostFailed."""
@@ -205,25 +258,22 @@ class Seat:
         serving.add_done_callback(ended)
 
 
-def end(seats: Sequence[Seat], bells: Switchboard | None) -> None:
+def end(seats: Sequence[Seat], bells: Switchboard, spare: Spare) -> None:
     """End all hosts, also those that are being made."""
-
-    def close(seat: Seat) -> None:
+    spare.is_closed = True
+    ends: list[Callable[[], None]] = [spare.close]
+    for seat in seats:
         host, making = seat.leave(), seat.pop_making()
         if host is not None:
-            cluster.close(host)
-        if making is not None:
-            making.add_done_callback(_close_made)
-
-    threads = [threading.Thread(target=close, args=(seat,)) for seat in seats]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if bells is not None:
-        bells.close()
+            ends.append(partial(cluster.close, host))
+        elif making is not None:
+            ends.append(partial(_close_made, making))
+    for ended in [on_a_thread(one) for one in ends]:
+        ended.exception()
+    bells.close()
 
 
-def _close_made(made: "Future[Any]") -> None:
-    if made.exception() is None:
-        cluster.close(made.result())
+def _close_made(making: "Future[Any]") -> None:
+    """Close a host that is being made, or was.  One that hangs ends with this process."""
+    with contextlib.suppress(BaseException):
+        cluster.close(making.result(MAKING_S))

@@ -43,7 +43,7 @@ from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
 from remotely_rl.vector.board import Board
 from remotely_rl.vector.host import Message, Rest, Settings
-from remotely_rl.vector.seat import HostFailed, Seat
+from remotely_rl.vector.seat import HostFailed, Seat, Spare
 
 CAUSE_S = 5.0  # how long to wait for why a host died
 
@@ -123,7 +123,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         ]
         cluster.connect(len(self._seats))
         self._bells = Switchboard(len(self._seats))
-        self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells)
+        self._spare = Spare()
+        self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells, self._spare)
         try:
             self._take_seats(begins)
         except BaseException:
@@ -134,7 +135,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     def _take_seats(self, begins: list[int]) -> None:
         """Make the hosts, and what their rows are written into."""
         for seat in self._seats:
-            seat.make(is_replacement=False)
+            seat.make(self._spare, is_replacement=False)
         try:
             for seat in self._seats:
                 seat.join()
@@ -173,6 +174,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self._begun: list[Seat] = []
         for seat in self._seats:
             seat.share(board, self._bells)
+        self._spare.make()
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -301,7 +303,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             elif self._failure is None:
                 self._failure = error
             if self._failure is None and not self._is_closing:
-                seat.make(is_replacement=True)
+                seat.make(self._spare, is_replacement=True)
 
     def _count(self, report: CrashReport) -> None:
         with self._lock:
@@ -367,7 +369,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
                 rewards[i], terminated[i], truncated[i] = 0.0, False, True
                 if in_same_step:
                     joining.add(infos, "final_obs", last.row(i), i, count)
-                    joining.add(infos, "final_info", {CRASH: report}, i, count)
+                    infos.setdefault("_final_info", np.zeros(count, np.bool_))[i] = True
+                    joining.add(infos.setdefault("final_info", {}), CRASH, report, i, count)
                 else:
                     rows.copy_row(i, last)
             if seat.has_host and not in_same_step:  # it has begun episodes that nobody has seen
@@ -450,10 +453,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"{len(values)} values for {self.num_envs} environments")
+        self.set_attr_at(range(self.num_envs), name, values)
+
+    def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """The same for some environments."""
         for seat in self._seats:
-            of_seat = list(values[seat.rows])
-            self._call(seat, "set_attr", name, of_seat)
-            seat.attributes.append((name, of_seat))
+            pairs = [(i, one) for i, one in zip(which, values, strict=True) if i in seat]
+            if pairs:
+                attribute = name, {i - seat.begin: value for i, value in pairs}
+                self._call(seat, "set_attr", *attribute)
+                seat.attributes.append(attribute)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
@@ -471,7 +480,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         """Ask something of some environments, of all hosts at once."""
         asked = []
         for seat in self._seats:
-            of_seat = [i - seat.begin for i in which if seat.begin <= i < seat.end]
+            of_seat = [i - seat.begin for i in which if i in seat]
             if of_seat:
                 self._ensure(seat)
                 asked.append((seat, of_seat, seat.submit(method, of_seat, *args)))

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos import acts, detection, endurance, fuzz, jobs, liars
+from tests.chaos import acts, detection, endurance, environments, fuzz, jobs, liars
 from tests.chaos.finding import Finding, Trial
 
 TRIALS: dict[str, Trial] = {
@@ -27,6 +27,7 @@ TRIALS: dict[str, Trial] = {
     **liars.TRIALS,
     **endurance.TRIALS,
     **jobs.TRIALS,
+    **environments.TRIALS,
 }
 SHOWN = 20
 

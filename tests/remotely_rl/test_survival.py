@@ -125,6 +125,21 @@ def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
     assert (tmp_path / "run" / "checkpoint.pt").exists()
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", KINDS)
+def test_environments_that_hang_past_their_limit_are_replaced(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = config(name, hang, total_steps=250, step_timeout_s=0.3)
+    result = algorithms.named(name).train(asked, run=tmp_path / "run")
+    assert result.ended == "250 steps are done"
+    told = capfd.readouterr().out
+    said = r"environment \d hung in step 1, seed \d+: it has not returned for 0.3 s; it is replaced"
+    assert re.search(said, told)
+    assert "in hang" in told  # where it hangs
+    assert "remotely_rl/supervision" not in told
+
+
 @pytest.mark.usefixtures("local")
 def test_environments_that_always_raise_end_a_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -153,7 +153,7 @@ def test_a_mask_is_that_of_the_observation_that_is_acted_on(
     obs = envs.reset(1)
     ended = np.zeros(3, np.bool_)
     for turn in range(25):
-        states: list[Any] = [env.unwrapped for env in envs.vector.envs]  # type: ignore[attr-defined]
+        states: list[Any] = [env.unwrapped for env in envs.vector.envs]
         for mask, state, is_last in zip(obs["action_mask"], states, ended, strict=True):
             if is_last and mode is AutoresetMode.NEXT_STEP:
                 assert mask.all()
@@ -191,3 +191,31 @@ def test_an_episode_that_is_over_needs_no_legal_action() -> None:
         obs = step.obs
     assert step.terminated.all()
     assert obs["action_mask"].all()
+
+
+class Breaks(toys.Counting):
+    """Raises in the second step of its first episode."""
+
+    broken = False
+
+    def step(self, action: int) -> Any:
+        if self.now == 1 and not type(self).broken:
+            type(self).broken = True
+            raise RuntimeError("the simulator broke")
+        return super().step(action)
+
+
+def test_the_row_of_a_crash_is_no_experience_and_its_episode_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Breaks, "broken", False)
+    envs = environments.make(Breaks, 1)
+    envs.reset(1)
+    rows = play(envs, 7)
+    assert [row.obs.item() for row in rows] == [1, 1, 0, 1, 2, 3, 0]
+    assert [row.valid.item() for row in rows] == [True, False, False, True, True, True, False]
+    assert [row.truncated.item() for row in rows] == [False, True, *5 * [False]]
+    assert [row.begins.item() for row in rows] == [False, False, True, *3 * [False], True]
+    assert envs.pop_episodes() == [Episode(60.0, 3)]
+    (report,) = envs.pop_crashes()
+    assert report.step == 2

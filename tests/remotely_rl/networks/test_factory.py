@@ -229,6 +229,7 @@ def test_a_masked_policy_is_the_models_own_but_for_illegal_actions(units: int) -
     obs = {"observation": torch.randn(1, 2, 4), "action_mask": mask[None]}
     state, begins = networks.initial_state(model, 2), torch.ones(1, 2).bool()
     policy, value, _ = networks.unroll(model, obs, state, begins)
+    assert isinstance(model, networks.MaskedPolicy)
     inner, same, _ = networks.unroll(model.model, obs["observation"], state, begins)
     assert policy[0, 0, 1] == ILLEGAL
     assert torch.equal(policy[0][mask], inner[0][mask])
