@@ -223,10 +223,15 @@ def test_who_names_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -
 
 def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Cluster) -> None:
     cluster.joins("w1", machine="m1")
+    cluster.asks("client", "a", machine="m3")
+    why = cluster.told(control.NotPlaced)[0][1].why
+    assert why == "no machine of this cluster is named 'm3': there is m1"
     cluster.joins("w2", machine="m2")
     cluster.asks("client", "a", machine="m3")
     why = cluster.told(control.NotPlaced)[0][1].why
     assert why == "no machine of this cluster is named 'm3': there are m1 and m2"
+    cluster.has("client", "by address", machine="w2.example")
+    assert "by address" in cluster.living["w2"]
     cluster.registry.remove_worker("w2", "lost", may_return=True)
     cluster.asks("client", "b", machine="m2")
     assert cluster.told(control.NotPlaced) == []  # it may come back
@@ -247,7 +252,8 @@ def test_who_is_to_be_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -
     cluster.asks("client", "d", near="a", machine="m2")
     assert "another machine than 'm2'" in cluster.told(control.NotPlaced)[0][1].why
     cluster.asks("client", "e", near="nobody")
-    assert "has ended, or has no place yet" in cluster.told(control.NotPlaced)[0][1].why
+    why = cluster.told(control.NotPlaced)[0][1].why
+    assert why == "the actor that it is to be near has ended, or has no place yet"
 
 
 def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
