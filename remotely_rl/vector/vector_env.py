@@ -227,11 +227,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         actions = None
         if not seat.is_shared:
             each = list(iterate(self.action_space, self._actions))[seat.rows]
-            actions = concatenate(
-                self.single_action_space,
-                each,
-                create_empty_array(self.single_action_space, len(each)),
-            )
+            out: Any = create_empty_array(self.single_action_space, len(each))
+            actions = concatenate(self.single_action_space, each, out)
         return seat.begin_step(self._parity, actions)
 
     def _gather(self, seats: Sequence[Seat], infos: Info) -> list[Seat]:
@@ -484,7 +481,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             if of_seat:
                 self._ensure(seat)
                 asked.append((seat, of_seat, seat.submit(method, of_seat, *args)))
-        found = {}
+        found: dict[int, Any] = {}
         for seat, of_seat, call in asked:
             answers = self._answer(seat, call)
             found.update(zip((seat.begin + i for i in of_seat), answers, strict=True))
