@@ -21,6 +21,7 @@ from remotely.actor.background import Background
 from remotely.actor.call_socket import CallSocket
 from remotely.actor.delegation import Delegation
 from remotely.actor.dispatch import Dispatcher
+from remotely.actor.machine_store import MachineStore
 from remotely.actor.replies import raised
 from remotely.actor.servant import Servant
 from remotely.actor.worker_line import WorkerLine
@@ -42,9 +43,10 @@ class Actor:
         line = WorkerLine(worker)
         self._tell = line.tell
         delegation = Delegation(line.tell)
-        self._servant = Servant(birth, delegation.pair, activity)
+        store = MachineStore(lambda: line.tell(control.Meet()))
+        self._servant = Servant(birth, delegation.pair, activity, store)
         log_sender.install(birth.request.name, line.send)
-        self._background = Background(birth, worker, line, delegation, self._servant)
+        self._background = Background(birth, worker, line, delegation, self._servant, store)
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
@@ -143,7 +145,7 @@ class Actor:
 
     def _ask_after_consumers(self) -> None:
         """On the background thread: find out which of the silent consumers are gone."""
-        silent = self._servant.streams.silent(time.monotonic())
+        silent = self._servant.silent(time.monotonic())
         for route in silent:
             if not self._socket.reaches(route):
                 self._gone.append(route)
@@ -157,6 +159,7 @@ class Actor:
             route = self._gone.popleft()
             for name in self._servant.streams.of(route):
                 self._handle(route, Message(Kind.CLOSE, 0, name, b"", ()))
+            self._servant.forget(route)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -1,5 +1,10 @@
-"""How calls leave a client: pickled once, and sent through the channel of each actor."""
+"""How calls leave a client: pickled once, and sent through the channel of each actor.
 
+A value that is large, and for another machine, crosses before its call leaves (crossing.py).  If
+nobody waits for the call, it does so in the background, and the call joins a queue (departures.py).
+"""
+
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -7,23 +12,31 @@ from typing import Any
 from remotely.client.actor_state import ActorState
 from remotely.client.channel import Channel
 from remotely.client.channels import Channels
-from remotely.client.master_session import MasterSession
+from remotely.client.crossing import Crossing
+from remotely.client.departures import Departure, Departures
+from remotely.client.master_session import SHUT_DOWN, MasterSession
+from remotely.client.stores import Stores
 from remotely.engine import RemoteActor
-from remotely.errors import RemotelyError
+from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import Tell
 from remotely.objects.idempotent import RetriedFuture
 from remotely.protocol.wire import Kind
 from remotely.values import codec, source_library
 from remotely.values.memory_peer import OutgoingValue
+from remotely.values.parcel import SEND_FROM_BYTES
 
 
 class Calls:
     """Sends calls to actors.  `on_unretrieved` hears of errors that nobody has looked at."""
 
-    def __init__(self, session: MasterSession, channels: Channels, on_unretrieved: Tell) -> None:
+    def __init__(
+        self, session: MasterSession, channels: Channels, stores: Stores, on_unretrieved: Tell
+    ) -> None:
         self._session = session
         self._channels = channels
+        self._stores = stores
+        self._departures = Departures(stores.threads, self._depart)
         self._on_unretrieved = on_unretrieved  # bound once, not with each call
 
     def send(
@@ -39,6 +52,8 @@ class Calls:
         self._session.check()
         source_library.library.look()
         outgoing = OutgoingValue(encoded, several=len(remotes) > 1)
+        if encoded.nbytes >= SEND_FROM_BYTES:
+            outgoing.crossing = self._begin_crossing(remotes, encoded, background)
         futures = []
         try:
             for remote in remotes:
@@ -57,12 +72,18 @@ class Calls:
             outgoing.close()
         return futures
 
+    def close(self) -> None:
+        """Fail the calls that have not left."""
+        self._departures.close(NotConnected(SHUT_DOWN))
+
     def _send_again(
         self, kind: Kind, name: str, encoded: codec.Encoded, future: CallFuture[Any]
     ) -> None:
         self._session.check()
         assert isinstance(future.keep, ActorState)
         outgoing = OutgoingValue(encoded)
+        if encoded.nbytes >= SEND_FROM_BYTES:
+            outgoing.crossing = self._begin_crossing([future.keep], encoded, background=False)
         try:
             self._send_to(future.keep, kind, name, outgoing, future, background=True)
         finally:
@@ -78,6 +99,23 @@ class Calls:
         background: bool,
     ) -> None:
         assert isinstance(remote, ActorState)
+        crossing = outgoing.crossing
+        if crossing is not None:
+            future.needs = crossing
+        if remote.departures is not None or (crossing is not None and not crossing.done.done()):
+            self._wait_to_depart(remote, Departure(kind, name, outgoing, future, background))
+        else:
+            self._send_now(remote, kind, name, outgoing, future, background)
+
+    def _send_now(
+        self,
+        remote: ActorState,
+        kind: Kind,
+        name: str,
+        outgoing: OutgoingValue,
+        future: CallFuture[Any],
+        background: bool,
+    ) -> None:
         channel = remote.channel
         if channel is None or channel.ended:
             try:
@@ -89,6 +127,55 @@ class Calls:
         if channel.sources_sent < len(source_library.library.batches):
             _send_sources(remote, channel)
         channel.send(kind, name, outgoing, future, background)
+
+    # --- calls that cannot leave at once ----------------------------------------------------------
+
+    def _begin_crossing(
+        self, remotes: Sequence[RemoteActor], encoded: codec.Encoded, background: bool
+    ) -> Crossing | None:
+        """Begin to bring a large value to the machines of these actors; None if there is no need.
+
+        Without `background` it is there when this returns.
+        """
+        stores = []
+        for remote in remotes:
+            assert isinstance(remote, ActorState)
+            with contextlib.suppress(RemotelyError):  # whose call is about to be told
+                stores.append(self._channels.store_of(remote))
+        crossing = self._stores.crossing(encoded, stores)
+        if crossing is None:
+            return None
+        if background:
+            crossing.snapshot()
+            self._stores.threads.run(crossing.run)
+        else:
+            crossing.run()
+        return crossing
+
+    def _wait_to_depart(self, actor: ActorState, departure: Departure) -> None:
+        crossing = departure.outgoing.crossing
+        if isinstance(crossing, Crossing):
+            departure = departure._replace(needs=[crossing.done])
+        elif departure.outgoing.is_large:  # its owner may change it
+            departure = departure._replace(outgoing=_copy(departure.outgoing))
+        if departure.outgoing.is_large and (channel := actor.channel) is not None:
+            bounded = departure.background and departure.kind is Kind.CALL
+            channel.count(departure.outgoing, departure.future, bounded)
+        self._departures.add(actor, departure)
+
+    def _depart(self, actor: ActorState, departure: Departure) -> None:
+        """On a thread of ours: send a call whose time has come."""
+        kind, name, outgoing, future, _, _ = departure
+        if not future.done():
+            self._send_now(actor, kind, name, outgoing, future, background=True)
+            if (channel := actor.channel) is not None:
+                channel.receive_soon()
+
+
+def _copy(outgoing: OutgoingValue) -> OutgoingValue:
+    pieces, buffers = outgoing.encoded
+    copied = codec.Encoded(pieces, [memoryview(bytes(buffer)) for buffer in buffers])
+    return OutgoingValue(copied)
 
 
 def _send_sources(actor: ActorState, channel: Channel) -> None:

@@ -12,10 +12,11 @@ from remotely.client.channel import Channel
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import EndError, connection_error, end_error
 from remotely.client.question import Question
+from remotely.client.stores import Stores
 from remotely.errors import NoResources, RemotelyError, WorkerLost
 from remotely.futures import wakeup
 from remotely.protocol import control
-from remotely.protocol.control import Obituary
+from remotely.protocol.control import Obituary, StoreAddress
 from remotely.transport.keys import KeyPair
 from remotely.transport.loop import Loop
 
@@ -35,6 +36,7 @@ class Channels:
         host: str,
         waits: WaitReporter | None,
         ask: Ask,
+        stores: Stores,
     ) -> None:
         self._context = context
         self._loop = loop
@@ -42,6 +44,7 @@ class Channels:
         self._host = host
         self._waits = waits
         self._ask = ask
+        self._stores = stores
         self._budget = ByteBudget()
         self._open: set[Channel] = set()
 
@@ -62,6 +65,13 @@ class Channels:
                 self.locate(actor)
                 channel = self.open(actor)
             return channel
+
+    def store_of(self, actor: ActorState) -> StoreAddress | None:
+        """Return the store of an actor's machine; None for this machine.  Raises as `of` does."""
+        channel = actor.channel
+        if channel is None or channel.ended:
+            channel = self.of(actor)
+        return None if channel.location.host == self._host else channel.location.store
 
     def unanswered(self) -> dict[str, int]:
         """Return how many calls each actor still has to answer, without those that have none."""
@@ -91,6 +101,7 @@ class Channels:
                 self._pair,
                 self._budget,
                 self._broken,
+                self._stores,
                 self._waits,
             )
         except (zmq.ZMQError, OSError) as error:
@@ -102,6 +113,8 @@ class Channels:
             ) from None
         self._open.add(channel)
         actor.channel = channel
+        if not same_host and location.store is not None:
+            channel.fetch_results(True)
         return channel
 
     def end_all(self, how: EndError) -> None:

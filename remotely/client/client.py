@@ -8,6 +8,7 @@ done-callbacks of futures, and never waits for anything.
 Client has the verbs of the seam, and wires these parts together; each knows those above it:
 
     master_session.py   who this client is; questions to the master and their answers
+    stores.py           large values in the stores of other machines
     channels.py         the channel of each actor
     actor_directory.py  the actors that this process knows
     termination.py      how actors are ended
@@ -39,6 +40,7 @@ from remotely.client.log_listener import LogListener
 from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
 from remotely.client.restarts import Restarts
+from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
 from remotely.engine import Options, RemoteActor
 from remotely.errors import (
@@ -109,15 +111,22 @@ class Client:
         )
         self.session_id = session.id
         self._waits = WaitReporter(inside, session.tell) if inside else None
+        self._stores = Stores(self._context, self._loop, key.pair, this_machine.machine_name())
         self._channels = Channels(
-            self._context, self._loop, key.pair, session.host, self._waits, session.ask
+            self._context,
+            self._loop,
+            key.pair,
+            session.host,
+            self._waits,
+            session.ask,
+            self._stores,
         )
         self._actors = ActorDirectory(self, session)
         self._terminations = Terminations(self._loop, session, self._channels)
         self._factory = ActorFactory(session, shipment, self._channels, self._terminations)
         self._restarts = Restarts(self._actors, self._factory, self._terminations)
         self._error_reporter = ErrorReporter(session, self._display, self._loop)
-        self._calls = Calls(session, self._channels, self._error_reporter.note)
+        self._calls = Calls(session, self._channels, self._stores, self._error_reporter.note)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
         self._loop.every(TEND_EVERY_S, self._channels.tend)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
@@ -285,6 +294,8 @@ class Client:
         self._display.close()
         self._session.questions.fail_all(NotConnected, SHUT_DOWN)
         self._channels.end_all(lambda may: NotConnected(SHUT_DOWN))
+        self._calls.close()
+        self._stores.close()
         self._error_reporter.report()
         self._session.link.close()
         self._context.destroy(linger=0)

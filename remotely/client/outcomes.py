@@ -1,20 +1,24 @@
 """What the reply to a call becomes for its caller: a value, a handle, a stream or an error."""
 
+from functools import partial
 from typing import Any
 
 from remotely.client import delivery
 from remotely.client.back_pressure import BackPressure
 from remotely.client.shared_memory import Send, SharedMemory
+from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
 from remotely.futures.shield import shield
 from remotely.futures.stream import Stream, StreamToken
 from remotely.objects.placeholders import SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
+from remotely.transport.bulk import ValueGone
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec
 from remotely.values.codec import NOTHING
-from remotely.values.memory_peer import OutgoingValue
+from remotely.values.memory_peer import OutgoingValue, read_loan
+from remotely.values.parcel import Parcel
 
 _PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder))
 
@@ -23,12 +27,18 @@ class Outcomes:
     """Gives the calls of one channel their outcomes."""
 
     def __init__(
-        self, back_pressure: BackPressure, memory: SharedMemory, send: Send, loop: Loop
+        self,
+        back_pressure: BackPressure,
+        memory: SharedMemory,
+        send: Send,
+        loop: Loop,
+        stores: Stores,
     ) -> None:
         self._back_pressure = back_pressure
         self._memory = memory
         self._send = send
         self._loop = loop
+        self._stores = stores
 
     def deliver(self, future: CallFuture[Any], message: Any) -> None:
         """Give a call its outcome: a `wire.Message`, or the error of one that cannot be opened.
@@ -42,6 +52,9 @@ class Outcomes:
             return
         if isinstance(message, Exception):
             future.settle(None, message)
+            return
+        if message.loan:
+            self._stores.threads.run(partial(self._fetch, future, message))
             return
         if message.buffers and self._memory.may_offer and _is_large(message):
             self._memory.offer()
@@ -57,6 +70,20 @@ class Outcomes:
                 future.settle(None, delivery.error_of(message))
         except Exception as error:  # a value that does not unpickle here
             future.settle(None, delivery.without_frames(error))
+
+    def _fetch(self, future: CallFuture[Any], message: wire.Message) -> None:
+        """On a thread for that: fetch the value of a reply, and deliver it."""
+        wanted = read_loan(message.loan)
+        assert isinstance(wanted, Parcel)
+        try:
+            payload, buffers = self._stores.fetch(wanted)
+        except (OSError, ValueGone):  # the actor still has it: have it sent
+            name = wanted.value.hex()
+            self._send(Kind.STORE, "", OutgoingValue(NOTHING), CallFuture("the actor"), True)
+            self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
+            return
+        self.deliver(future, message._replace(payload=payload, buffers=buffers, loan=b""))
+        future.tell()
 
     def _stand_for(self, value: StreamToken | SelfPlaceholder, actor: Any) -> object:
         """Return what the caller gets for a placeholder."""

@@ -86,6 +86,7 @@ class CallFuture(Future[R]):
     on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
+    needs: object = None  # what must be kept until there is an outcome
 
     def __init__(self, what: str, keep: object = None) -> None:
         self._outcomes: list[_Outcome] = []
@@ -300,6 +301,8 @@ class CallFuture(Future[R]):
 
     def _finish(self) -> None:
         self.keep = None
+        if self.needs is not None:
+            self.needs = None
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -6,6 +6,8 @@ bound before the socket is.  The same holds on ipc and loopback.
 """
 
 import enum
+import os
+import socket as stdlib_socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ DOMAIN = b"remotely"
 CURVE_BYTES = 33  # that CURVE adds to a frame: libzmq limits the encrypted size
 MAX_FRAME_BYTES = wire.MAX_FRAME_BYTES + CURVE_BYTES
 MAX_UNDECIDED = 1000  # connections that wait for an answer; further ones have to try again
+BACKLOG = 1024
 MAX_SOCKETS = 20_000  # for a client of 5,000 actors; libzmq allocates slots, not sockets
 
 # The options of every socket: option, value, and what its default would do.
@@ -31,7 +34,7 @@ OPTIONS: list[tuple[int, int, str]] = [
     (zmq.LINGER, 0, "closing waits for ever for a peer that is gone"),
     (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
     (zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000), "half-open peers are kept for 30 s"),
-    (zmq.BACKLOG, 1024, "a burst of 101 connections is refused"),
+    (zmq.BACKLOG, BACKLOG, "a burst of 101 connections is refused"),
     (zmq.IPV6, 0, "a v4 address may bind as v6"),
 ]
 # In addition, those of the two ends of a call or control path.
@@ -123,6 +126,19 @@ def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
     if is_remote(address):
         _set(socket, REMOTE_OPTIONS)
     socket.bind(address)
+
+
+def bind_to(socket: "zmq.Socket[bytes]", fd: int) -> None:
+    """Bind to a TCP port at which another process listens already, and which was inherited."""
+    with stdlib_socket.socket(fileno=os.dup(fd)) as listener:
+        host, port = listener.getsockname()[:2]
+    socket.set(zmq.USE_FD, fd)
+    bind(socket, f"tcp://{host}:{port}")
+
+
+def listen(host: str) -> stdlib_socket.socket:
+    """Return a TCP socket that listens at a free port."""
+    return stdlib_socket.create_server((host, 0), backlog=BACKLOG)
 
 
 def connect(socket: "zmq.Socket[bytes]", address: str) -> None:

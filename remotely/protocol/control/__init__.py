@@ -1,6 +1,7 @@
 """What clients and workers say to the master, and a worker to its own processes.
 
     records.py    what several messages carry
+    store.py      clients, workers and actors <-> the store of a machine
     client.py     client <-> master
     worker.py     worker <-> master
     both.py       clients and workers alike <-> master
@@ -61,12 +62,35 @@ from remotely.protocol.control.process import (
 )
 from remotely.protocol.control.records import (
     ActorStatus,
+    BulkAddress,
     ClientStatus,
     Figures,
     Location,
     Obituary,
     Request,
+    StoreAddress,
     WorkerStatus,
+)
+from remotely.protocol.control.store import (
+    AreYouThere,
+    Arrived,
+    Borrow,
+    Broken,
+    Expect,
+    Full,
+    Gone,
+    Lent,
+    Meet,
+    Offer,
+    Reach,
+    Reached,
+    Ready,
+    Release,
+    Share,
+    Shared,
+    StoreBirth,
+    Unrelayed,
+    Withdraw,
 )
 from remotely.protocol.control.worker import (
     AskFigures,
@@ -99,7 +123,7 @@ from remotely.protocol.numbers import (
     Seconds,
 )
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
@@ -164,11 +188,21 @@ FromMaster = {
         | Refused
     ),
 }
-ToActor = Birth | Admit | Delegated | Caller | Leave
+ToActor = Birth | Admit | Delegated | Caller | Leave | Meet
 FromClient = Prepare
-FromActor = Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
+FromActor = Bound | Count | Logged | Delegate | MayCall | Meet | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
+ToStore = {
+    "client": Reach | Expect | Release,
+    "worker": StoreBirth | Admit | Caller | Meet,
+    "actor": Share | Offer | Withdraw | Borrow,
+}
+FromStore = {
+    "client": Reached | Ready | Full | Arrived | Broken | Unrelayed | AreYouThere,
+    "worker": MayCall,
+    "actor": Shared | Lent | Gone,
+}
 
 
 class Decoder:
@@ -283,4 +317,27 @@ __all__ = [
     "WhoAreYou",
     "WorkerStatus",
     "encode",
+    "AreYouThere",
+    "Arrived",
+    "Borrow",
+    "Broken",
+    "BulkAddress",
+    "Expect",
+    "FromStore",
+    "Full",
+    "Gone",
+    "Lent",
+    "Meet",
+    "Offer",
+    "Reach",
+    "Reached",
+    "Ready",
+    "Release",
+    "Share",
+    "Shared",
+    "StoreAddress",
+    "StoreBirth",
+    "ToStore",
+    "Unrelayed",
+    "Withdraw",
 ]

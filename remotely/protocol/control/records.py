@@ -10,9 +10,25 @@ from remotely.protocol.numbers import (
     Moment,
     Percent,
     Pid,
+    Port,
     Seconds,
 )
 from remotely.protocol.resources import Resources
+
+
+class StoreAddress(msgspec.Struct, frozen=True, array_like=True):
+    """Where clients talk to the store of a machine, and its key.  The store starts when they do."""
+
+    tcp: str
+    public_key: bytes
+
+
+class BulkAddress(msgspec.Struct, frozen=True, array_like=True):
+    """Where a store takes and gives large values over TLS, and its certificate's SHA-256."""
+
+    host: str
+    port: Port
+    fingerprint: bytes
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +44,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     ipc: str
     tcp: str  # empty on an embedded cluster
     public_key: bytes
+    store: StoreAddress | None = None  # of its machine; none on an embedded cluster
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

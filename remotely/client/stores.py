@@ -1,0 +1,142 @@
+"""What a client has in the stores of other machines, and how its large values get there and back.
+
+    arguments   of SEND_FROM_BYTES or more, for an actor on another machine: a Crossing
+    results     stay in the store of their actor's machine, and are fetched from there
+
+Where a store cannot be reached, values go through the sockets of the actors, as small ones do.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import zmq
+
+from remotely.client.bulk_threads import BulkThreads
+from remotely.client.crossing import Crossing
+from remotely.client.store_link import BulkPool, StoreLink
+from remotely.protocol.control import BulkAddress, StoreAddress
+from remotely.protocol.resources import format_bytes
+from remotely.transport import bulk
+from remotely.transport.keys import KeyPair
+from remotely.transport.loop import Loop
+from remotely.values import arena, parcel
+from remotely.values.codec import Encoded
+from remotely.values.memory_peer import Unpacked
+from remotely.values.parcel import SEND_FROM_BYTES, Parcel
+
+log = logging.getLogger("remotely")
+
+TIDY_EVERY_S = 5.0
+AVOID_S = 60.0  # how long a store that could not be reached is not tried again
+
+
+class Stores:
+    """Any thread may use it."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
+    ) -> None:
+        self.threads = BulkThreads()
+        self._context = context
+        self._loop = loop
+        self._pair = pair
+        self._machine = machine
+        self._links: dict[StoreAddress, StoreLink] = {}
+        self._pool = BulkPool()
+        self._avoided: dict[object, float] = {}  # addresses, and until when
+        self._unusable: set[tuple[BulkAddress, BulkAddress]] = set()
+        loop.every(TIDY_EVERY_S, self._pool.tidy)
+
+    def crossing(self, encoded: Encoded, stores: Iterable[StoreAddress | None]) -> Crossing | None:
+        """Return the crossing of a value to these machines; None if it goes by itself."""
+        if encoded.nbytes < SEND_FROM_BYTES:
+            return None
+        links = [self._link(s) for s in dict.fromkeys(stores) if s and not self._is_avoided(s)]
+        if not links:
+            return None
+        return Crossing(encoded, links, self._pool, self._unusable, self._complain)
+
+    def fetch(self, wanted: Parcel) -> Unpacked:
+        """Fetch a value that its store then forgets.  Raises OSError or ValueGone."""
+        assert wanted.store is not None
+        if self._is_avoided(wanted.store):
+            raise ConnectionRefusedError("its store could not be reached a moment ago")
+        ours = arena.ours()
+        placed = ours.reserve(wanted.nbytes) if ours else None
+        if ours and placed:
+            memory = ours.keep(placed)
+        else:
+            memory = memoryview(bytearray(wanted.nbytes))
+
+        store, value = wanted.store, wanted.value
+
+        def pull(start: int, nbytes: int) -> None:
+            stripe = memory[start : start + nbytes]
+            self._pool.use(store, lambda connection: connection.pull(value, start, stripe))
+
+        try:
+            bulk.in_parallel([partial(pull, *s) for s in bulk.stripes(wanted.nbytes)])
+        except OSError as error:
+            self._complain(store, str(error) or type(error).__name__)
+            raise
+        self.release(wanted)
+        return parcel.cut(wanted, memory)
+
+    def release(self, unwanted: Parcel) -> None:
+        """Let go a result that nobody wants any more.  Never blocks."""
+        store, value = unwanted.store, unwanted.value
+        if store is not None and not self._is_avoided(store):
+            drop = partial(self._pool.use, store, lambda connection: connection.drop(value))
+            self._loop.call(lambda: self.threads.run(lambda: _try(drop)))
+
+    def close(self) -> None:
+        """After the end of the loop."""
+        self.threads.close()
+        for link in list(self._links.values()):
+            link.close()
+        self._pool.close()
+
+    def _link(self, address: StoreAddress) -> StoreLink:
+        link = self._links.get(address)
+        if link is None or link.is_broken:
+            made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
+            link = self._links[address] = made
+        return link
+
+    def _lose(self, link: StoreLink) -> None:
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+
+    def _is_avoided(self, address: object) -> bool:
+        return self._avoided.get(address, 0.0) > time.monotonic()
+
+    def _complain(self, address: StoreAddress | BulkAddress, why: str) -> None:
+        """A store cannot be reached: say so, once, and do without it for a while."""
+        is_new = address not in self._avoided
+        self._avoided[address] = time.monotonic() + AVOID_S
+        if is_new:
+            where = _where(address)
+            log.warning(
+                "large values do not get from %s to the store at %s (%s): they go through the "
+                "sockets of the actors there, which is slower. Each worker listens at two ports "
+                "for values of %s or more, which have to be open between the machines",
+                self._machine,
+                where,
+                why,
+                format_bytes(SEND_FROM_BYTES),
+            )
+
+
+def _try(work: Callable[[], object]) -> None:
+    with contextlib.suppress(OSError):  # the store will find out by itself
+        work()
+
+
+def _where(address: StoreAddress | BulkAddress) -> str:
+    if isinstance(address, StoreAddress):
+        host, _, port = address.tcp.removeprefix("tcp://").rpartition(":")
+        return f"{host} port {port}"
+    return f"{address.host} port {address.port}"
