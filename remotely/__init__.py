@@ -21,7 +21,7 @@ from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
 from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
-from remotely.api.verbs import close, get_actor, kill, put, status, submit
+from remotely.api.verbs import close, get, get_actor, kill, put, ref, status, submit
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -69,6 +69,7 @@ __all__ = [
     "close",
     "connect",
     "current_actor",
+    "get",
     "get_actor",
     "group",
     "idempotent",
@@ -78,6 +79,7 @@ __all__ = [
     "merge",
     "options",
     "put",
+    "ref",
     "remote_class",
     "shipped",
     "shutdown",

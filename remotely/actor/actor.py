@@ -31,6 +31,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.testing import faults
 from remotely.transport.activity import OneByOne
+from remotely.values import references
 
 LAST_REPLY_S = 1.0
 REVOKED = "the key with which this call came was revoked"
@@ -44,6 +45,7 @@ class Actor:
         self._tell = line.tell
         delegation = Delegation(line.tell)
         store = MachineStore(lambda: line.tell(control.Meet()))
+        references.fetch_parcel = store.fetch_argument
         self._servant = Servant(birth, delegation.pair, activity, store)
         log_sender.install(birth.request.name, line.send)
         self._background = Background(birth, worker, line, delegation, self._servant, store)

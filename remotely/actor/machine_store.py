@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from remotely.errors import ActorDied, WorkerLost
 from remotely.protocol import control
 from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import CONNECT_S
@@ -35,7 +36,14 @@ _decode = control.Decoder(control.FromStore["actor"]).decode
 
 
 class NoStore(Exception):
-    """There is no store here, or it has ended; the message says why."""
+    """There is no store here, or it has ended, or it lacks a value; the message says why.
+
+    `lost`: the machine that has the value cannot be reached.
+    """
+
+    def __init__(self, why: str, lost: bool = False) -> None:
+        super().__init__(why)
+        self.lost = lost
 
 
 class _Line:
@@ -101,18 +109,35 @@ class MachineStore:
             answer = line.ask(asked)
             lender = self._reader(line).lender
         if not isinstance(answer, control.Lent):
-            raise NoStore(answer.why if isinstance(answer, control.Gone) else "it is not there")
+            assert isinstance(answer, control.Gone)
+            raise NoStore(answer.why, answer.lost)
         _, (memory,) = lender.open(_read_loan(answer.loan))
         return parcel.cut(wanted, memory)
 
-    def offer(self, encoded: Encoded, route: bytes) -> Parcel | None:
-        """Leave a result in the store for the caller at `route`; None if that cannot be."""
+    def fetch_argument(self, wanted: Parcel) -> Unpacked:
+        """The same, of a result of another actor that was passed as an argument.
+
+        Raises ActorDied or WorkerLost if the result is lost.
+        """
+        try:
+            return self.borrow(wanted)
+        except NoStore as error:
+            kind = WorkerLost if error.lost else ActorDied
+            result = f"the result of {wanted.of}" if wanted.of else "an argument"
+            why = f"{result} is lost: {error}; the call that it was passed to did not run"
+            raise kind(why, may_have_run=False) from None
+
+    def offer(self, encoded: Encoded, route: bytes, of: str) -> Parcel | None:
+        """Leave a result in the store for the caller at `route`; None if that cannot be.
+
+        `of` names the method, for people.
+        """
         if (memory := arena.ours()) is None or time.monotonic() < self._none_until:
             return None
         self.sweep()
         try:
             with self._line() as line:
-                made = parcel.parcel_of(encoded, line.bulk)
+                made = parcel.parcel_of(encoded, line.bulk, of)
                 if (placed := memory.reserve(made.nbytes)) is None:
                     return None
                 parcel.write(encoded, memory.memory_of(placed))

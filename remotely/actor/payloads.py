@@ -22,7 +22,8 @@ from remotely.values.parcel import SEND_FROM_BYTES, Parcel
 class Payloads:
     """Decodes what arrives and encodes what goes back.  A route names a client's connection."""
 
-    def __init__(self, store: MachineStore) -> None:
+    def __init__(self, actor: str, store: MachineStore) -> None:
+        self._actor = actor
         self._peers: dict[bytes, MemoryPeer] = {}  # by route
         self._store = store
         self._fetch: set[bytes] = set()  # routes of clients that fetch large results
@@ -43,7 +44,7 @@ class Payloads:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
             return RoutedReply(route, frames, is_small=len(frames) == 1)
         if encoded.nbytes >= SEND_FROM_BYTES and route in self._fetch:
-            parcel = self._store.offer(encoded, route)
+            parcel = self._store.offer(encoded, route, f"{self._actor}.{message.name}")
             if parcel is not None:
                 frames = OutgoingValue(encoded).message(Kind.RESULT, message.call_id, "", parcel)
                 return RoutedReply(route, frames)

@@ -51,7 +51,7 @@ class Servant:
         self._activity: OneByOne | Several = activity
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
-        self._payloads = payloads = Payloads(store)
+        self._payloads = payloads = Payloads(birth.request.name, store)
         self._preparation = preparation = Preparation(birth, delegate, payloads)
         self._does: dict[Kind, Callable[[bytes, Message], object]] = {
             Kind.PREPARE: preparation.prepare,

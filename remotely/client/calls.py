@@ -15,12 +15,15 @@ from remotely.client.channels import Channels
 from remotely.client.crossing import Crossing
 from remotely.client.departures import Departure, Departures
 from remotely.client.master_session import SHUT_DOWN, MasterSession
+from remotely.client.ref import Ref
+from remotely.client.referring_call import Named, ReferringCall
 from remotely.client.stores import Stores
 from remotely.engine import RemoteActor
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import Tell
 from remotely.objects.idempotent import RetriedFuture
+from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, source_library
 from remotely.values.memory_peer import OutgoingValue
@@ -72,6 +75,45 @@ class Calls:
             outgoing.close()
         return futures
 
+    def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
+        """Tell whether large values cross to another machine for any of these."""
+        return any(self._stores_of(remotes))
+
+    def send_referring(
+        self,
+        remotes: Sequence[RemoteActor],
+        name: str,
+        encoded: codec.Encoded,
+        named: Sequence[Named],
+        background: bool,
+        retries: int,
+    ) -> list[CallFuture[Any]]:
+        """Send a call to each actor when the futures among its arguments are done."""
+        self._session.check()
+        source_library.library.look()
+        stores = self._stores_of(remotes)
+        refs = [thing for thing, _ in named if isinstance(thing, Ref)]
+        crossings = [done for ref in refs for done in self._stores.cross(ref, stores)]
+        ship = functools.partial(self._ship, stores)
+        call = ReferringCall(name, encoded, named, crossings, ship)
+        if background:
+            call.snapshot()
+        futures = []
+        for remote in remotes:
+            assert isinstance(remote, ActorState)
+            what = f"{remote.name}.{name}"
+            future: CallFuture[Any]
+            depart = functools.partial(self._depart_when_due, remote, name, call)
+            if retries:
+                future = RetriedFuture(what, remote, depart, retries)
+            else:
+                future = CallFuture(what, remote)
+            if background:
+                future.on_unretrieved = self._on_unretrieved
+            depart(future)
+            futures.append(future)
+        return futures
+
     def close(self) -> None:
         """Fail the calls that have not left."""
         self._departures.close(NotConnected(SHUT_DOWN))
@@ -103,7 +145,8 @@ class Calls:
         if crossing is not None:
             future.needs = crossing
         if remote.departures is not None or (crossing is not None and not crossing.done.done()):
-            self._wait_to_depart(remote, Departure(kind, name, outgoing, future, background))
+            bounded = background and kind is Kind.CALL
+            self._wait_to_depart(remote, Departure(kind, name, outgoing, future), bounded)
         else:
             self._send_now(remote, kind, name, outgoing, future, background)
 
@@ -130,6 +173,15 @@ class Calls:
 
     # --- calls that cannot leave at once ----------------------------------------------------------
 
+    def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress | None]:
+        """Return the stores of the machines of these actors, but for this machine."""
+        stores = []
+        for remote in remotes:
+            assert isinstance(remote, ActorState)
+            with contextlib.suppress(RemotelyError):  # whose call is about to be told
+                stores.append(self._channels.store_of(remote))
+        return stores
+
     def _begin_crossing(
         self, remotes: Sequence[RemoteActor], encoded: codec.Encoded, background: bool
     ) -> Crossing | None:
@@ -137,12 +189,7 @@ class Calls:
 
         Without `background` it is there when this returns.
         """
-        stores = []
-        for remote in remotes:
-            assert isinstance(remote, ActorState)
-            with contextlib.suppress(RemotelyError):  # whose call is about to be told
-                stores.append(self._channels.store_of(remote))
-        crossing = self._stores.crossing(encoded, stores)
+        crossing = self._stores.crossing(encoded, self._stores_of(remotes))
         if crossing is None:
             return None
         if background:
@@ -152,24 +199,55 @@ class Calls:
             crossing.run()
         return crossing
 
-    def _wait_to_depart(self, actor: ActorState, departure: Departure) -> None:
-        crossing = departure.outgoing.crossing
+    def _ship(self, stores: Sequence[StoreAddress | None], outgoing: OutgoingValue) -> None:
+        """Bring a large value to these machines; returns when it is there."""
+        crossing = self._stores.crossing(outgoing.encoded, stores)
+        if crossing is not None:
+            outgoing.crossing = crossing
+            crossing.run()
+
+    def _wait_to_depart(self, actor: ActorState, departure: Departure, bounded: bool) -> None:
+        """Have a call leave after those that wait; with `bounded`, when there is room for it."""
+        outgoing = departure.outgoing
+        assert outgoing is not None
+        crossing = outgoing.crossing
         if isinstance(crossing, Crossing):
             departure = departure._replace(needs=[crossing.done])
-        elif departure.outgoing.is_large:  # its owner may change it
-            departure = departure._replace(outgoing=_copy(departure.outgoing))
-        if departure.outgoing.is_large and (channel := actor.channel) is not None:
-            bounded = departure.background and departure.kind is Kind.CALL
-            channel.count(departure.outgoing, departure.future, bounded)
+        elif outgoing.is_large:  # its owner may change it
+            departure = departure._replace(outgoing=_copy(outgoing))
+        if outgoing.is_large and (channel := actor.channel) is not None:
+            channel.count(outgoing, departure.future, bounded)
+        self._departures.add(actor, departure)
+
+    def _depart_when_due(
+        self, actor: ActorState, name: str, call: ReferringCall, future: CallFuture[Any]
+    ) -> None:
+        future.needs = call
+        departure = Departure(Kind.CALL, name, None, future, call, call.needs)
         self._departures.add(actor, departure)
 
     def _depart(self, actor: ActorState, departure: Departure) -> None:
         """On a thread of ours: send a call whose time has come."""
-        kind, name, outgoing, future, _, _ = departure
-        if not future.done():
-            self._send_now(actor, kind, name, outgoing, future, background=True)
-            if (channel := actor.channel) is not None:
-                channel.receive_soon()
+        kind, name, outgoing, future, referring, _ = departure
+        if future.done():
+            return
+        if referring is not None:
+            try:
+                store = self._channels.store_of(actor)
+            except RemotelyError as error:
+                future.lose(error.with_traceback(None))
+                future.tell()
+                return
+            try:
+                outgoing = referring.outgoing_to(store)
+            except BaseException as error:  # of a future among the arguments
+                future.settle(None, error.with_traceback(None))
+                future.tell()
+                return
+        assert outgoing is not None
+        self._send_now(actor, kind, name, outgoing, future, background=True)
+        if (channel := actor.channel) is not None:
+            channel.receive_soon()
 
 
 def _copy(outgoing: OutgoingValue) -> OutgoingValue:

@@ -39,6 +39,7 @@ from remotely.client.error_reporter import ErrorReporter
 from remotely.client.log_listener import LogListener
 from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
+from remotely.client.referring_call import named_arguments
 from remotely.client.restarts import Restarts
 from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
@@ -63,6 +64,7 @@ from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec, source_finder, source_library
 from remotely.values.codec import NOTHING
+from remotely.values.notes import Notes
 from remotely.values.shipping import Shipment
 
 TEND_EVERY_S = 1.0  # to all channels
@@ -175,7 +177,15 @@ class Client:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded = codec.encode_arguments(args, kwargs, method)
+        encoded = codec.encode_atoms(args, kwargs)
+        if encoded is None:
+            noting = Notes(lambda: self._calls.is_any_elsewhere(remotes))
+            encoded = codec.encode_arguments(args, kwargs, method, noting)
+            if noting.things:
+                named = named_arguments(method, args, kwargs, noting.things)
+                return self._calls.send_referring(
+                    remotes, method, encoded, named, background, retries
+                )
         return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries)
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
@@ -189,6 +199,14 @@ class Client:
 
     def put(self, value: object) -> Ref:
         return Ref(codec.encode(value))
+
+    def value_of(self, ref: object) -> Any:
+        if not isinstance(ref, Ref):
+            raise TypeError(
+                f"get() takes what ref() or put() returned, or the future of a call; {ref!r} is "
+                "none of these"
+            )
+        return ref.get()
 
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         self._session.check()

@@ -78,7 +78,13 @@ class Crossing:
 
     def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
         """Return what to send to an actor there in the place of the value; None: the value."""
-        return self.parcel if store in self._here else None
+        if store not in self._here or self._links[store].is_broken:
+            return None
+        return self.parcel
+
+    def covers(self, store: StoreAddress) -> bool:
+        """Tell whether the value is there, or on its way."""
+        return store in (self._here if self.done.done() else self._links)
 
     def run(self) -> None:
         """Bring it to all machines that can be reached.  Returns when it is there."""

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from remotely.client.actor_state import ActorState
 from remotely.client.bulk_threads import BulkThreads
+from remotely.client.referring_call import ReferringCall
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture
+from remotely.futures.reference import Onward
 from remotely.protocol.wire import Kind
 from remotely.values.memory_peer import OutgoingValue
 
@@ -23,9 +25,9 @@ class Departure(NamedTuple):
 
     kind: Kind
     name: str
-    outgoing: OutgoingValue
+    outgoing: OutgoingValue | None  # None: it is made of `referring` when the call leaves
     future: CallFuture[Any]
-    background: bool
+    referring: ReferringCall | None = None
     needs: Sequence[Future[Any]] = ()
 
 
@@ -88,13 +90,3 @@ class Departures:
                 departure.future.tell()
             queue.popleft()
             del departure
-
-
-class Onward:
-    """A done-callback that does not ask for the value: it may stay where it is."""
-
-    def __init__(self, function: Callable[[Future[Any]], None]) -> None:
-        self._function = function
-
-    def __call__(self, future: Future[Any]) -> None:
-        self._function(future)

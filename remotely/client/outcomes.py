@@ -5,6 +5,7 @@ from typing import Any
 
 from remotely.client import delivery
 from remotely.client.back_pressure import BackPressure
+from remotely.client.kept_result import KeptResult
 from remotely.client.shared_memory import Send, SharedMemory
 from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
@@ -54,7 +55,7 @@ class Outcomes:
             future.settle(None, message)
             return
         if message.loan:
-            self._stores.threads.run(partial(self._fetch, future, message))
+            self._take_parcel(future, message)
             return
         if message.buffers and self._memory.may_offer and _is_large(message):
             self._memory.offer()
@@ -71,19 +72,41 @@ class Outcomes:
         except Exception as error:  # a value that does not unpickle here
             future.settle(None, delivery.without_frames(error))
 
+    def _take_parcel(self, future: CallFuture[Any], message: wire.Message) -> None:
+        """A result is in a store: fetch it, or leave it there for those it was passed on to."""
+        wanted = read_loan(message.loan)
+        assert isinstance(wanted, Parcel)
+        if future.is_wanted:
+            self._stores.threads.run(partial(self._fetch, future, message))
+            return
+        what, keep = future.what, future.keep
+        kept = KeptResult(
+            wanted,
+            what,
+            self._stores,
+            lambda parcel: self._send_whole(parcel, CallFuture(what, keep)),
+        )
+        future.settle(kept, None)
+
     def _fetch(self, future: CallFuture[Any], message: wire.Message) -> None:
         """On a thread for that: fetch the value of a reply, and deliver it."""
         wanted = read_loan(message.loan)
         assert isinstance(wanted, Parcel)
         try:
             payload, buffers = self._stores.fetch(wanted)
-        except (OSError, ValueGone):  # the actor still has it: have it sent
-            name = wanted.value.hex()
-            self._send(Kind.STORE, "", OutgoingValue(NOTHING), CallFuture("the actor"), True)
-            self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
+        except (OSError, ValueGone):  # the actor still has it
+            self._send_whole(wanted, future)
             return
+        self._stores.release(wanted)
         self.deliver(future, message._replace(payload=payload, buffers=buffers, loan=b""))
         future.tell()
+
+    def _send_whole(self, wanted: Parcel, future: CallFuture[Any]) -> CallFuture[Any]:
+        """Have the actor send a result, and all further ones, through its own socket."""
+        self._send(Kind.STORE, "", OutgoingValue(NOTHING), CallFuture("the actor"), True)
+        name = wanted.value.hex()
+        self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
+        return future
 
     def _stand_for(self, value: StreamToken | SelfPlaceholder, actor: Any) -> object:
         """Return what the caller gets for a placeholder."""

@@ -10,12 +10,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 
 import zmq
 
 from remotely.client.bulk_threads import BulkThreads
 from remotely.client.crossing import Crossing
+from remotely.client.ref import Ref
 from remotely.client.store_link import BulkPool, StoreLink
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.resources import format_bytes
@@ -59,8 +61,17 @@ class Stores:
             return None
         return Crossing(encoded, links, self._pool, self._unusable, self._complain)
 
+    def cross(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> list[Future[None]]:
+        """Bring a ref to these machines, where it is not there yet; return what to wait for."""
+        missing = [s for s in stores if s and not any(c.covers(s) for c in ref.crossings)]
+        crossing = self.crossing(ref.encoded, missing)
+        if crossing is not None:
+            ref.crossings.append(crossing)
+            self.threads.run(crossing.run)
+        return [crossing.done for crossing in ref.crossings]
+
     def fetch(self, wanted: Parcel) -> Unpacked:
-        """Fetch a value that its store then forgets.  Raises OSError or ValueGone."""
+        """Fetch a value, which its store keeps until it is released.  Raises OSError, ValueGone."""
         assert wanted.store is not None
         if self._is_avoided(wanted.store):
             raise ConnectionRefusedError("its store could not be reached a moment ago")
@@ -82,7 +93,6 @@ class Stores:
         except OSError as error:
             self._complain(store, str(error) or type(error).__name__)
             raise
-        self.release(wanted)
         return parcel.cut(wanted, memory)
 
     def release(self, unwanted: Parcel) -> None:

@@ -91,9 +91,9 @@ class ActorLine:
 
     def _fetch(self, name: bytes, nbytes: int, bulk: control.BulkAddress) -> None:
         """On a thread: have a value here, and then lend it."""
-        why = self._fetching.fetch(name, nbytes, bulk)
-        if why:
-            self._loop.call(partial(self._tell, control.Gone(why=why)))
+        gone = self._fetching.fetch(name, nbytes, bulk)
+        if gone is not None:
+            self._loop.call(partial(self._tell, gone))
         else:
             self._loop.call(partial(self._lend, name))
 

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import Future
 from functools import partial
 
-from remotely.protocol.control import BulkAddress
+from remotely.protocol.control import BulkAddress, Gone
 from remotely.store import rooms
 from remotely.store.bulk_server import GONE
 from remotely.store.shelf import Shelf
@@ -22,21 +22,23 @@ class Fetching:
         self._shelf = shelf
         self.own = own
         self._lock = threading.Lock()
-        self._running: dict[bytes, Future[str]] = {}  # by the names of values: why it failed
+        self._running: dict[
+            bytes, Future[Gone | None]
+        ] = {}  # by name: why not
         self._asked_at: dict[bytes, float] = {}
 
-    def fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> str:
-        """Have a value here; return why that cannot be, or nothing."""
+    def fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
+        """Have a value here; return why that cannot be."""
         with self._lock:
             self._asked_at[name] = time.monotonic()
             with self._shelf.using(name) as value:
                 if value is not None:
-                    return ""
+                    return None
             running = self._running.get(name)
             if is_first := running is None:
                 running = self._running[name] = Future()
         if is_first:
-            why = "it cannot be fetched"
+            why: Gone | None = Gone(why="it cannot be fetched")
             try:
                 why = self._fetch(name, nbytes, address)
             finally:
@@ -54,11 +56,11 @@ class Fetching:
                     del self._asked_at[name]
                     self._shelf.drop(name)
 
-    def _fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> str:
+    def _fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
         if address == self.own:
-            return GONE
+            return Gone(why=GONE)
         if (room := rooms.reserve(nbytes)) is None:
-            return "this machine has no memory left for large values"
+            return Gone(why="this machine has no memory left for large values")
         try:
             bulk.in_parallel(
                 [
@@ -68,12 +70,13 @@ class Fetching:
             )
         except ValueGone as gone:
             room.release()
-            return str(gone)
+            return Gone(why=str(gone))
         except OSError as error:
             room.release()
-            return f"{address.host} port {address.port} cannot be reached from here: {error}"
+            why = f"{address.host} port {address.port} cannot be reached from here: {error}"
+            return Gone(why=why, lost=True)
         self._shelf.add(name, room, self, is_here=True)
-        return ""
+        return None
 
 
 def _pull(address: BulkAddress, name: bytes, start: int, memory: memoryview) -> None:

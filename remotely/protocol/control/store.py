@@ -121,6 +121,7 @@ class Lent(ControlMessage, frozen=True):
 
 
 class Gone(ControlMessage, frozen=True):
-    """There is no such value, and never will be."""
+    """There is no such value, and never will be.  `lost`: its machine cannot be reached."""
 
     why: str
+    lost: bool = False
