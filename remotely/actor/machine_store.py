@@ -12,8 +12,9 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -22,10 +23,12 @@ from remotely.protocol import control
 from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import CONNECT_S
 from remotely.values import arena, parcel
-from remotely.values.arena import ArenaAddress, Loan, StoredValue
+from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
 from remotely.values.codec import Encoded
 from remotely.values.memory_peer import MemoryPeer, Unpacked
 from remotely.values.parcel import Parcel
+
+T = TypeVar("T")
 
 ASK_AFTER_S = 10.0  # how long a caller may leave a result, before it is asked after
 AGAIN_AFTER_S = 5.0  # if there is no store: when to ask for one again
@@ -46,6 +49,10 @@ class NoStore(Exception):
         self.lost = lost
 
 
+class LineEnded(NoStore):
+    """The store has ended, or this line to it."""
+
+
 class _Line:
     """One line, for one question at a time.  Raises NoStore."""
 
@@ -61,16 +68,16 @@ class _Line:
         try:
             self._line.send(control.encode(message))
         except OSError as error:
-            raise NoStore(f"the store of this machine has ended: {error}") from None
+            raise LineEnded(f"the store of this machine has ended: {error}") from None
 
     def ask(self, message: control.Share | control.Borrow) -> object:
         try:
             self._line.send(control.encode(message))
             data = self._line.recv(MAX_MESSAGE)
         except OSError as error:
-            raise NoStore(f"the store of this machine has ended: {error}") from None
+            raise LineEnded(f"the store of this machine has ended: {error}") from None
         if not data:
-            raise NoStore("the store of this machine has ended")
+            raise LineEnded("the store of this machine has ended")
         return _decode(data)
 
 
@@ -104,10 +111,8 @@ class MachineStore:
 
     def borrow(self, wanted: Parcel) -> Unpacked:
         """Return the pickle and the buffers of a value.  Raises NoStore if it is lost."""
-        with self._line() as line:
-            asked = control.Borrow(value=wanted.value, nbytes=wanted.nbytes, bulk=wanted.store)
-            answer = line.ask(asked)
-            lender = self._reader(line).lender
+        asked = control.Borrow(value=wanted.value, nbytes=wanted.nbytes, bulk=wanted.store)
+        answer, lender = self._use(lambda line: (line.ask(asked), self._reader(line).lender))
         if not isinstance(answer, control.Lent):
             assert isinstance(answer, control.Gone)
             raise NoStore(answer.why, answer.lost)
@@ -136,21 +141,32 @@ class MachineStore:
             return None
         self.sweep()
         try:
-            with self._line() as line:
-                made = parcel.parcel_of(encoded, line.bulk, of)
-                if (placed := memory.reserve(made.nbytes)) is None:
-                    return None
-                parcel.write(encoded, memory.memory_of(placed))
-                loan = memory.lend(placed, self._reader(line), private=False)
-                if loan is None:
-                    memory.let_go(placed)
-                    return None
-                self._kept[made.value] = _Kept(made, placed, loan, route)
-                line.tell(control.Offer(value=made.value, loan=_write(loan)))
-                return made
+            return self._use(partial(self._offer, memory, encoded, route, of))
         except NoStore:
             self._none_until = time.monotonic() + AGAIN_AFTER_S
             return None
+
+    def _offer(
+        self, memory: Arena, encoded: Encoded, route: bytes, of: str, line: _Line
+    ) -> Parcel | None:
+        made = parcel.parcel_of(encoded, line.bulk, of)
+        if (placed := memory.reserve(made.nbytes)) is None:
+            return None
+        loan = None
+        try:
+            parcel.write(encoded, memory.memory_of(placed))
+            loan = memory.lend(placed, self._reader(line), private=False)
+            if loan is not None:
+                line.tell(control.Offer(value=made.value, loan=_write(loan)))
+                self._kept[made.value] = _Kept(made, placed, loan, route)
+                return made
+        except BaseException:
+            if loan is not None:
+                memory.take_back(loan)
+            memory.let_go(placed)
+            raise
+        memory.let_go(placed)
+        return None
 
     def whole(self, name: bytes) -> Unpacked | None:
         """Return a result that was offered, for a caller that cannot fetch it."""
@@ -177,9 +193,9 @@ class MachineStore:
     def withdraw(self, route: bytes) -> None:
         """A caller is gone: take back what was offered to it."""
         for name in [n for n, kept in list(self._kept.items()) if kept.route == route]:
+            withdraw = control.Withdraw(value=name)
             try:
-                with self._line() as line:
-                    line.tell(control.Withdraw(value=name))
+                self._use(lambda line, message=withdraw: line.tell(message))  # type: ignore[misc]
             except NoStore:
                 return
 
@@ -195,16 +211,24 @@ class MachineStore:
                 self._peer = peer
             return self._peer
 
-    @contextmanager
-    def _line(self) -> Iterator[_Line]:
-        """Use a line alone for a while.  One on which something failed is not used again."""
-        with self._lock:
-            line = self._free.pop() if self._free else None
-        if line is None:
-            line = self._new_line()
-        yield line
-        with self._lock:
-            self._free.append(line)
+    def _use(self, work: Callable[[_Line], T]) -> T:
+        """Use a line alone for a while.  Raises NoStore.
+
+        Lines of a store that has ended are dropped, and the last try is on a new one.
+        """
+        while True:
+            with self._lock:
+                found = self._free.pop() if self._free else None
+            line = found or self._new_line()
+            try:
+                result = work(line)
+            except LineEnded:
+                if found is None:
+                    raise
+                continue
+            with self._lock:
+                self._free.append(line)
+            return result
 
     def _new_line(self) -> _Line:
         ours = arena.ours()

@@ -62,7 +62,7 @@ from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_
 from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
-from remotely.values import arena, codec, source_finder, source_library
+from remotely.values import arena, codec, notes, source_finder, source_library
 from remotely.values.codec import NOTHING
 from remotely.values.notes import Notes
 from remotely.values.shipping import Shipment
@@ -177,10 +177,15 @@ class Client:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded = codec.encode_atoms(args, kwargs)
-        if encoded is None:
+        if codec.are_atoms(args, kwargs):
+            encoded = codec.encode_atoms(args, kwargs)
+        else:
             noting = Notes(lambda: self._calls.is_any_elsewhere(remotes))
-            encoded = codec.encode_arguments(args, kwargs, method, noting)
+            before = notes.begin(noting)
+            try:
+                encoded = codec.encode_arguments(args, kwargs, method)
+            finally:
+                notes.begin(before)
             if noting.things:
                 named = named_arguments(method, args, kwargs, noting.things)
                 return self._calls.send_referring(

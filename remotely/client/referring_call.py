@@ -109,7 +109,10 @@ class ReferringCall:
         except CancelledError as cancelled:
             error = cancelled
         if error is not None:
-            raise _about(error, f"It is the outcome of {name}, so that call did not run.")
+            sentence = (
+                f"{name[0].upper()}{name[1:]} is a future that ended so; the call did not run."
+            )
+            raise _about(error, sentence)
         where = future.where
         if isinstance(where, Elsewhere):
             self._kept.append(where)

@@ -32,7 +32,7 @@ from remotely.values.parcel import SEND_FROM_BYTES, Parcel
 log = logging.getLogger("remotely")
 
 TIDY_EVERY_S = 5.0
-AVOID_S = 60.0  # how long a store that could not be reached is not tried again
+AVOID_S, AVOID_AT_MOST_S = 1.0, 60.0  # a store that could not be reached; longer each time
 
 
 class Stores:
@@ -48,7 +48,7 @@ class Stores:
         self._machine = machine
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
-        self._avoided: dict[object, float] = {}  # addresses, and until when
+        self._avoided: dict[object, tuple[float, float]] = {}  # until when, and for how long
         self._unusable: set[tuple[BulkAddress, BulkAddress]] = set()
         loop.every(TIDY_EVERY_S, self._pool.tidy)
 
@@ -121,13 +121,16 @@ class Stores:
             del self._links[link.address]
 
     def _is_avoided(self, address: object) -> bool:
-        return self._avoided.get(address, 0.0) > time.monotonic()
+        until, _ = self._avoided.get(address, (0.0, 0.0))
+        return until > time.monotonic()
 
     def _complain(self, address: StoreAddress | BulkAddress, why: str) -> None:
         """A store cannot be reached: say so, once, and do without it for a while."""
-        is_new = address not in self._avoided
-        self._avoided[address] = time.monotonic() + AVOID_S
-        if is_new:
+        is_known = address in self._avoided
+        _, wait_s = self._avoided.get(address, (0.0, AVOID_S / 2))
+        wait_s = min(2 * wait_s, AVOID_AT_MOST_S)
+        self._avoided[address] = time.monotonic() + wait_s, wait_s
+        if not is_known:
             where = _where(address)
             log.warning(
                 "large values do not get from %s to the store at %s (%s): they go through the "

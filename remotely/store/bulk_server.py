@@ -4,6 +4,7 @@ A value that is to go on to further machines is passed on as it arrives, in piec
 its own.  So a slow or dead machine after this one does not hold up this one.
 """
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -66,13 +67,9 @@ class BulkServer:
 
     def _serve(self, raw: socket.socket) -> None:
         try:
-            with raw:
-                connection = bulk.accept(raw, self._certificate.context)
-                try:
-                    while (request := connection.wait_for_request()) is not None:
-                        self._answer(connection, request)
-                finally:
-                    connection.close()
+            with raw, bulk.accept(raw, self._certificate.context) as connection:
+                while (request := connection.wait_for_request()) is not None:
+                    self._answer(connection, request)
         except (OSError, ssl.SSLError):  # strangers, and peers that are gone
             pass
         except Exception:
@@ -127,9 +124,9 @@ class BulkServer:
             except OSError as error:
                 self._unrelayed(value, to, str(error) or type(error).__name__)
                 return
-            try:
-                onward = _write_onward(rest) if rest else b""
-                connection.request(bulk.PUSH, request.value, request.start, request.nbytes, onward)
+            with connection, contextlib.suppress(OSError):  # the next one says what it lacks
+                header = _write_onward(rest) if rest else b""
+                connection.request(bulk.PUSH, request.value, request.start, request.nbytes, header)
                 at = 0
                 while at < request.nbytes:
                     if (there := progress.wait_beyond(at)) == at:
@@ -137,10 +134,6 @@ class BulkServer:
                     connection.send(stripe[at:there])
                     at = there
                 connection.expect_done()
-            except OSError:  # the next machine says itself what it lacks
-                pass
-            finally:
-                connection.close()
 
     def _give_out(self, connection: Connection, request: Request) -> None:
         with self._shelf.using(request.value) as value:

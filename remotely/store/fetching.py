@@ -22,9 +22,7 @@ class Fetching:
         self._shelf = shelf
         self.own = own
         self._lock = threading.Lock()
-        self._running: dict[
-            bytes, Future[Gone | None]
-        ] = {}  # by name: why not
+        self._running: dict[bytes, Future[Gone | None]] = {}  # by name: why not
         self._asked_at: dict[bytes, float] = {}
 
     def fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
@@ -80,8 +78,5 @@ class Fetching:
 
 
 def _pull(address: BulkAddress, name: bytes, start: int, memory: memoryview) -> None:
-    connection = bulk.connect(address)
-    try:
+    with bulk.connect(address) as connection:
         connection.pull(name, start, memory)
-    finally:
-        connection.close()

@@ -55,6 +55,12 @@ class Connection:
     def __init__(self, raw: ssl.SSLSocket) -> None:
         self._socket = raw
 
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def send(self, *parts: bytes | memoryview) -> None:
         """Send all of it.  Raises OSError."""
         for part in parts:
