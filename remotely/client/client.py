@@ -125,7 +125,9 @@ class Client:
         )
         self._actors = ActorDirectory(self, session)
         self._terminations = Terminations(self._loop, session, self._channels)
-        self._factory = ActorFactory(session, shipment, self._channels, self._terminations)
+        self._factory = ActorFactory(
+            session, shipment, self._channels, self._terminations, self._stores
+        )
         self._restarts = Restarts(self._actors, self._factory, self._terminations)
         self._error_reporter = ErrorReporter(session, self._display, self._loop)
         self._calls = Calls(session, self._channels, self._stores, self._error_reporter.note)

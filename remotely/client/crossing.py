@@ -10,12 +10,13 @@ is gone.
 """
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 
 import msgspec
 
+from remotely.client.avoidance import Avoidance, Way
 from remotely.client.spread import Spread
 from remotely.client.store_link import BulkPool, StoreLink
 from remotely.protocol import control
@@ -31,8 +32,6 @@ ANSWER_S = CONNECT_S + 1.0  # for a store to start and to make room
 SILENT_S = 4 * STALL_S
 _write_onward = msgspec.msgpack.Encoder().encode
 
-Complain = Callable[[StoreAddress, str], None]
-
 
 class Crossing:
     """Any thread may use it; `run` is for one.
@@ -46,8 +45,7 @@ class Crossing:
         encoded: Encoded,
         links: Sequence[StoreLink],
         pool: BulkPool,
-        unusable: set[tuple[BulkAddress, BulkAddress]],
-        complain: Complain,
+        avoidance: Avoidance,
     ) -> None:
         self.encoded = encoded
         self.parcel = parcel.parcel_of(encoded)
@@ -55,8 +53,7 @@ class Crossing:
         self._here: set[StoreAddress] = set()
         self._links = {link.address: link for link in links}
         self._pool = pool
-        self._unusable = unusable
-        self._complain = complain
+        self._avoidance = avoidance
         self._events: queue.SimpleQueue[tuple[StoreAddress, msgspec.Struct | None]]
         self._events = queue.SimpleQueue()
 
@@ -100,7 +97,7 @@ class Crossing:
             link.expect(self.parcel.value, self.parcel.nbytes, self._hear)
         addresses = self._wait_until_ready()
         stores = {bulk: store for store, bulk in addresses.items()}
-        spread = Spread(list(stores), self._unusable)
+        spread = Spread(list(stores), self._avoidance.pairs())
         while not spread.is_over:
             if chain := spread.next():
                 first, *onward = chain
@@ -109,7 +106,7 @@ class Crossing:
                     spread.arrived(first)
                 except OSError as error:
                     spread.lose(first)
-                    self._complain(stores[first], str(error) or type(error).__name__)
+                    self._avoidance.begin(Way(stores[first]), str(error) or type(error).__name__)
                     for machine in onward:
                         spread.broke(machine)
                 continue
@@ -118,6 +115,8 @@ class Crossing:
             except queue.Empty:  # each store should have said by now that nothing came
                 break
         self._here = {stores[bulk] for bulk in spread.here}
+        for store in self._here:
+            self._avoidance.end(Way(store))
 
     def _hear(self, store: StoreAddress, message: msgspec.Struct | None) -> None:
         self._events.put((store, message))
@@ -131,13 +130,13 @@ class Crossing:
                 store, message = self._events.get(timeout=ANSWER_S)
             except queue.Empty:
                 for store in asked:
-                    self._complain(store, "its store does not answer")
+                    self._avoidance.begin(Way(store), "it does not answer")
                 break
             asked.discard(store)
             if isinstance(message, control.Ready):
                 ready[store] = self._links[store].bulk.result(0)  # it was told before
             elif message is None:
-                self._complain(store, "its store does not answer")
+                self._avoidance.begin(Way(store), "it does not answer")
         return ready
 
     def _push(self, first: BulkAddress, onward: list[BulkAddress]) -> None:
@@ -166,9 +165,8 @@ class Crossing:
             case control.Broken():
                 spread.broke(machine)
             case control.Unrelayed(bulk=to, why=why):
-                self._unusable.add((machine, to))
                 if to in addresses.values():
-                    self._complain(store, f"from there to {to.host} port {to.port}: {why}")
+                    self._avoidance.begin(Way(to, machine), why)
                     spread.broke(to)
             case None:
                 spread.lose(machine)

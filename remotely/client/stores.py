@@ -7,20 +7,18 @@ Where a store cannot be reached, values go through the sockets of the actors, as
 """
 
 import contextlib
-import logging
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
 import zmq
 
+from remotely.client.avoidance import Avoidance, Way
 from remotely.client.bulk_threads import BulkThreads
 from remotely.client.crossing import Crossing
 from remotely.client.ref import Ref
 from remotely.client.store_link import BulkPool, StoreLink
-from remotely.protocol.control import BulkAddress, StoreAddress
-from remotely.protocol.resources import format_bytes
+from remotely.protocol.control import StoreAddress
 from remotely.transport import bulk
 from remotely.transport.keys import KeyPair
 from remotely.transport.loop import Loop
@@ -29,10 +27,7 @@ from remotely.values.codec import Encoded
 from remotely.values.memory_peer import Unpacked
 from remotely.values.parcel import SEND_FROM_BYTES, Parcel
 
-log = logging.getLogger("remotely")
-
 TIDY_EVERY_S = 5.0
-AVOID_S, AVOID_AT_MOST_S = 1.0, 60.0  # a store that could not be reached; longer each time
 
 
 class Stores:
@@ -45,21 +40,20 @@ class Stores:
         self._context = context
         self._loop = loop
         self._pair = pair
-        self._machine = machine
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
-        self._avoided: dict[object, tuple[float, float]] = {}  # until when, and for how long
-        self._unusable: set[tuple[BulkAddress, BulkAddress]] = set()
+        self._avoidance = Avoidance(machine)
         loop.every(TIDY_EVERY_S, self._pool.tidy)
 
     def crossing(self, encoded: Encoded, stores: Iterable[StoreAddress | None]) -> Crossing | None:
         """Return the crossing of a value to these machines; None if it goes by itself."""
         if encoded.nbytes < SEND_FROM_BYTES:
             return None
-        links = [self._link(s) for s in dict.fromkeys(stores) if s and not self._is_avoided(s)]
+        on = self._avoidance.is_on
+        links = [self._link(s) for s in dict.fromkeys(stores) if s and not on(Way(s))]
         if not links:
             return None
-        return Crossing(encoded, links, self._pool, self._unusable, self._complain)
+        return Crossing(encoded, links, self._pool, self._avoidance)
 
     def cross(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> list[Future[None]]:
         """Bring a ref to these machines, where it is not there yet; return what to wait for."""
@@ -73,7 +67,7 @@ class Stores:
     def fetch(self, wanted: Parcel) -> Unpacked:
         """Fetch a value, which its store keeps until it is released.  Raises OSError, ValueGone."""
         assert wanted.store is not None
-        if self._is_avoided(wanted.store):
+        if self._avoidance.is_on(Way(wanted.store)):
             raise ConnectionRefusedError("its store could not be reached a moment ago")
         ours = arena.ours()
         placed = ours.reserve(wanted.nbytes) if ours else None
@@ -91,14 +85,14 @@ class Stores:
         try:
             bulk.in_parallel([partial(pull, *s) for s in bulk.stripes(wanted.nbytes)])
         except OSError as error:
-            self._complain(store, str(error) or type(error).__name__)
+            self._avoidance.begin(Way(store), str(error) or type(error).__name__)
             raise
         return parcel.cut(wanted, memory)
 
     def release(self, unwanted: Parcel) -> None:
         """Let go a result that nobody wants any more.  Never blocks."""
         store, value = unwanted.store, unwanted.value
-        if store is not None and not self._is_avoided(store):
+        if store is not None and not self._avoidance.is_on(Way(store)):
             drop = partial(self._pool.use, store, lambda connection: connection.drop(value))
             self._loop.call(lambda: self.threads.run(lambda: _try(drop)))
 
@@ -120,36 +114,7 @@ class Stores:
         if self._links.get(link.address) is link:
             del self._links[link.address]
 
-    def _is_avoided(self, address: object) -> bool:
-        until, _ = self._avoided.get(address, (0.0, 0.0))
-        return until > time.monotonic()
-
-    def _complain(self, address: StoreAddress | BulkAddress, why: str) -> None:
-        """A store cannot be reached: say so, once, and do without it for a while."""
-        is_known = address in self._avoided
-        _, wait_s = self._avoided.get(address, (0.0, AVOID_S / 2))
-        wait_s = min(2 * wait_s, AVOID_AT_MOST_S)
-        self._avoided[address] = time.monotonic() + wait_s, wait_s
-        if not is_known:
-            where = _where(address)
-            log.warning(
-                "large values do not get from %s to the store at %s (%s): they go through the "
-                "sockets of the actors there, which is slower. Each worker listens at two ports "
-                "for values of %s or more, which have to be open between the machines",
-                self._machine,
-                where,
-                why,
-                format_bytes(SEND_FROM_BYTES),
-            )
-
 
 def _try(work: Callable[[], object]) -> None:
     with contextlib.suppress(OSError):  # the store will find out by itself
         work()
-
-
-def _where(address: StoreAddress | BulkAddress) -> str:
-    if isinstance(address, StoreAddress):
-        host, _, port = address.tcp.removeprefix("tcp://").rpartition(":")
-        return f"{host} port {port}"
-    return f"{address.host} port {address.port}"

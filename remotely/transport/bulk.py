@@ -27,7 +27,7 @@ from remotely.transport import certificate
 
 STALL_S = 5.0
 IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
-CHUNK_BYTES = 1 << 20  # what is passed on at a time
+CHUNK_BYTES = 1 << 18  # what a relay passes on at a time
 PUSH, PULL, DROP = 1, 2, 3
 STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one
 DONE, HERE, GONE = b"\1", b"\2", b"\3"

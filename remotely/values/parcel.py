@@ -16,7 +16,7 @@ import msgspec
 from remotely.protocol.control import BulkAddress
 from remotely.values.codec import Encoded
 
-SEND_FROM_BYTES = 1 << 20  # a smaller value is as fast through the actor's own socket
+SEND_FROM_BYTES = 1 << 19  # a smaller value is as fast through the actor's own socket
 NAME_BYTES = 32
 ALIGNMENT = 64  # of each buffer, as numpy and torch like it
 _PADDING = memoryview(bytes(ALIGNMENT))

@@ -26,8 +26,12 @@ SIZE = 500_000  # numbers: 4 MB
 
 @remotely.remote_class
 class Peer:
-    def __init__(self) -> None:
+    def __init__(self, value: Any = None) -> None:
         self.seen: list[Any] = []
+        self.value = value
+
+    def first(self) -> float:
+        return float(self.value[0])
 
     def echo(self, value: Any) -> Any:
         return value
@@ -134,6 +138,15 @@ def test_what_a_group_is_passed_leaves_this_machine_once(joined: Started, moved:
 
     assert len(set(group.host())) == 2
     assert moved.pushed < 1.01 * array.nbytes
+
+
+def test_what_a_group_is_made_from_crosses_to_each_machine_once(
+    joined: Started, moved: Counted
+) -> None:
+    array = np.full(SIZE, 3.0)
+    group = remotely.group(Peer, 6, array)
+    assert group.first() == [3.0] * 6
+    assert moved.pushed < 2.02 * array.nbytes
 
 
 def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
