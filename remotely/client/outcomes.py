@@ -1,5 +1,6 @@
 """What the reply to a call becomes for its caller: a value, a handle, a stream or an error."""
 
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ from remotely.client.back_pressure import BackPressure
 from remotely.client.kept_result import KeptResult
 from remotely.client.shared_memory import Send, SharedMemory
 from remotely.client.stores import Stores
+from remotely.errors import WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.shield import shield
 from remotely.futures.stream import Stream, StreamToken
@@ -79,14 +81,8 @@ class Outcomes:
         if future.is_wanted:
             self._stores.threads.run(partial(self._fetch, future, message))
             return
-        what, keep = future.what, future.keep
-        kept = KeptResult(
-            wanted,
-            what,
-            self._stores,
-            lambda parcel: self._send_whole(parcel, CallFuture(what, keep)),
-        )
-        future.settle(kept, None)
+        whole = partial(self._ask_for_whole, what=future.what, actor=future.keep)
+        future.settle(KeptResult(wanted, future.what, self._stores, whole), None)
 
     def _fetch(self, future: CallFuture[Any], message: wire.Message) -> None:
         """On a thread for that: fetch the value of a reply, and deliver it."""
@@ -95,17 +91,19 @@ class Outcomes:
         try:
             payload, buffers = self._stores.fetch(wanted)
         except (OSError, ValueGone):  # the actor still has it
-            self._send_whole(wanted, future)
+            asked = self._ask_for_whole(wanted, future.what, future.keep)
+            asked.add_done_callback(partial(_take_over, future))
             return
         self._stores.release(wanted)
         self.deliver(future, message._replace(payload=payload, buffers=buffers, loan=b""))
         future.tell()
 
-    def _send_whole(self, wanted: Parcel, future: CallFuture[Any]) -> CallFuture[Any]:
+    def _ask_for_whole(self, wanted: Parcel, what: str, actor: Any) -> CallFuture[Any]:
         """Have the actor send a result, and all further ones, through its own socket."""
-        self._send(Kind.STORE, "", OutgoingValue(NOTHING), CallFuture("the actor"), True)
-        name = wanted.value.hex()
-        self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
+        future: CallFuture[Any] = CallFuture(what, actor)
+        name, nothing = wanted.value.hex(), OutgoingValue(NOTHING)
+        self._send(Kind.STORE, "", nothing, CallFuture("the actor"), background=True)
+        self._send(Kind.WHOLE, name, nothing, future, background=True)
         return future
 
     def _stand_for(self, value: StreamToken | SelfPlaceholder, actor: Any) -> object:
@@ -129,6 +127,20 @@ class Outcomes:
             self._loop.call(close)
 
         return Stream(ask, end)
+
+
+def _take_over(future: CallFuture[Any], asked: Future[Any]) -> None:
+    """Give a call the outcome of the question for its whole result."""
+    error = asked.exception()
+    if error is None:
+        future.settle(asked.result(), None)
+    else:
+        why = (
+            f"{future.what} has run, but its actor or its machine was lost before the result was "
+            "fetched"
+        )
+        future.lose(WorkerLost(why, may_have_run=True))
+    future.tell()
 
 
 def _is_large(message: wire.Message) -> bool:

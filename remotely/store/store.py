@@ -146,10 +146,13 @@ class Store:
         except zmq.ZMQError:
             return False
 
+    def _say(self, route: bytes, message: msgspec.Struct) -> None:
+        self._tell(route, message)
+
     def _tell_owner(self, value: Value, message: msgspec.Struct) -> None:
         """On any thread."""
         if isinstance(value.owner, tuple):
-            self._loop.call(partial(self._tell, value.owner[0], message))
+            self._loop.call(partial(self._say, value.owner[0], message))
 
     def _ask_after_owners(self) -> None:
         for owner in self._clients():

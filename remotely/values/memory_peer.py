@@ -13,6 +13,7 @@ one of them cannot open the other's arena, everything still goes by socket.
 import os
 import select
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 import msgspec
@@ -43,10 +44,11 @@ class MemoryPeer:
         return not poll.poll(0)
 
 
-class Elsewhere(Protocol):
-    """A value that has crossed to other machines."""
+class Crosses(Protocol):
+    """Brings a value to other machines; `done` when it is there."""
 
     encoded: Encoded
+    done: Future[None]
 
     def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
         """Return what to send to an actor there in its place; None if it is to be sent whole."""
@@ -61,7 +63,7 @@ class OutgoingValue:
     __slots__ = ("_placed", "_several", "_tried", "crossing", "encoded", "is_large")
 
     def __init__(
-        self, encoded: Encoded, several: bool = False, crossing: Elsewhere | None = None
+        self, encoded: Encoded, several: bool = False, crossing: Crosses | None = None
     ) -> None:
         self.encoded = encoded
         self.crossing = crossing
@@ -139,7 +141,8 @@ def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
 def read_loan(data: bytes) -> Loan | Parcel:
     """Return what a message has in place of its value.  Raises WireError."""
     try:
-        return _read(data)
+        found: Loan | Parcel = _read(data)
+        return found
     except msgspec.DecodeError as error:
         raise WireError(f"not a loan: {error}") from None
 

@@ -276,7 +276,7 @@ def main() -> int:
 
 def _text(lines: list[Line], head: tuple[str, ...] = ()) -> list[str]:
     words = {True: "yes", False: "no", None: ""}
-    rows = [(*line[:4], words[line.reached]) for line in lines]
+    rows: list[tuple[str, ...]] = [(*line[:4], words[line.reached]) for line in lines]
     if head:
         rows = [head, ("---",) * len(head), *rows]
     return [f"| {' | '.join(row)} |" for row in rows]

@@ -103,9 +103,9 @@ def calls(nbytes: int, times: int) -> dict[str, Any]:
     begin = time.perf_counter()
     futures = []
     for i in range(times):
-        futures.append((i, peer.add.submit(i, i)))
+        futures.append((i, remotely.submit(peer.add, i, i)))
         if i % 500 == 0:
-            futures.append((-1, peer.take.submit(value)))
+            futures.append((-1, remotely.submit(peer.take, value)))
     wrong = sum((future.result() != (nbytes if i < 0 else 2 * i)) for i, future in futures)
     took = time.perf_counter() - begin
     return {
