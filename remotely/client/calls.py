@@ -69,7 +69,10 @@ class Calls:
                     future = CallFuture(what, remote)
                 if background and kind is Kind.CALL:
                     future.on_unretrieved = self._on_unretrieved
-                self._send_to(remote, kind, name, outgoing, future, background)
+                if outgoing.crossing is None and remote.departures is None:  # type: ignore[attr-defined]
+                    self._send_now(remote, kind, name, outgoing, future, background)
+                else:
+                    self._send_in_turn(remote, kind, name, outgoing, future, background)
                 futures.append(future)
         finally:
             outgoing.close()
@@ -98,6 +101,12 @@ class Calls:
         call = ReferringCall(name, encoded, named, crossings, ship)
         if background:
             call.snapshot()
+        elif self._channels.is_on_loop() and not all(need.done() for need in call.needs):
+            raise RemotelyError(
+                f"{name} cannot be called here, in the done-callback of a future, with an argument "
+                "that is not done: its outcome is received on this very thread. Submit the call, "
+                "or make it in a thread of your own"
+            )
         futures = []
         for remote in remotes:
             assert isinstance(remote, ActorState)
@@ -127,11 +136,11 @@ class Calls:
         if encoded.nbytes >= SEND_FROM_BYTES:
             outgoing.crossing = self._begin_crossing([future.keep], encoded, background=False)
         try:
-            self._send_to(future.keep, kind, name, outgoing, future, background=True)
+            self._send_in_turn(future.keep, kind, name, outgoing, future, background=True)
         finally:
             outgoing.close()
 
-    def _send_to(
+    def _send_now(
         self,
         remote: RemoteActor,
         kind: Kind,
@@ -141,24 +150,6 @@ class Calls:
         background: bool,
     ) -> None:
         assert isinstance(remote, ActorState)
-        crossing = outgoing.crossing
-        if crossing is not None:
-            future.needs = crossing
-        if remote.departures is not None or (crossing is not None and not crossing.done.done()):
-            bounded = background and kind is Kind.CALL
-            self._wait_to_depart(remote, Departure(kind, name, outgoing, future), bounded)
-        else:
-            self._send_now(remote, kind, name, outgoing, future, background)
-
-    def _send_now(
-        self,
-        remote: ActorState,
-        kind: Kind,
-        name: str,
-        outgoing: OutgoingValue,
-        future: CallFuture[Any],
-        background: bool,
-    ) -> None:
         channel = remote.channel
         if channel is None or channel.ended:
             try:
@@ -172,6 +163,38 @@ class Calls:
         channel.send(kind, name, outgoing, future, background)
 
     # --- calls that cannot leave at once ----------------------------------------------------------
+
+    def _send_in_turn(
+        self,
+        remote: RemoteActor,
+        kind: Kind,
+        name: str,
+        outgoing: OutgoingValue,
+        future: CallFuture[Any],
+        background: bool,
+    ) -> None:
+        """Send a call when its value has crossed, and the calls before it have left.
+
+        On the loop's thread, which must not wait, it leaves at once.
+        """
+        assert isinstance(remote, ActorState)
+        crossing = outgoing.crossing
+        (store,) = self._stores_of([remote]) or (None,)
+        crosses = crossing is not None and store is not None
+        if crosses:
+            future.needs = crossing
+        waits = crossing is not None and crosses and not crossing.done.done()
+        if self._channels.is_on_loop() or (remote.departures is None and not waits):
+            self._send_now(remote, kind, name, outgoing, future, background)
+            return
+        departure = Departure(kind, name, outgoing, future)
+        if waits and crossing is not None:
+            departure = departure._replace(needs=[crossing.done])
+        elif outgoing.is_large and not crosses:  # its owner may change it, and lets it go
+            departure = departure._replace(outgoing=_copy(outgoing))
+        if outgoing.is_large and (channel := remote.channel) is not None:
+            channel.count(outgoing, future, bounded=background and kind is Kind.CALL)
+        self._departures.add(remote, departure)
 
     def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress | None]:
         """Return the stores of the machines of these actors, but for this machine."""
@@ -189,6 +212,8 @@ class Calls:
 
         Without `background` it is there when this returns.
         """
+        if self._channels.is_on_loop():  # it hears what stores say, and must not wait for it
+            return None
         crossing = self._stores.crossing(encoded, self._stores_of(remotes))
         if crossing is None:
             return None
@@ -201,30 +226,21 @@ class Calls:
 
     def _ship(self, stores: Sequence[StoreAddress | None], outgoing: OutgoingValue) -> None:
         """Bring a large value to these machines; returns when it is there."""
-        crossing = self._stores.crossing(outgoing.encoded, stores)
+        on_loop = self._channels.is_on_loop()
+        crossing = None if on_loop else self._stores.crossing(outgoing.encoded, stores)
         if crossing is not None:
             outgoing.crossing = crossing
             crossing.run()
-
-    def _wait_to_depart(self, actor: ActorState, departure: Departure, bounded: bool) -> None:
-        """Have a call leave after those that wait; with `bounded`, when there is room for it."""
-        outgoing = departure.outgoing
-        assert outgoing is not None
-        crossing = outgoing.crossing
-        if isinstance(crossing, Crossing):
-            departure = departure._replace(needs=[crossing.done])
-        elif outgoing.is_large:  # its owner may change it
-            departure = departure._replace(outgoing=_copy(outgoing))
-        if outgoing.is_large and (channel := actor.channel) is not None:
-            channel.count(outgoing, departure.future, bounded)
-        self._departures.add(actor, departure)
 
     def _depart_when_due(
         self, actor: ActorState, name: str, call: ReferringCall, future: CallFuture[Any]
     ) -> None:
         future.needs = call
         departure = Departure(Kind.CALL, name, None, future, call, call.needs)
-        self._departures.add(actor, departure)
+        if self._channels.is_on_loop() and all(need.done() for need in call.needs):
+            self._depart(actor, departure)
+        else:
+            self._departures.add(actor, departure)
 
     def _depart(self, actor: ActorState, departure: Departure) -> None:
         """On a thread of ours: send a call whose time has come."""
@@ -246,6 +262,8 @@ class Calls:
                 return
         assert outgoing is not None
         self._send_now(actor, kind, name, outgoing, future, background=True)
+        if referring is None and outgoing.crossing is None:
+            outgoing.close()
         if (channel := actor.channel) is not None:
             channel.receive_soon()
 

@@ -66,6 +66,10 @@ class Channels:
                 channel = self.open(actor)
             return channel
 
+    def is_on_loop(self) -> bool:
+        """Tell whether this is the thread that receives for all channels."""
+        return self._loop.is_own_thread()
+
     def store_of(self, actor: ActorState) -> StoreAddress | None:
         """Return the store of an actor's machine; None for this machine.  Raises as `of` does."""
         channel = actor.channel

@@ -72,9 +72,9 @@ class ReferringCall:
         self._values: dict[int, Any] = {}  # by the number of the future
         self._made: dict[tuple[bool, ...], OutgoingValue] = {}
 
-    @property
-    def nbytes(self) -> int:
-        return self._encoded.nbytes
+    def __del__(self) -> None:
+        for made in self._made.values():
+            made.close()
 
     def snapshot(self) -> None:
         """Copy the arguments, which their owner may change from now on."""

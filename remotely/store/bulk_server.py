@@ -5,6 +5,7 @@ its own.  So a slow or dead machine after this one does not hold up this one.
 """
 
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -18,12 +19,14 @@ from remotely.protocol.control import BulkAddress
 from remotely.store.shelf import Shelf, Value
 from remotely.testing import faults
 from remotely.transport import bulk
-from remotely.transport.bulk import CHUNK_BYTES, Connection, Request
+from remotely.transport.bulk import CHUNK_BYTES, IDLE_S, STALL_S, Connection, Request
 from remotely.transport.certificate import Certificate
 
 log = logging.getLogger("remotely.store")
 
 MAX_CONNECTIONS = 1000
+PASSING = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+AGAIN_S = 0.1
 GONE = "its actor ended before it was fetched, or it was released"
 
 _read_onward = msgspec.msgpack.Decoder(list[BulkAddress]).decode
@@ -59,7 +62,13 @@ class BulkServer:
 
     def _accept(self) -> None:
         while True:
-            raw, _ = self._listener.accept()
+            try:
+                raw, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno not in PASSING:  # the listener is closed
+                    return
+                time.sleep(AGAIN_S)
+                continue
             if self._room.acquire(blocking=False):
                 _start(self._serve, raw)
             else:
@@ -68,8 +77,11 @@ class BulkServer:
     def _serve(self, raw: socket.socket) -> None:
         try:
             with raw, bulk.accept(raw, self._certificate.context) as connection:
-                while (request := connection.wait_for_request()) is not None:
-                    self._answer(connection, request)
+                is_known = False
+                while request := connection.wait_for_request(IDLE_S if is_known else STALL_S):
+                    is_known |= self._answer(connection, request)
+                    if not is_known:
+                        break
         except (OSError, ssl.SSLError):  # strangers, and peers that are gone
             pass
         except Exception:
@@ -77,14 +89,16 @@ class BulkServer:
         finally:
             self._room.release()
 
-    def _answer(self, connection: Connection, request: Request) -> None:
+    def _answer(self, connection: Connection, request: Request) -> bool:
+        """Return whether there was a value of this name, which no stranger knows."""
         if request.op == bulk.PUSH:
             self._take_in(connection, request)
-        elif request.op == bulk.PULL:
-            self._give_out(connection, request)
-        else:
-            self._shelf.drop(request.value)
-            connection.send(bulk.DONE)
+            return True
+        if request.op == bulk.PULL:
+            return self._give_out(connection, request)
+        was_there = self._shelf.drop(request.value)
+        connection.send(bulk.DONE)
+        return was_there
 
     def _take_in(self, connection: Connection, request: Request) -> None:
         with self._shelf.using(request.value, is_here=False) as value:
@@ -135,12 +149,13 @@ class BulkServer:
                     at = there
                 connection.expect_done()
 
-    def _give_out(self, connection: Connection, request: Request) -> None:
+    def _give_out(self, connection: Connection, request: Request) -> bool:
         with self._shelf.using(request.value) as value:
             if value is None:
                 connection.say_gone(GONE)
-            else:
-                connection.send(bulk.HERE, _stripe(value, request))
+                return False
+            connection.send(bulk.HERE, _stripe(value, request))
+            return True
 
 
 class Progress:

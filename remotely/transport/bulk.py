@@ -81,9 +81,9 @@ class Connection:
         self.receive_into(memoryview(memory))
         return bytes(memory)
 
-    def wait_for_request(self) -> Request | None:
+    def wait_for_request(self, within_s: float = IDLE_S) -> Request | None:
         """Return the next request; None at the end.  Raises OSError."""
-        self._socket.settimeout(IDLE_S)
+        self._socket.settimeout(within_s)
         first = self._socket.recv(1)
         self._socket.settimeout(STALL_S)
         if not first:

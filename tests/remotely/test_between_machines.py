@@ -6,6 +6,7 @@ The machines are two workers of one machine, which pass for two (conftest.py).
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,9 @@ class Peer:
 
     def host(self) -> str:
         return os.environ["REMOTELY_HOST"]
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def pid(self) -> int:
         return os.getpid()
@@ -269,6 +273,30 @@ def test_a_result_is_freed_with_the_last_reference(joined: Started) -> None:
 def lent_by(cluster: Started) -> int:
     """Return what the arenas of all actors hold."""
     return sum(actor.rss for actor in remotely.status().actors)
+
+
+def test_a_done_callback_may_call_with_large_values_and_wait(joined: Started) -> None:
+    """It runs on the thread that receives what stores say."""
+    one, two = on_each(remotely.group(Peer, 2))
+    got: list[float] = []
+
+    def call_again(future: Any) -> None:
+        got.append(two.total(np.ones(SIZE)))
+        got.append(float(two.echo(np.ones(SIZE)).sum()))
+        got.append(two.total(future))
+
+    one.make.submit(3).add_done_callback(call_again)
+    wait_until(lambda: got == [SIZE, SIZE, 3.0], "calls of a callback")
+
+
+def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Started) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    never = one.sleep.submit(60)
+    waiting = two.note.submit(never)
+
+    remotely.shutdown()
+
+    assert isinstance(waiting.exception(timeout=10), remotely.RemotelyError)
 
 
 def test_a_callback_gets_the_value(joined: Started) -> None:
