@@ -64,13 +64,13 @@ class _Line:
         self.bulk = shared.bulk
         self.arena = _read_arena(shared.arena)
 
-    def tell(self, message: control.Offer | control.Withdraw) -> None:
+    def tell(self, message: control.Withdraw) -> None:
         try:
             self._line.send(control.encode(message))
         except OSError as error:
             raise LineEnded(f"the store of this machine has ended: {error}") from None
 
-    def ask(self, message: control.Share | control.Borrow) -> object:
+    def ask(self, message: control.Share | control.Offer | control.Borrow) -> object:
         try:
             self._line.send(control.encode(message))
             data = self._line.recv(MAX_MESSAGE)
@@ -157,7 +157,7 @@ class MachineStore:
             parcel.write(encoded, memory.memory_of(placed))
             loan = memory.lend(placed, self._reader(line), private=False)
             if loan is not None:
-                line.tell(control.Offer(value=made.value, loan=_write(loan)))
+                line.ask(control.Offer(value=made.value, loan=_write(loan)))
                 self._kept[made.value] = _Kept(made, placed, loan, route)
                 return made
         except BaseException:

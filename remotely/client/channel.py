@@ -102,7 +102,9 @@ class Channel:
             self._outbox,
             self._memory,
             waits,
-            Outcomes(self._back_pressure, self._memory, self.send, loop, stores).deliver,
+            Outcomes(
+                self._back_pressure, self._memory, self.send, loop, stores, self.fetch_results
+            ).deliver,
             self._cut,
         )
         sockets.connect(self._socket, location.ipc if same_host else location.tcp)

@@ -1,5 +1,6 @@
 """What the reply to a call becomes for its caller: a value, a handle, a stream or an error."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -23,11 +24,15 @@ from remotely.values.codec import NOTHING
 from remotely.values.memory_peer import OutgoingValue, read_loan
 from remotely.values.parcel import Parcel
 
+FETCH_AGAIN_S = 30.0  # after a result could not be fetched
 _PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder))
 
 
 class Outcomes:
-    """Gives the calls of one channel their outcomes."""
+    """Gives the calls of one channel their outcomes.
+
+    `fetch_results` tells the actor whether large ones are to stay in its machine's store.
+    """
 
     def __init__(
         self,
@@ -36,12 +41,14 @@ class Outcomes:
         send: Send,
         loop: Loop,
         stores: Stores,
+        fetch_results: Callable[[bool], None],
     ) -> None:
         self._back_pressure = back_pressure
         self._memory = memory
         self._send = send
         self._loop = loop
         self._stores = stores
+        self._fetch_results = fetch_results
 
     def deliver(self, future: CallFuture[Any], message: Any) -> None:
         """Give a call its outcome: a `wire.Message`, or the error of one that cannot be opened.
@@ -99,12 +106,16 @@ class Outcomes:
         future.tell()
 
     def _ask_for_whole(self, wanted: Parcel, what: str, actor: Any) -> CallFuture[Any]:
-        """Have the actor send a result, and all further ones, through its own socket."""
+        """Have the actor send a result through its own socket, and for a while all others too."""
         future: CallFuture[Any] = CallFuture(what, actor)
-        name, nothing = wanted.value.hex(), OutgoingValue(NOTHING)
-        self._send(Kind.STORE, "", nothing, CallFuture("the actor"), background=True)
-        self._send(Kind.WHOLE, name, nothing, future, background=True)
+        self._fetch_results(False)
+        self._loop.call(lambda: self._loop.after(FETCH_AGAIN_S, self._fetch_again))
+        name = wanted.value.hex()
+        self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
         return future
+
+    def _fetch_again(self) -> None:
+        self._fetch_results(True)
 
     def _stand_for(self, value: StreamToken | SelfPlaceholder, actor: Any) -> object:
         """Return what the caller gets for a placeholder."""

@@ -66,6 +66,32 @@ class Peer:
         return os.getpid()
 
 
+@remotely.remote_class
+class Caller:
+    """An actor that calls others, with a key of its own."""
+
+    def pass_on(self, other: Any, value: Array) -> float:
+        return float(other.total(value))
+
+    def fetch(self, other: Any) -> float:
+        return float(other.make(SIZE, 2.0).sum())
+
+    def connect(self, one: Any, two: Any) -> float:
+        return float(two.total.submit(one.make.submit(SIZE)).result())
+
+    def host(self) -> str:
+        return os.environ["REMOTELY_HOST"]
+
+
+@remotely.remote_class
+class Awaiter:
+    async def total(self, value: Array) -> float:
+        return float(value.sum())
+
+    async def make(self, size: int) -> Array:
+        return np.ones(size)
+
+
 class Counted:
     """What this process has moved over TLS."""
 
@@ -192,6 +218,27 @@ def test_an_array_that_is_changed_after_submit_arrives_as_it_was(joined: Started
         futures.append(peer.total.submit(array))
     array[:] = -1
     assert [future.result() for future in futures] == [i * SIZE for i in range(5)]
+
+
+def test_actors_exchange_large_values_with_keys_of_their_own(joined: Started) -> None:
+    peers = on_each(remotely.group(Peer, 2))
+    callers = on_each(remotely.group(Caller, 2))
+    for caller in callers:
+        for peer in peers:
+            assert caller.pass_on(peer, np.ones(SIZE)) == SIZE
+            assert caller.fetch(peer) == 2 * SIZE
+        assert caller.connect(*peers) == SIZE
+
+
+def test_async_actors_and_threads_take_and_give_large_values(joined: Started) -> None:
+    array = np.ones(SIZE)
+    awaiter = Awaiter()
+    threads = remotely.options(Peer, concurrency=4)()
+    for _ in range(2):
+        totals = [actor.total.submit(array) for actor in (awaiter, threads) for _ in range(6)]
+        made = [actor.make.submit(SIZE) for actor in (awaiter, threads) for _ in range(6)]
+        assert [future.result() for future in totals] == [SIZE] * 12
+        assert [float(future.result().sum()) for future in made] == [SIZE] * 12
 
 
 def test_a_future_goes_from_actor_to_actor(joined: Started, moved: Counted) -> None:

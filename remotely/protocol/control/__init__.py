@@ -82,6 +82,7 @@ from remotely.protocol.control.store import (
     Lent,
     Meet,
     Offer,
+    Offered,
     Reach,
     Reached,
     Ready,
@@ -201,7 +202,7 @@ ToStore = {
 FromStore = {
     "client": Reached | Ready | Full | Arrived | Broken | Unrelayed | AreYouThere,
     "worker": MayCall,
-    "actor": Shared | Lent | Gone,
+    "actor": Shared | Offered | Lent | Gone,
 }
 
 
@@ -329,6 +330,7 @@ __all__ = [
     "Lent",
     "Meet",
     "Offer",
+    "Offered",
     "Reach",
     "Reached",
     "Ready",

@@ -102,6 +102,10 @@ class Offer(ControlMessage, frozen=True):
     loan: bytes
 
 
+class Offered(ControlMessage, frozen=True):
+    """It can be fetched from now on."""
+
+
 class Withdraw(ControlMessage, frozen=True):
     """Its caller is gone."""
 
