@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -22,6 +23,8 @@ from remotely.errors import ActorDied, WorkerLost
 from remotely.protocol import control
 from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import CONNECT_S
+from remotely.transport import bulk
+from remotely.transport.bulk import ValueGone
 from remotely.values import arena, parcel
 from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
 from remotely.values.codec import Encoded
@@ -39,14 +42,7 @@ _decode = control.Decoder(control.FromStore["actor"]).decode
 
 
 class NoStore(Exception):
-    """There is no store here, or it has ended, or it lacks a value; the message says why.
-
-    `lost`: the machine that has the value cannot be reached.
-    """
-
-    def __init__(self, why: str, lost: bool = False) -> None:
-        super().__init__(why)
-        self.lost = lost
+    """There is no store here, or it has ended, or it lacks a value; the message says why."""
 
 
 class LineEnded(NoStore):
@@ -115,22 +111,31 @@ class MachineStore:
         answer, lender = self._use(lambda line: (line.ask(asked), self._reader(line).lender))
         if not isinstance(answer, control.Lent):
             assert isinstance(answer, control.Gone)
-            raise NoStore(answer.why, answer.lost)
+            raise NoStore(answer.why)
         _, (memory,) = lender.open(_read_loan(answer.loan))
         return parcel.cut(wanted, memory)
 
     def fetch_argument(self, wanted: Parcel) -> Unpacked:
-        """The same, of a result of another actor that was passed as an argument.
+        """Return a result of another actor that was passed as an argument.
 
-        Raises ActorDied or WorkerLost if the result is lost.
+        If the store of this machine cannot fetch it, this process does.  Raises ActorDied or
+        WorkerLost if the result is lost.
         """
-        try:
+        with suppress(NoStore):
             return self.borrow(wanted)
-        except NoStore as error:
-            kind = WorkerLost if error.lost else ActorDied
-            result = f"the result of {wanted.of}" if wanted.of else "an argument"
-            why = f"{result} is lost: {error}; the call that it was passed to did not run"
-            raise kind(why, may_have_run=False) from None
+        assert wanted.store is not None
+        lost: type[ActorDied | WorkerLost]
+        memory = memoryview(bytearray(wanted.nbytes))
+        try:
+            bulk.fetch(wanted.store, wanted.value, memory)
+            return parcel.cut(wanted, memory)
+        except ValueGone as error:
+            lost, why = ActorDied, str(error)
+        except OSError as error:
+            place = f"{wanted.store.host} port {wanted.store.port}"
+            lost, why = WorkerLost, f"{place} cannot be reached from its machine: {error}"
+        text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
+        raise lost(text, may_have_run=False)
 
     def offer(self, encoded: Encoded, route: bytes, of: str) -> Parcel | None:
         """Leave a result in the store for the caller at `route`; None if that cannot be.

@@ -109,13 +109,13 @@ class Outcomes:
         """Have the actor send a result through its own socket, and for a while all others too."""
         future: CallFuture[Any] = CallFuture(what, actor)
         self._fetch_results(False)
-        self._loop.call(lambda: self._loop.after(FETCH_AGAIN_S, self._fetch_again))
+        self._loop.call(self._fetch_again_later)
         name = wanted.value.hex()
         self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
         return future
 
-    def _fetch_again(self) -> None:
-        self._fetch_results(True)
+    def _fetch_again_later(self) -> None:
+        self._loop.after(FETCH_AGAIN_S, lambda: self._fetch_results(True))
 
     def _stand_for(self, value: StreamToken | SelfPlaceholder, actor: Any) -> object:
         """Return what the caller gets for a placeholder."""

@@ -3,7 +3,6 @@
 import threading
 import time
 from concurrent.futures import Future
-from functools import partial
 
 from remotely.protocol.control import BulkAddress, Gone
 from remotely.store import rooms
@@ -60,23 +59,13 @@ class Fetching:
         if (room := rooms.reserve(nbytes)) is None:
             return Gone(why="this machine has no memory left for large values")
         try:
-            bulk.in_parallel(
-                [
-                    partial(_pull, address, name, start, room.memory[start : start + count])
-                    for start, count in bulk.stripes(nbytes)
-                ]
-            )
+            bulk.fetch(address, name, room.memory)
         except ValueGone as gone:
             room.release()
             return Gone(why=str(gone))
         except OSError as error:
             room.release()
             why = f"{address.host} port {address.port} cannot be reached from here: {error}"
-            return Gone(why=why, lost=True)
+            return Gone(why=why)
         self._shelf.add(name, room, self, is_here=True)
         return None
-
-
-def _pull(address: BulkAddress, name: bytes, start: int, memory: memoryview) -> None:
-    with bulk.connect(address) as connection:
-        connection.pull(name, start, memory)

@@ -18,6 +18,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from remotely.machine import this_machine
@@ -150,6 +151,16 @@ def in_parallel(tasks: Sequence[Callable[[], None]]) -> None:
     for outcome in (first, *others):
         if outcome.error is not None:
             raise outcome.error
+
+
+def fetch(address: BulkAddress, value: bytes, memory: memoryview) -> None:
+    """Fetch a whole value on new connections.  Raises OSError or ValueGone."""
+
+    def pull(start: int, nbytes: int) -> None:
+        with connect(address) as connection:
+            connection.pull(value, start, memory[start : start + nbytes])
+
+    in_parallel([partial(pull, *stripe) for stripe in stripes(memory.nbytes)])
 
 
 class _Outcome:

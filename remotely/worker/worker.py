@@ -32,6 +32,7 @@ from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
+from remotely.values import arena
 from remotely.worker.actors import Actors
 from remotely.worker.child import CPU_AT_LEAST_S
 from remotely.worker.memory_limit import CHECK_EVERY_S, MemoryLimit
@@ -58,7 +59,7 @@ class Worker:
         self._introduced = 0.0  # when we last said who we are
         self._leaving = False
         self._loop = Loop()
-        self._store = self._make_store() if config.tcp_host else None
+        self._store = self._make_store() if config.tcp_host and arena.SUPPORTED else None
         home = Home(
             worker=config.worker,
             folder=self._folder,

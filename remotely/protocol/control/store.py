@@ -125,7 +125,6 @@ class Lent(ControlMessage, frozen=True):
 
 
 class Gone(ControlMessage, frozen=True):
-    """There is no such value, and never will be.  `lost`: its machine cannot be reached."""
+    """The value cannot be had here."""
 
     why: str
-    lost: bool = False
