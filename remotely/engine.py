@@ -1,7 +1,7 @@
 """The seam between what users hold (handles, groups) and what runs their objects.
 
 Handles know an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
-`engines.in_process.InProcess` that of REMOTELY_LOCAL=1.  Another engine has to provide these eleven
+`engines.in_process.InProcess` that of REMOTELY_LOCAL=1.  Another engine has to provide these twelve
 verbs.
 """
 
@@ -106,6 +106,9 @@ class Engine(Protocol):
 
     def put(self, value: object) -> Any:
         """Return an object that you can pass in the place of `value`; it arrives as the value."""
+
+    def value_of(self, ref: object) -> Any:
+        """Return the value of what `put` returned.  Raises TypeError for anything else."""
 
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         """End each actor after the calls made before, and return when they have ended.

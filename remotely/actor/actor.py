@@ -22,6 +22,7 @@ from remotely.actor.call_socket import CallSocket
 from remotely.actor.cancellations import Cancellations
 from remotely.actor.delegation import Delegation
 from remotely.actor.dispatch import Dispatcher
+from remotely.actor.machine_store import MachineStore
 from remotely.actor.replies import raised
 from remotely.actor.servant import Servant
 from remotely.actor.worker_line import WorkerLine
@@ -31,6 +32,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.testing import faults
 from remotely.transport.activity import OneByOne
+from remotely.values import references
 
 LAST_REPLY_S = 1.0
 REVOKED = "the key with which this call came was revoked"
@@ -43,10 +45,12 @@ class Actor:
         line = WorkerLine(worker)
         self._tell = line.tell
         delegation = Delegation(line.tell)
-        self._servant = Servant(birth, delegation.pair, activity)
+        store = MachineStore(lambda: line.tell(control.Meet()))
+        references.fetch_parcel = store.fetch_argument
+        self._servant = Servant(birth, delegation.pair, activity, store)
         flight_recorder.serve(line.hand_over)
         log_sender.install(birth.request.name, line.send)
-        self._background = Background(birth, worker, line, delegation, self._servant)
+        self._background = Background(birth, worker, line, delegation, self._servant, store)
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
@@ -149,7 +153,7 @@ class Actor:
     def _tidy(self) -> None:
         """On the background thread: forget clients, and find out which consumers are gone."""
         self._cancellations.tidy()
-        silent = self._servant.streams.silent(time.monotonic())
+        silent = self._servant.silent(time.monotonic())
         for route in silent:
             if not self._socket.reaches(route):
                 self._gone.append(route)
@@ -163,6 +167,7 @@ class Actor:
             route = self._gone.popleft()
             for name in self._servant.streams.of(route):
                 self._handle(route, Message(Kind.CLOSE, 0, name, b"", ()))
+            self._servant.forget(route)
 
     # --- the end ----------------------------------------------------------------------------------
 

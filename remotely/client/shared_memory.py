@@ -14,7 +14,8 @@ from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
 from remotely.values.codec import NOTHING
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, unpack
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, unpack
+from remotely.values.parcel import Parcel
 
 
 class Send(Protocol):
@@ -55,10 +56,13 @@ class SharedMemory:
     def open(self, message: wire.Message) -> wire.Message | Exception:
         """Return a message with the buffers that were lent for it, or the error of its caller.
 
-        Do so when the message is taken in: it may be handed over after the channel has ended.
+        Do so when the message is taken in: it may be handed over after the channel has ended.  One
+        whose value is in a store is returned as it is.
         """
         try:
-            payload, buffers = unpack(message, self.peer)
+            payload, buffers = unpack(message, self.peer, _stays)
+        except InStore:
+            return message
         except Exception as error:
             return error
         return message._replace(payload=payload, buffers=buffers, loan=b"")
@@ -72,6 +76,14 @@ class SharedMemory:
             self.peer = peer
             opened: CallFuture[Any] = CallFuture("the actor")
             self._send(Kind.OPENED, "", OutgoingValue(NOTHING), opened, background=True)
+
+
+class InStore(Exception):
+    """The value is in a store, from which it has to be fetched."""
+
+
+def _stays(parcel: Parcel) -> Unpacked:
+    raise InStore
 
 
 def take_back(loan: Loan) -> None:

@@ -16,6 +16,7 @@ MOST_GPUS = 4096  # of one machine
 MOST_OTHERS = 100  # resources of the user's, of one machine or actor
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]  # which of a machine
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of some clock
 Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]

@@ -1,6 +1,7 @@
 """What clients and workers say to the master, and a worker to its own processes.
 
     records.py    what several messages carry
+    store.py      clients, workers and actors <-> the store of a machine
     client.py     client <-> master
     worker.py     worker <-> master
     both.py       clients and workers alike <-> master
@@ -64,12 +65,36 @@ from remotely.protocol.control.process import (
 )
 from remotely.protocol.control.records import (
     ActorStatus,
+    BulkAddress,
     ClientStatus,
     Figures,
     Location,
     Obituary,
     Request,
+    StoreAddress,
     WorkerStatus,
+)
+from remotely.protocol.control.store import (
+    AreYouThere,
+    Arrived,
+    Borrow,
+    Broken,
+    Expect,
+    Full,
+    Gone,
+    Lent,
+    Meet,
+    Offer,
+    Offered,
+    Reach,
+    Reached,
+    Ready,
+    Release,
+    Share,
+    Shared,
+    StoreBirth,
+    Unrelayed,
+    Withdraw,
 )
 from remotely.protocol.control.worker import (
     AskFigures,
@@ -169,13 +194,32 @@ FromMaster = {
         | Refused
     ),
 }
-ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave
+ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave | Meet
 FromClient = Prepare
 FromActor = (
-    Bound | NotBound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
+    Bound
+    | NotBound
+    | Count
+    | Logged
+    | Delegate
+    | MayCall
+    | Meet
+    | FlightRecorder
+    | Ending
+    | Exiting
 )
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
+ToStore = {
+    "client": Reach | Expect | Release,
+    "worker": StoreBirth | Admit | Caller | Meet,
+    "actor": Share | Offer | Withdraw | Borrow,
+}
+FromStore = {
+    "client": Reached | Ready | Full | Arrived | Broken | Unrelayed | AreYouThere,
+    "worker": MayCall,
+    "actor": Shared | Offered | Lent | Gone,
+}
 
 
 class Decoder:
@@ -293,4 +337,28 @@ __all__ = [
     "WhoAreYou",
     "WorkerStatus",
     "encode",
+    "AreYouThere",
+    "Arrived",
+    "Borrow",
+    "Broken",
+    "BulkAddress",
+    "Expect",
+    "FromStore",
+    "Full",
+    "Gone",
+    "Lent",
+    "Meet",
+    "Offer",
+    "Offered",
+    "Reach",
+    "Reached",
+    "Ready",
+    "Release",
+    "Share",
+    "Shared",
+    "StoreAddress",
+    "StoreBirth",
+    "ToStore",
+    "Unrelayed",
+    "Withdraw",
 ]
