@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
 from remotely.transport import bulk, certificate
 from remotely.transport.bulk import Connection, Request, ValueGone
@@ -113,7 +114,7 @@ def test_nothing_older_than_tls_1_3_is_spoken(serve: Serve) -> None:
     context = certificate.client_context()
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     with (
-        socket.create_connection((server.address.host, server.address.port)) as raw,
+        socket.create_connection(parse_address(server.address.tcp)) as raw,
         pytest.raises((ssl.SSLError, OSError)),
     ):
         context.wrap_socket(raw)

@@ -10,6 +10,7 @@ ENCODED = st.builds(
     Encoded,
     st.lists(st.binary(max_size=200), min_size=1, max_size=3),
     st.lists(st.binary(max_size=300).map(memoryview), max_size=4),
+    travelling=st.just(()),
 )
 
 
