@@ -34,7 +34,7 @@ from remotely.values.parcel import Parcel
 T = TypeVar("T")
 
 ASK_AFTER_S = 10.0  # how long a caller may leave a result, before it is asked after
-AGAIN_AFTER_S = 5.0  # if there is no store: when to ask for one again
+AGAIN_AFTER_S, AGAIN_AT_MOST_S = 1.0, 60.0  # if there is no store; longer each time
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
@@ -100,6 +100,7 @@ class MachineStore:
         self._peer: MemoryPeer | None = None  # the store
         self._kept: dict[bytes, _Kept] = {}
         self._none_until = 0.0
+        self._none_for_s = AGAIN_AFTER_S
 
     def introduced(self, line: socket.socket | None) -> None:
         """The worker has answered; None: there is no store here."""
@@ -148,7 +149,8 @@ class MachineStore:
         try:
             return self._use(partial(self._offer, memory, encoded, route, of))
         except NoStore:
-            self._none_until = time.monotonic() + AGAIN_AFTER_S
+            self._none_until = time.monotonic() + self._none_for_s
+            self._none_for_s = min(2 * self._none_for_s, AGAIN_AT_MOST_S)
             return None
 
     def _offer(
