@@ -33,7 +33,7 @@ from remotely.values.parcel import Parcel
 
 T = TypeVar("T")
 
-ASK_AFTER_S = 10.0  # how long a caller may leave a result, before it is asked after
+ASK_AFTER_S = 2.0  # how long a caller may leave a result before we look for it; then longer
 AGAIN_AFTER_S, AGAIN_AT_MOST_S = 1.0, 60.0  # if there is no store; longer each time
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
@@ -85,6 +85,7 @@ class _Kept:
         self.placed = placed
         self.loan = loan
         self.route = route  # of the caller
+        self.ask_after_s = ASK_AFTER_S
         self.ask_at = time.monotonic() + ASK_AFTER_S
 
 
@@ -194,7 +195,8 @@ class MachineStore:
         self.sweep()
         due = [kept for kept in list(self._kept.values()) if kept.ask_at < now]
         for kept in due:
-            kept.ask_at = now + ASK_AFTER_S
+            kept.ask_after_s *= 2
+            kept.ask_at = now + kept.ask_after_s
         return list({kept.route for kept in due})
 
     def withdraw(self, route: bytes) -> None:
