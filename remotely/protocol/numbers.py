@@ -22,4 +22,6 @@ Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Offset = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # in a file; -1: near its end
 # Of an actor: its worker names files by it.
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
+NAME_BYTES = 32
+Name = Annotated[bytes, msgspec.Meta(min_length=NAME_BYTES, max_length=NAME_BYTES)]  # of a value
 Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went

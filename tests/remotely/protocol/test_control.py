@@ -23,6 +23,8 @@ UNIONS: dict[str, Any] = {
     "from an actor": control.FromActor,
     "to the zygote": control.ToZygote,
     "from the zygote": control.FromZygote,
+    **{f"to the store from a {role}": union for role, union in control.ToStore.items()},
+    **{f"from the store to a {role}": union for role, union in control.FromStore.items()},
 }
 DECODERS = {way: control.Decoder(union) for way, union in UNIONS.items()}
 
@@ -75,6 +77,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         kind, bounds = arguments
         if kind is str:
             return st.from_regex(bounds.pattern, fullmatch=True)
+        if kind is bytes:
+            return st.binary(min_size=bounds.min_length, max_size=bounds.max_length)
         return NUMBERS[kind](bounds.ge, bounds.le)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=2)
