@@ -35,8 +35,8 @@ from remotely.values.parcel import Parcel
 
 T = TypeVar("T")
 
-ASK_AFTER_S = 10.0  # how long a caller may leave a result, before it is asked after
-AGAIN_AFTER_S = 5.0  # if there is no store: when to ask for one again
+ASK_AFTER_S = 2.0  # how long a caller may leave a result before we look for it; then longer
+AGAIN_AFTER_S, AGAIN_AT_MOST_S = 1.0, 60.0  # if there is no store; longer each time
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
@@ -87,6 +87,7 @@ class _Kept:
         self.placed = placed
         self.loan = loan
         self.route = route  # of the caller
+        self.ask_after_s = ASK_AFTER_S
         self.ask_at = time.monotonic() + ASK_AFTER_S
 
 
@@ -102,6 +103,7 @@ class MachineStore:
         self._peer: MemoryPeer | None = None  # the store
         self._kept: dict[bytes, _Kept] = {}
         self._none_until = 0.0
+        self._none_for_s = AGAIN_AFTER_S
 
     def introduced(self, line: socket.socket | None) -> None:
         """The worker has answered; None: there is no store here."""
@@ -150,7 +152,8 @@ class MachineStore:
         try:
             return self._use(partial(self._offer, memory, encoded, route, of))
         except NoStore:
-            self._none_until = time.monotonic() + AGAIN_AFTER_S
+            self._none_until = time.monotonic() + self._none_for_s
+            self._none_for_s = min(2 * self._none_for_s, AGAIN_AT_MOST_S)
             return None
 
     def _offer(
@@ -194,7 +197,8 @@ class MachineStore:
         self.sweep()
         due = [kept for kept in list(self._kept.values()) if kept.ask_at < now]
         for kept in due:
-            kept.ask_at = now + ASK_AFTER_S
+            kept.ask_after_s *= 2
+            kept.ask_at = now + kept.ask_after_s
         return list({kept.route for kept in due})
 
     def withdraw(self, route: bytes) -> None:

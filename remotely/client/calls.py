@@ -192,11 +192,11 @@ class Calls:
         departure = Departure(kind, name, outgoing, future)
         if waits and crossing is not None:
             departure = departure._replace(needs=[crossing.done])
-        elif outgoing.is_large and not crosses:  # its owner may change it, and lets it go
+        elif outgoing.encoded.buffers and not crosses:  # their owner may change them
             departure = departure._replace(outgoing=_copy(outgoing))
         if outgoing.is_large and (channel := remote.channel) is not None:
             channel.count(outgoing, future, bounded=background and kind is Kind.CALL)
-        self._departures.add(remote, departure)
+        self._departures.add(remote, departure, may_wait=background)
 
     def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress | None]:
         """Return the stores of the machines of these actors, but for this machine."""
@@ -242,7 +242,7 @@ class Calls:
         if self._channels.is_on_loop() and all(need.done() for need in call.needs):
             self._depart(actor, departure)
         else:
-            self._departures.add(actor, departure)
+            self._departures.add(actor, departure, may_wait=not self._channels.is_on_loop())
 
     def _depart(self, actor: ActorState, departure: Departure) -> None:
         """On a thread of ours: send a call whose time has come."""

@@ -99,7 +99,7 @@ class Channel:
         self._monitor = ConnectionMonitor(self._socket, loop, self._break)
         self._turns = LoopTurns(loop, self._lock)
         self._outbox = Outbox(self._socket)
-        self._memory = SharedMemory(same_host, self.send)
+        self._memory = SharedMemory(same_host, self.send, stores.release)
         self._back_pressure = BackPressure(budget, location.name, self._pending, self._lock)
         self._cancellation = Cancellation(
             location.actor,

@@ -105,10 +105,8 @@ class Crossing:
                     self._push(first, onward)
                     spread.arrived(first)
                 except OSError as error:
-                    spread.lose(first)
+                    spread.lose(first, onward)
                     self._avoidance.begin(Way(stores[first]), str(error) or type(error).__name__)
-                    for machine in onward:
-                        spread.broke(machine)
                 continue
             try:
                 self._take(spread, addresses, *self._events.get(timeout=SILENT_S))

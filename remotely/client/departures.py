@@ -11,9 +11,11 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from remotely.client.actor_state import ActorState
+from remotely.client.back_pressure import MAX_CALLS
 from remotely.client.bulk_threads import BulkThreads
 from remotely.client.referring_call import ReferringCall
 from remotely.errors import RemotelyError
+from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Onward
 from remotely.protocol.wire import Kind
@@ -40,8 +42,13 @@ class Departures:
         self._lock = threading.RLock()  # a done-callback may add one on this very thread
         self._waiting: set[ActorState] = set()
 
-    def add(self, actor: ActorState, departure: Departure) -> None:
-        """Have a call leave after those that wait already."""
+    def add(self, actor: ActorState, departure: Departure, may_wait: bool) -> None:
+        """Have a call leave after those that wait already.
+
+        If there are MAX_CALLS of them, wait for one to leave first, with `may_wait`.
+        """
+        if may_wait and len(actor.departures or ()) >= MAX_CALLS:
+            wakeup.sleep_until(lambda: len(actor.departures or ()) < MAX_CALLS, about=actor)
         with self._lock:
             is_first = actor.departures is None
             if actor.departures is None:
@@ -89,4 +96,6 @@ class Departures:
                 departure.future.lose(error.with_traceback(None))
                 departure.future.tell()
             queue.popleft()
+            if wakeup.sleepers:
+                wakeup.wake(actor)
             del departure

@@ -12,6 +12,7 @@ from remotely.client.shared_memory import Send, SharedMemory
 from remotely.client.stores import Stores
 from remotely.errors import WorkerLost
 from remotely.futures.future import CallFuture
+from remotely.futures.reference import Elsewhere
 from remotely.futures.shield import shield
 from remotely.futures.stream import Stream, StreamToken
 from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
@@ -59,6 +60,8 @@ class Outcomes:
         if future.nbytes:
             self._back_pressure.settle(future)
         if future.answered:  # by a Deadlock, or before an interrupt
+            if isinstance(message, wire.Message) and not isinstance(future.where, Elsewhere):
+                self._memory.decline(message)
             return
         if isinstance(message, Exception):
             future.settle(None, message)

@@ -8,7 +8,6 @@ the one before it gets it from the sender; one that the sender cannot reach does
 Pure: events come in, and `next` says what the sender is to do.
 """
 
-from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 from enum import Enum, auto
 from typing import Generic, TypeVar
@@ -28,22 +27,20 @@ class Spread(Generic[M]):
 
     def __init__(self, machines: Sequence[M], unusable: Collection[tuple[M, M]] = ()) -> None:
         self._states = dict.fromkeys(machines, State.WAITING)
-        self._to_push: deque[list[M]] = deque()
-        for machine in self._states:
-            last = self._to_push[-1][-1] if self._to_push else None
-            if last is None or (last, machine) in unusable:
-                self._to_push.append([machine])
-            else:
-                self._to_push[-1].append(machine)
+        self._unusable = unusable
+        self._alone: set[M] = set()  # to which it did not come by a chain
 
     def next(self) -> list[M]:
         """Return to which machine to bring it now, and to which it goes on; nothing: to none."""
-        while self._to_push:
-            chain = [m for m in self._to_push.popleft() if self._states[m] is State.WAITING]
-            if chain:
-                self._states.update(dict.fromkeys(chain, State.COMING))
-                return chain
-        return []
+        chain: list[M] = []
+        for machine, state in self._states.items():
+            if state is not State.WAITING or (chain and machine in self._alone):
+                continue
+            if chain and (chain[-1] in self._alone or (chain[-1], machine) in self._unusable):
+                break
+            chain.append(machine)
+        self._states.update(dict.fromkeys(chain, State.COMING))
+        return chain
 
     @property
     def is_over(self) -> bool:
@@ -58,11 +55,14 @@ class Spread(Generic[M]):
         self._states[machine] = State.HERE
 
     def broke(self, machine: M) -> None:
-        """It did not come to a machine from the one before."""
+        """It did not come to a machine from the one before: the sender has to bring it."""
         if self._states[machine] is State.COMING:
             self._states[machine] = State.WAITING
-            self._to_push.append([machine])
+            self._alone.add(machine)
 
-    def lose(self, machine: M) -> None:
-        """The sender cannot bring it to a machine, or has lost the machine."""
+    def lose(self, machine: M, onward: Sequence[M] = ()) -> None:
+        """The sender cannot bring it to a machine, which was to pass it on to others."""
         self._states[machine] = State.LOST
+        for other in onward:
+            if self._states[other] is State.COMING:
+                self._states[other] = State.WAITING

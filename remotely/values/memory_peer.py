@@ -132,12 +132,6 @@ def unpack(
     return (message.payload if payload is None else payload), buffers
 
 
-def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
-    """Release the value of a message that nobody waits for."""
-    if message.loan and peer is not None and isinstance(loan := read_loan(message.loan), Loan):
-        peer.lender.decline(loan)
-
-
 def read_loan(data: bytes) -> Loan | Parcel:
     """Return what a message has in place of its value.  Raises WireError."""
     try:

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from remotely.protocol.control import BulkAddress
+from remotely.protocol.numbers import NAME_BYTES
 from remotely.values.codec import Encoded
 
 SEND_FROM_BYTES = 1 << 19  # a smaller value is as fast through the actor's own socket
-NAME_BYTES = 32
 ALIGNMENT = 64  # of each buffer, as numpy and torch like it
 _PADDING = memoryview(bytes(ALIGNMENT))
 

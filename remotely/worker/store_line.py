@@ -10,12 +10,14 @@ import logging
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 
 from remotely.machine import daemons, processes
 from remotely.protocol import control
 from remotely.protocol.control import MAX_MESSAGE, StoreAddress
 from remotely.protocol.listening import Listening
+from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.keys import fresh_pair
 from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
@@ -46,6 +48,7 @@ class StoreLine:
         self._lost = lost
         self._pair = fresh_pair()
         self._keys: list[bytes] = []
+        self._throttled = ThrottledLog(log.warning)
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._decode = control.Decoder(control.FromStore["worker"]).decode
@@ -143,7 +146,7 @@ class StoreLine:
             if isinstance(message, control.MayCall):
                 self._ask(message)
             return
-        log.warning("the store for large values ended; the next one starts when it is needed")
+        self._throttled.add("store", "the store for large values ended", time.monotonic())
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
         self._socket = None

@@ -6,6 +6,8 @@ The machines are two workers of one machine, which pass for two (conftest.py).
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +92,18 @@ class Awaiter:
 
     async def make(self, size: int) -> Array:
         return np.ones(size)
+
+
+@remotely.remote_class
+class Holder:
+    def make(self) -> Array:
+        return np.ones(SIZE)
+
+    def lent(self) -> int:
+        from remotely.values import arena
+
+        memory = arena.ours()
+        return memory.lent_bytes if memory else 0
 
 
 class Counted:
@@ -320,6 +334,26 @@ def test_a_result_is_freed_with_the_last_reference(joined: Started) -> None:
 def lent_by(cluster: Started) -> int:
     """Return what the arenas of all actors hold."""
     return sum(actor.rss for actor in remotely.status().actors)
+
+
+def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Path) -> None:
+    holder = remotely.options(Holder, name="holder", detached=True)()
+    script = tmp_path / "leaves.py"
+    script.write_text(
+        "import os, sys, remotely\n"
+        "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
+        "made = remotely.get_actor('holder').make.submit()\n"
+        "remotely.ref(made)\n"
+        "made.exception()\n"
+        "print('has it', type(made.where).__name__, flush=True)\n"
+        "os._exit(1)\n"
+    )
+    command = [sys.executable, str(script), joined.address, str(joined.key)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "has it KeptResult\n", done.stderr
+
+    wait_until(lambda: holder.lent() == 0, "the end of what nobody will fetch")
+    remotely.close(holder)
 
 
 def test_a_done_callback_may_call_with_large_values_and_wait(joined: Started) -> None:

@@ -6,7 +6,7 @@ What arena and loans are is opaque here; values/arena.py has their structs.
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import BulkAddress
 from remotely.protocol.listening import Listening
-from remotely.protocol.numbers import Amount
+from remotely.protocol.numbers import Amount, Name
 
 # --- a client, over CURVE -------------------------------------------------------------------------
 
@@ -22,35 +22,35 @@ class Reached(ControlMessage, frozen=True):
 class Expect(ControlMessage, frozen=True):
     """A value is about to arrive.  Whoever names it over TLS may bring it: the name is a secret."""
 
-    value: bytes
+    value: Name
     nbytes: Amount
 
 
 class Ready(ControlMessage, frozen=True):
-    value: bytes
+    value: Name
 
 
 class Full(ControlMessage, frozen=True):
     """There is no room for it."""
 
-    value: bytes
+    value: Name
 
 
 class Arrived(ControlMessage, frozen=True):
-    value: bytes
+    value: Name
 
 
 class Broken(ControlMessage, frozen=True):
     """It did not arrive, or not all of it; it is still expected."""
 
-    value: bytes
+    value: Name
     why: str
 
 
 class Unrelayed(ControlMessage, frozen=True):
     """It could not be passed on to the next machine."""
 
-    value: bytes
+    value: Name
     bulk: BulkAddress
     why: str
 
@@ -58,7 +58,7 @@ class Unrelayed(ControlMessage, frozen=True):
 class Release(ControlMessage, frozen=True):
     """I need these values no more."""
 
-    values: list[bytes]
+    values: list[Name]
 
 
 class AreYouThere(ControlMessage, frozen=True):
@@ -99,7 +99,7 @@ class Shared(ControlMessage, frozen=True):
 class Offer(ControlMessage, frozen=True):
     """I lend you a result: keep it until its caller has fetched or released it."""
 
-    value: bytes
+    value: Name
     loan: bytes
 
 
@@ -110,13 +110,13 @@ class Offered(ControlMessage, frozen=True):
 class Withdraw(ControlMessage, frozen=True):
     """Its caller is gone."""
 
-    value: bytes
+    value: Name
 
 
 class Borrow(ControlMessage, frozen=True):
     """Lend me a value.  With an address: fetch it from the store there first."""
 
-    value: bytes
+    value: Name
     nbytes: Amount
     bulk: BulkAddress | None = None
 

@@ -54,16 +54,16 @@ def test_a_new_chain_begins_where_a_machine_does_not_reach_the_next() -> None:
 
 
 def test_a_machine_that_the_sender_cannot_reach_does_without() -> None:
-    spread = Spread(["a", "b"])
-    spread.next()
+    spread = Spread(["a", "b", "c"])
+    first, *onward = spread.next()
 
-    spread.lose("a")
-    spread.broke("b")
+    spread.lose(first, onward)
 
-    assert spread.next() == ["b"]
-    spread.lose("b")
+    assert spread.next() == ["b", "c"]
+    spread.arrived("c")  # it had come that far before
+    spread.lose("b", ["c"])
     assert spread.is_over
-    assert spread.here == set()
+    assert spread.here == {"c"}
 
 
 def test_a_value_that_is_for_no_machine_is_over_at_once() -> None:
@@ -83,16 +83,16 @@ def test_whoever_breaks_every_machine_that_can_be_reached_gets_it(
     spread = Spread(range(count), unusable)
     waiting: deque[int] = deque()  # for a relay
     pushes = 0
+    broken: set[int] = set()
     while not spread.is_over:
         if chain := spread.next():
             pushes += 1
             assert pushes <= 2 * count, "it goes on for ever"
+            assert len(chain) == 1 or not broken & set(chain)
             assert not any(pair in unusable for pair in itertools.pairwise(chain))
             first, *onward = chain
             if first in dead:
-                spread.lose(first)
-                for machine in onward:
-                    spread.broke(machine)
+                spread.lose(first, onward)
             else:
                 spread.arrived(first)
                 waiting.extend(onward)
@@ -100,6 +100,7 @@ def test_whoever_breaks_every_machine_that_can_be_reached_gets_it(
         machine = waiting.popleft()
         if machine in dead or data.draw(st.booleans()):
             spread.broke(machine)
+            broken.add(machine)
         else:
             spread.arrived(machine)
     assert spread.here == set(range(count)) - dead

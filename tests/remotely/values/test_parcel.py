@@ -3,6 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
+from remotely.protocol.numbers import NAME_BYTES
 from remotely.values import parcel
 from remotely.values.codec import Encoded
 
@@ -52,4 +53,4 @@ def test_no_two_parcels_have_the_same_name() -> None:
     encoded = Encoded([b"x"], [])
     names = {parcel.parcel_of(encoded).value for _ in range(100)}
     assert len(names) == 100
-    assert {len(name) for name in names} == {parcel.NAME_BYTES}
+    assert {len(name) for name in names} == {NAME_BYTES}
