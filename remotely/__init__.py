@@ -43,6 +43,9 @@ from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
+from remotely.pools.executor import Executor
+from remotely.pools.pool import Pool
+from remotely.pools.with_joblib import register_joblib
 
 __version__ = "0.1.0"
 
@@ -51,6 +54,7 @@ __all__ = [
     "ActorRaised",
     "CallTimeout",
     "Deadlock",
+    "Executor",
     "Group",
     "MasterLost",
     "NameTaken",
@@ -58,6 +62,7 @@ __all__ = [
     "NotAllowed",
     "NotConnected",
     "NotPicklable",
+    "Pool",
     "RemotelyError",
     "Stream",
     "TooLarge",
@@ -78,6 +83,7 @@ __all__ = [
     "merge",
     "options",
     "put",
+    "register_joblib",
     "remote_class",
     "shipped",
     "shutdown",

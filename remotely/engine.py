@@ -114,8 +114,11 @@ class Engine(Protocol):
     def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""
 
-    def report(self) -> ClusterStatus:
-        """Return the machines, clients and actors of the cluster."""
+    def report(self, fresh: bool = True) -> ClusterStatus:
+        """Return the machines, clients and actors of the cluster.
+
+        With `fresh`, the actors say what they do and use at this moment, which takes a while.
+        """
 
     def shutdown(self) -> None:
         """End what this process owns, and leave the cluster."""

@@ -11,7 +11,7 @@ from remotely.api.group import Group
 from remotely.api.handle import Handle, handle_of
 from remotely.api.method import Method
 from remotely.arguments import suggests
-from remotely.engine import Options
+from remotely.engine import Engine, Options
 from remotely.futures.future import completed, failed
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ClusterStatus
@@ -24,7 +24,19 @@ def make(
     cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, count: int
 ) -> list[Any]:
     """Place `count` objects and return their handles."""
-    remotes = connection.current().place(cls, args, kwargs, options, count)
+    return make_on(connection.current(), cls, args, kwargs, options, count)
+
+
+def make_on(
+    engine: Engine,
+    cls: type,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    count: int,
+) -> list[Any]:
+    """The same on a certain engine, which may not be that of this process any more."""
+    remotes = engine.place(cls, args, kwargs, options, count)
     return [handle_of(cls, remote, options.wait) for remote in remotes]
 
 

@@ -225,8 +225,8 @@ class Client:
     def borrow(self, actor: str, name: str) -> RemoteActor:
         return self._actors.borrow(actor, name)
 
-    def report(self) -> ClusterStatus:
-        return as_objects(status_facts(self.status(), self.address.removeprefix("tcp://")))
+    def report(self, fresh: bool = True) -> ClusterStatus:
+        return as_objects(status_facts(self.status(fresh), self.address.removeprefix("tcp://")))
 
     def forget(self) -> None:
         """In a forked child: leave everything to the parent, above all the life of the cluster."""

@@ -111,7 +111,7 @@ class InProcess:
             found = self._remotes[actor] = RemoteActor(self, actor, name, owned=False)
         return found
 
-    def report(self) -> ClusterStatus:
+    def report(self, fresh: bool = True) -> ClusterStatus:
         me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._objects))
         actors = [
             ActorStatus(

@@ -35,6 +35,7 @@ PURE = (
     "values.blocks",
     "objects.batching",
     "futures.unretrieved",
+    "pools.pace",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
@@ -73,6 +74,8 @@ STDLIB_AND_CORE = sys.stdlib_module_names | {
     "threadpoolctl",
     "zmq",
 }
+# What an optional library asks for, which is imported together with it.
+WITH_OPTIONAL = {"pools.joblib_backend": {"joblib", "numpy"}}
 
 
 @cache
@@ -231,7 +234,8 @@ def test_imports_between_packages_go_one_way() -> None:
 
 @pytest.mark.parametrize("stem", FILES)
 def test_importing_a_file_needs_what_every_install_has(stem: str) -> None:
-    assert roots(at_import(tree_of(stem))) <= STDLIB_AND_CORE
+    optional = WITH_OPTIONAL.get(stem, set())
+    assert roots(at_import(tree_of(stem))) <= STDLIB_AND_CORE | optional
 
 
 @pytest.mark.parametrize(
