@@ -17,6 +17,7 @@ future = counter.add.submit(3)    # does not block
 print(future.result())
 """
 
+from remotely.api.arrivals import arrivals
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
 from remotely.api.group import Group
@@ -41,6 +42,7 @@ from remotely.errors import (
 )
 from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
+from remotely.guest.serving import serve
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
 from remotely.pools.executor import Executor
@@ -69,6 +71,7 @@ __all__ = [
     "VersionMismatch",
     "WireError",
     "WorkerLost",
+    "arrivals",
     "as_completed",
     "batched",
     "close",
@@ -85,6 +88,7 @@ __all__ = [
     "put",
     "register_joblib",
     "remote_class",
+    "serve",
     "shipped",
     "shutdown",
     "status",

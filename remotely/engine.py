@@ -1,7 +1,7 @@
 """The seam between what users hold (handles, groups) and what runs their objects.
 
 Handles know an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
-`engines.in_process.InProcess` that of REMOTELY_LOCAL=1.  Another engine has to provide these eleven
+`engines.in_process.InProcess` that of REMOTELY_LOCAL=1.  Another engine has to provide these twelve
 verbs.
 """
 
@@ -61,6 +61,16 @@ class RemoteActor:
         self.engine.release(self)
 
 
+class Arrival(Protocol):
+    """A question for an object whose process dials in; see `Engine.await_arrival`."""
+
+    def result(self, timeout: float | None = None) -> RemoteActor:
+        """Wait for it.  Raises CallTimeout after `timeout` seconds."""
+
+    def give_back(self) -> None:
+        """It is not wanted any more: another client may have it."""
+
+
 class Engine(Protocol):
     cluster: str  # the master's address and public key; empty without a cluster
 
@@ -110,6 +120,9 @@ class Engine(Protocol):
 
     def find(self, name: str) -> RemoteActor:
         """Return the actor with this name, borrowed."""
+
+    def await_arrival(self, class_name: str) -> Arrival:
+        """Ask for an actor of this class whose process has dialled in, or will."""
 
     def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""

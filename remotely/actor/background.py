@@ -37,11 +37,13 @@ class Background:
         line: WorkerLine,
         delegation: Delegation,
         servant: Servant,
+        kill: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._line = line
         self._delegation = delegation
         self._servant = servant
+        self._kill = kill
         self._counted = 0
         self._on_leave: Callable[[], None] = lambda: None
         self._decoder = control.Decoder(control.ToActor)
@@ -90,7 +92,7 @@ class Background:
         except OSError:
             data = b""
         if not data:  # the worker is gone, and nothing may outlive it
-            exiting.end_group()
+            self._kill()
         match self._decoder.decode(data):
             case control.Admit(client_keys=client_keys):
                 self.access.relist(client_keys)
@@ -108,7 +110,7 @@ class Background:
     def _check_fence(self) -> None:
         if self._fence.look():
             exiting.say("remotely: the worker lost its lease, and its actors end\n")
-            exiting.end_group()
+            self._kill()
 
     def _count(self) -> None:
         self._servant.tidy()

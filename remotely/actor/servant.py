@@ -42,6 +42,8 @@ class Servant:
         self.concurrency = 1
         self.is_async = False
         self.batched: dict[str, Batching] = {}
+        self._is_borrowed = False  # the object was there before, and stays
+        self._ends: tuple[type[BaseException], ...] = (SystemExit,)  # errors that end the actor
         self.streams = Streams()
         self._activity: OneByOne | Several = activity
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
@@ -77,13 +79,19 @@ class Servant:
                 raise RemotelyError("this actor has been made already")
             value = self._does[kind](route, message)
             return self._payloads.returned(route, message, value)
-        except SystemExit:
+        except self._ends:
             raise
         except BaseException as error:
             return raised(route, message, error)
         finally:
             activity.end(begun)
             self.calls += kind is Kind.CALL
+
+    def adopt(self, served: object, concurrency: int) -> None:
+        """Serve an object that was there before, in a process that has a keyboard."""
+        self.is_made = self._is_borrowed = True
+        self._ends = (SystemExit, KeyboardInterrupt)
+        self._take(served, concurrency)
 
     def make_again(self) -> None:
         """Make the object as in the previous life.  If that fails, print the traceback and exit."""
@@ -121,7 +129,7 @@ class Servant:
             return self._payloads.returned(route, message, item)
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
-        except _EXITS:
+        except (*self._ends, GeneratorExit):  # the latter is how an event loop ends a coroutine
             raise
         except BaseException as error:
             return raised(route, message, error)
@@ -134,7 +142,7 @@ class Servant:
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
-        except SystemExit:
+        except self._ends:
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
@@ -149,7 +157,7 @@ class Servant:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             value = await batching.function(self.object, *args, **kwargs)
             return self._each(batching, calls, value)
-        except _EXITS:
+        except (*self._ends, GeneratorExit):  # the latter is how an event loop ends a coroutine
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
@@ -166,6 +174,11 @@ class Servant:
             closing = close()
             if inspect.iscoroutine(closing):
                 asyncio.run(closing)
+
+    def close_unasked(self) -> None:
+        """The same where no client has asked for it, but whoever is above us."""
+        if not self._is_borrowed:
+            self.close()
 
     def let_go(self) -> None:
         """Drop the object, so that its `__del__` runs and its files are closed."""
@@ -184,17 +197,21 @@ class Servant:
         self.is_made = True
         self._preparation.lay_out_files()
         try:
-            self.object, self.concurrency = self._preparation.construct(route, message)
-            cls = type(self.object)
-            self._names = frozenset(dir(cls))
-            self._async_methods = async_methods(cls)
-            self.is_async = bool(self._async_methods) or has_async_streams(cls)
-            self.batched = batched_methods(cls)
-            if self.is_async or self.concurrency > 1:
-                self._activity = Several(self._activity.page)
+            self._take(*self._preparation.construct(route, message))
         except BaseException:
             self.failed = True
             raise
+
+    def _take(self, made: object, concurrency: int) -> None:
+        """This is the object."""
+        self.object, self.concurrency = made, concurrency
+        cls = type(made)
+        self._names = frozenset(dir(cls))
+        self._async_methods = async_methods(cls)
+        self.is_async = bool(self._async_methods) or has_async_streams(cls)
+        self.batched = batched_methods(cls)
+        if self.is_async or concurrency > 1:
+            self._activity = Several(self._activity.page)
 
     def _call(self, route: bytes, message: Message) -> object:
         args, kwargs = self._payloads.decode(route, message)
@@ -259,7 +276,6 @@ class Servant:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
-_EXITS = (SystemExit, GeneratorExit)  # of a coroutine: the latter is how an event loop ends it
 _STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
 # What `remotely status` shows as running where the caller named no method.

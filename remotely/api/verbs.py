@@ -11,7 +11,7 @@ from remotely.api.group import Group
 from remotely.api.handle import Handle, handle_of
 from remotely.api.method import Method
 from remotely.arguments import suggests
-from remotely.engine import Engine, Options
+from remotely.engine import Engine, Options, RemoteActor
 from remotely.futures.future import completed, failed
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ClusterStatus
@@ -81,8 +81,13 @@ def get_actor(name: str) -> Any:
     """Return a borrowed handle of the actor with this name.  Raises NameError if there is none."""
     arguments.of_type("name", name, str, "a string")
     remote = connection.current().find(name)
-    cls = remote.engine.get([remote], "__class__")[0].result()
-    return handle_of(cls, remote, wait=True)
+    return handle_of(class_of(remote), remote, wait=True)
+
+
+def class_of(remote: RemoteActor) -> type:
+    """Return the class of an actor that this process did not make."""
+    cls: type = remote.engine.get([remote], "__class__")[0].result()
+    return cls
 
 
 def borrow(cls: type, actor: str, name: str) -> Any:

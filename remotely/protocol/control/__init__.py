@@ -4,6 +4,7 @@
     client.py     client <-> master
     worker.py     worker <-> master
     both.py       clients and workers alike <-> master
+    guest.py      a process that dials in <-> master, worker
     process.py    worker <-> zygote, actor
 
 Every message is a struct, as msgpack behind one version byte.  The unions below say who may say
@@ -21,6 +22,7 @@ from remotely.protocol.control.both import (
     WhoAreYou,
 )
 from remotely.protocol.control.client import (
+    AskArrival,
     AskStatus,
     Blocked,
     Deadlocked,
@@ -32,6 +34,7 @@ from remotely.protocol.control.client import (
     Located,
     Logged,
     LogPiece,
+    NoArrival,
     NotPlaced,
     Place,
     Placed,
@@ -42,6 +45,14 @@ from remotely.protocol.control.client import (
     Unanswered,
     Unblocked,
     Welcome,
+)
+from remotely.protocol.control.guest import (
+    Arrive,
+    Arrived,
+    AskHost,
+    Host,
+    Hosted,
+    NotHosted,
 )
 from remotely.protocol.control.message import (
     ControlMessage,
@@ -109,6 +120,8 @@ ToMaster = {
     | Place
     | End
     | Locate
+    | AskArrival
+    | NoArrival
     | AskStatus
     | Unanswered
     | ReadLog
@@ -127,6 +140,8 @@ ToMaster = {
         | Delegate
         | MayCall
         | Left
+        | AskHost
+        | Arrived
         | Beat
     ),
 }
@@ -159,6 +174,9 @@ FromMaster = {
         | Delegated
         | Caller
         | Leave
+        | Host
+        | Hosted
+        | NotHosted
         | Tick
         | WhoAreYou
         | Refused
@@ -167,6 +185,8 @@ FromMaster = {
 ToActor = Birth | Admit | Delegated | Caller | Leave
 FromClient = Prepare
 FromActor = Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
+ToGuest = Hosted | NotHosted | Admit | Caller | Leave | Tick
+FromGuest = Arrive | Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 
@@ -204,7 +224,11 @@ __all__ = [
     "ActorStatus",
     "Admit",
     "Amount",
+    "Arrive",
+    "Arrived",
+    "AskArrival",
     "AskFigures",
+    "AskHost",
     "AskStatus",
     "Balance",
     "Beat",
@@ -229,12 +253,15 @@ __all__ = [
     "Forked",
     "FromActor",
     "FromClient",
+    "FromGuest",
     "FromMaster",
     "FromZygote",
     "Goodbye",
     "Gpus",
     "HEAVY",
     "Hello",
+    "Host",
+    "Hosted",
     "Id",
     "LONGEST_S",
     "Leave",
@@ -249,7 +276,9 @@ __all__ = [
     "MayCall",
     "ControlMessage",
     "Moment",
+    "NoArrival",
     "NotForked",
+    "NotHosted",
     "NotPlaced",
     "Obituary",
     "Offset",
@@ -273,6 +302,7 @@ __all__ = [
     "Status",
     "Tick",
     "ToActor",
+    "ToGuest",
     "ToMaster",
     "ToZygote",
     "Unanswered",
