@@ -42,7 +42,7 @@ from remotely.errors import (
 )
 from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
-from remotely.guest.serving import serve
+from remotely.guest.serve import serve
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
 from remotely.pools.executor import Executor

@@ -36,21 +36,22 @@ _ENDS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSED
 
 
 class Line:
-    """`actor` is our end of the socket of the actor, `ipc` the path at which it takes calls."""
+    """`end` is ours of the socket of the actor, `ipc` the path at which it takes calls."""
 
     def __init__(
         self,
         host: control.Host,
         key: MemberKey,
         arrive: control.Arrive,
-        actor: socket.socket,
+        end: socket.socket,
         ipc: str,
     ) -> None:
         self.why: RemotelyError | None = None  # it has ended
         self.was_hosted = False
+        self.actor = arrive.request.actor
         self._arrive = arrive
         self._place = host.address.removeprefix("tcp://")
-        self._actor = actor
+        self._actor = end
         self._ipc = ipc
         self._heard = time.monotonic()
         self._has_ended = False
@@ -63,8 +64,8 @@ class Line:
         self._monitor = self._socket.get_monitor_socket(_ENDS)
         sockets.connect(self._socket, host.address)
         self._tunnel = Tunnel(self._loop, self._pass_on)
-        actor.setblocking(False)
-        self._loop.watch(actor.fileno(), self._hear_actor)
+        end.setblocking(False)
+        self._loop.watch(end.fileno(), self._hear_actor)
         self._loop.watch_socket(self._socket, self._hear)
         self._loop.watch_socket(self._monitor, self._see_end)
         self._loop.every(LOOK_EVERY_S, self._look)

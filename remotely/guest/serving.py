@@ -12,11 +12,8 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import socket
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from remotely import arguments
@@ -38,8 +35,9 @@ from remotely.errors import (
 from remotely.guest.host import find_host
 from remotely.guest.line import Line
 from remotely.machine import folders, this_machine
+from remotely.machine.guest_folder import guest_folder
 from remotely.protocol import control
-from remotely.protocol.lease import CONNECT_S, PLACE_S
+from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import Resources
 from remotely.transport import activity, key_files
 from remotely.transport.activity import OneByOne
@@ -67,28 +65,15 @@ class BorrowedProcess:
         servant.streams.close_all()
 
 
-def serve(
+def serve_object(
     served: object,
-    *,
-    name: str = "",
-    address: str | None = None,
-    key: str | Path | None = None,
-    concurrency: int = 1,
-    patience_s: float = PLACE_S,
+    name: str,
+    address: str | None,
+    key: str | Path | None,
+    concurrency: int,
+    patience_s: float,
 ) -> None:
-    """Serve an object of this process as an actor of a cluster; return when it was closed.
-
-    name         for `get_actor`; unique on the cluster
-    address      of the cluster's master, "host:8010"; REMOTELY_ADDRESS by default
-    key          the cluster's worker.key; by default the one in ~/.remotely/keys
-    concurrency  how many calls run at a time, on threads
-    patience_s   how long it tries to reach the cluster, at the beginning and whenever the
-                 connection is lost
-
-    Calls run on this thread, one after the other.  The object stays what it is: its `close` is
-    called only if a client closes the actor.  Raises NotConnected without an address, MasterLost if
-    nothing answers there, NotAllowed for a wrong key, NameTaken, TypeError and ValueError.
-    """
+    """Do what serve.py says."""
     options = _checked(served, name, concurrency, patience_s)
     address = address or os.environ.get("REMOTELY_ADDRESS")
     if os.environ.get("REMOTELY_LOCAL") == "1" or not address:
@@ -101,7 +86,8 @@ def serve(
     while True:
         try:
             host = find_host(address, member, CONNECT_S)
-            redial.hosted_by(_serve_at(host, member, served, options))
+            line = _serve_at(host, member, served, options, redial.before)
+            redial.hear_of_end(line)
             return
         except _AGAIN as error:
             redial.wait(error)
@@ -116,24 +102,24 @@ class _Redial:
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        self._was_hosted = False
+        self.before = ""  # the actor that it was last
         self._begin()
 
     def _begin(self) -> None:
         self._deadline = time.monotonic() + self._patience_s
         self._pause_s = REDIAL_S[0]
 
-    def hosted_by(self, line: Line) -> None:
+    def hear_of_end(self, line: Line) -> None:
         """Return if all is over and done with.  Raises the error for which it has ended."""
         if line.was_hosted:
-            self._was_hosted = True
+            self.before = line.actor
             self._begin()
         if line.why is not None and not isinstance(line.why, ActorDied):  # it was killed
             raise line.why
 
     def wait(self, error: RemotelyError) -> None:
         """Wait before the next try, or raise the error of the last."""
-        if isinstance(error, NameTaken) and not self._was_hosted:
+        if isinstance(error, NameTaken) and not self.before:
             raise error  # by another, and not by what was ours
         if time.monotonic() + self._pause_s > self._deadline:
             raise error
@@ -142,7 +128,9 @@ class _Redial:
         self._pause_s = min(2 * self._pause_s, REDIAL_S[1])
 
 
-def _serve_at(host: control.Host, key: MemberKey, served: object, options: Options) -> Line:
+def _serve_at(
+    host: control.Host, key: MemberKey, served: object, options: Options, before: str
+) -> Line:
     """Serve an object at a worker, until it was closed or the connection has ended."""
     cls = type(served)
     request = control.Request(
@@ -158,7 +146,8 @@ def _serve_at(host: control.Host, key: MemberKey, served: object, options: Optio
     )
     pair = fresh_pair()
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(_folder())
+        folder = stack.enter_context(guest_folder())
+        Fence(folder, make=True).close()  # a lease that never ends
         path = str(folder / "calls")
         birth = control.Birth(
             request=request,
@@ -188,7 +177,8 @@ def _serve_at(host: control.Host, key: MemberKey, served: object, options: Optio
         )
         theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.callback(theirs.close)
-        line = Line(host, key, control.Arrive(request=request, location=location), ours, path)
+        arrive = control.Arrive(request=request, location=location, before=before)
+        line = Line(host, key, arrive, ours, path)
         why = "closed"
         try:
             with activity.new() as (_, page):
@@ -202,17 +192,6 @@ def _serve_at(host: control.Host, key: MemberKey, served: object, options: Optio
         finally:
             line.close(why)
     return line
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    """Yield a folder for a socket and for a lease that never ends."""
-    folder = Path(tempfile.mkdtemp(prefix="remotely-"))
-    try:
-        Fence(folder, make=True).close()
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _checked(served: object, name: str, concurrency: int, patience_s: float) -> Options:

@@ -16,6 +16,7 @@ from remotely.master.state import State
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
 
+AGAIN = "the process that served it lost its connection, and has dialled in again"
 LEARNING = "the master was started again, and an actor of this name may come back: dial in later"
 
 
@@ -56,6 +57,7 @@ class Guests:
             if record.worker == worker and record.request.classes:  # said again
                 self._confirm(worker, record.request)
             return
+        self._end_before(arrived)
         if refusal := self._why_not(arrived):
             error, why = refusal
             self._tell(worker, control.NotHosted(actor=actor, error=error, why=why))
@@ -70,13 +72,21 @@ class Guests:
             together=1,
             env={},
             modules=[],
-            resources=Resources(cpus=0),
+            resources=Resources(cpus=0.0),  # as it arrives again, or the seal would not be ours
             key=arrived.key,
             classes=arrived.request.classes or [arrived.request.class_name],
         )
         self._lifecycle.placer.enter(ActorRecord(request, worker, []), "")
         self._lifecycle.spawned(worker, location, arrived.since)
         self._confirm(worker, request)
+
+    def _end_before(self, arrived: control.Arrived) -> None:
+        """End the actor that the object was before; its worker may not have heard, or be gone."""
+        before = arrived.before
+        record = self._state.actors.records.get(before)
+        if record is not None and record.request.classes and record.request.key == arrived.key:
+            self._tell(record.worker, control.End(actor=before, grace_s=0.0, kill=True))
+            self._lifecycle.hear_death(control.Obituary(actor=before, life=0, why=AGAIN))
 
     def _confirm(self, worker: str, request: control.Request) -> None:
         seal = self._admission.seals.seal(worker, request, [])

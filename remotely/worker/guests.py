@@ -24,6 +24,7 @@ import msgspec
 import zmq
 
 from remotely.errors import RemotelyError, WireError
+from remotely.machine import guest_folder
 from remotely.protocol import control
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
@@ -58,6 +59,7 @@ class Guest:
     tunnel: Tunnel
     port: socket.socket  # at which callers connect
     since: float
+    before: str  # the actor that it was
     seal: bytes = b""  # once the master has taken it
     calls: int = 0
     why: str = ""  # it ends
@@ -253,7 +255,14 @@ class Guests:
         )
         send = lambda head, body: self._pass_on(route, head, body)
         guest = Guest(
-            route, key, arrive.request, location, Tunnel(self._loop, send), port, time.time()
+            route,
+            key,
+            arrive.request,
+            location,
+            Tunnel(self._loop, send),
+            port,
+            time.time(),
+            arrive.before,
         )
         self._guests[actor] = self._routes[route] = guest
         self._loop.watch(port.fileno(), lambda: self._accept(guest))
@@ -267,6 +276,7 @@ class Guests:
                 location=guest.location,
                 key=guest.key,
                 since=guest.since,
+                before=guest.before,
             )
         )
 
@@ -301,6 +311,7 @@ class Guests:
         guest.port.close()
         guest.tunnel.close()
         self._access.forget(actor)
+        guest_folder.sweep()
         if guest.seal:
             obituary = control.Obituary(actor=actor, life=0, asked=guest.asked, why=why)
             self._send(control.Died(obituary=obituary))

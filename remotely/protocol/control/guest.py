@@ -23,10 +23,14 @@ class Host(ControlMessage, frozen=True):
 
 
 class Arrive(ControlMessage, frozen=True):
-    """I serve an object.  The worker fills in the address at which others reach it."""
+    """I serve an object.  The worker fills in the address at which others reach it.
+
+    `before`: the actor that it was until its connection ended, of which nobody may have heard yet.
+    """
 
     request: Request
     location: Location
+    before: str = ""
 
 
 class Arrived(ControlMessage, frozen=True):
@@ -36,6 +40,7 @@ class Arrived(ControlMessage, frozen=True):
     location: Location
     key: bytes
     since: Moment  # wall clock, for people alone
+    before: str = ""
 
 
 class Hosted(ControlMessage, frozen=True):
