@@ -43,7 +43,7 @@ class Servant:
         self.is_async = False
         self.batched: dict[str, Batching] = {}
         self._is_borrowed = False  # the object was there before, and stays
-        self._ends: tuple[type[BaseException], ...] = (SystemExit,)  # errors that end the actor
+        self._ends_by(SystemExit)
         self.streams = Streams()
         self._activity: OneByOne | Several = activity
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
@@ -90,7 +90,7 @@ class Servant:
     def adopt(self, served: object, concurrency: int) -> None:
         """Serve an object that was there before, in a process that has a keyboard."""
         self.is_made = self._is_borrowed = True
-        self._ends = (SystemExit, KeyboardInterrupt)
+        self._ends_by(SystemExit, KeyboardInterrupt)
         self._take(served, concurrency)
 
     def make_again(self) -> None:
@@ -129,7 +129,7 @@ class Servant:
             return self._payloads.returned(route, message, item)
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
-        except (*self._ends, GeneratorExit):  # the latter is how an event loop ends a coroutine
+        except self._async_ends:
             raise
         except BaseException as error:
             return raised(route, message, error)
@@ -157,7 +157,7 @@ class Servant:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             value = await batching.function(self.object, *args, **kwargs)
             return self._each(batching, calls, value)
-        except (*self._ends, GeneratorExit):  # the latter is how an event loop ends a coroutine
+        except self._async_ends:
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
@@ -190,6 +190,12 @@ class Servant:
     def tidy(self) -> None:
         """Forget clients that have ended; called every few seconds."""
         self._payloads.tidy()
+
+    def _ends_by(self, *errors: type[BaseException]) -> None:
+        """These errors of a method end the actor, and are no replies."""
+        self._ends: tuple[type[BaseException], ...] = errors
+        # The latter is how an event loop ends a coroutine.
+        self._async_ends: tuple[type[BaseException], ...] = (*errors, GeneratorExit)
 
     # --- what a message does ----------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ def test_it_is_an_actor_like_any_other(here: None, started_here: Here, guests: G
     assert isinstance(failed.value.__cause__, RemoteTraceback)
     assert 'raise ValueError("thirteen")' in str(failed.value.__cause__)
     with pytest.raises(AttributeError, match="did you mean 'step'"):
-        _ = simulator.stepp  # type: ignore[attr-defined]
+        _ = simulator.stepp
     assert remotely.get_actor("sim").step(1) == 10
     (seen,) = [actor for actor in remotely.status().actors if actor.name == "sim"]
     assert (seen.class_name, seen.pid, seen.owner, seen.cpus) == ("Simulator", guest.pid, None, 0)
@@ -482,7 +482,7 @@ def test_a_stranger_that_knocks_where_guests_dial_in_learns_nothing(
 ) -> None:
     near.start(started_here)
     simulator = one()
-    location = connection.current()._actors.get(simulator._remotely_remote.actor).location  # type: ignore[attr-defined]
+    location = connection.current()._actors.get(simulator._remotely_remote.actor).location
     host, _, port = location.tcp.removeprefix("tcp://").rpartition(":")
     import socket
 

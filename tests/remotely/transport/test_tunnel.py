@@ -21,6 +21,7 @@ class Ends:
     def __init__(self) -> None:
         self.loop = Loop()
         self.on_its_way: deque[tuple[Tunnel, bytes, bytes]] = deque()
+        self.far: Tunnel
         self.near = Tunnel(self.loop, lambda head, body: self.send(self.far, head, body))
         self.far = Tunnel(self.loop, lambda head, body: self.send(self.near, head, body))
         self.sockets: list[socket.socket] = []
