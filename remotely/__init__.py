@@ -20,9 +20,10 @@ print(future.result())
 from remotely.api.arrivals import arrivals
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
+from remotely.api.flight_recorder import flight_recorder
 from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
-from remotely.api.verbs import close, get_actor, kill, put, status, submit
+from remotely.api.verbs import actors, close, get_actor, kill, put, status, submit
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -34,6 +35,7 @@ from remotely.errors import (
     NotAllowed,
     NotConnected,
     NotPicklable,
+    NotShared,
     RemotelyError,
     TooLarge,
     VersionMismatch,
@@ -45,9 +47,11 @@ from remotely.futures.stream import Stream, merge
 from remotely.guest.serve import serve
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
+from remotely.objects.timeouts import timeout
 from remotely.pools.executor import Executor
 from remotely.pools.pool import Pool
 from remotely.pools.with_joblib import register_joblib
+from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"
 
@@ -64,19 +68,23 @@ __all__ = [
     "NotAllowed",
     "NotConnected",
     "NotPicklable",
+    "NotShared",
     "Pool",
     "RemotelyError",
+    "SharedArray",
     "Stream",
     "TooLarge",
     "VersionMismatch",
     "WireError",
     "WorkerLost",
+    "actors",
     "arrivals",
     "as_completed",
     "batched",
     "close",
     "connect",
     "current_actor",
+    "flight_recorder",
     "get_actor",
     "group",
     "idempotent",
@@ -93,4 +101,5 @@ __all__ = [
     "shutdown",
     "status",
     "submit",
+    "timeout",
 ]

@@ -5,7 +5,7 @@ Handles know an Engine and nothing of ZeroMQ.  `client.client.Client` is the eng
 verbs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -18,25 +18,33 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What `@remote_class(...)` and `options(...)` take.
 
     cpus          cores to be reserved; also the threads that BLAS may use
-    gpus          GPUs to be reserved; none other is visible to the actor
+    gpus          GPUs to be reserved, or a part of one (0.5); none other is visible to the actor
     memory        bytes, or "2GiB"; beyond it the actor is ended
+    resources     of your own, as {"license": 1}: of what `--resource` and `connect` offer
     max_restarts  how often in ten minutes an actor that died is restarted, with its arguments
     concurrency   how many calls run at a time, on threads
     wait          whether a plain call blocks; if not it returns its future
     env           environment variables, set before anything is imported
     name          unique on the cluster, for `get_actor`
     detached      whether the actor outlives its owner, until it is closed
+    machine       on which it is to be, by its name or address; empty for any
+    near          the handle of an actor on whose machine it is to be
+    get_if_exists whether a handle of the actor with this name is returned, if there is one
     """
 
     cpus: float = 1
-    gpus: int = 0
+    gpus: float = 0
     memory: int | str = 0
+    resources: Mapping[str, float] = {}
     max_restarts: int = 0
     concurrency: int = 1
     wait: bool = True
     env: dict[str, str] = {}
     name: str = ""
     detached: bool = False
+    machine: str = ""
+    near: Any = None
+    get_if_exists: bool = False
 
 
 class RemoteActor:

@@ -29,6 +29,10 @@ class NotPicklable(RemotelyError, TypeError):
     """An argument, result or class cannot be sent.  The message names what to leave out."""
 
 
+class NotShared(RemotelyError):
+    """The memory of a SharedArray cannot be had here: it is of another machine, or it is gone."""
+
+
 class TooLarge(RemotelyError, ValueError):
     """A value is larger than a message may be.  Send it in parts."""
 
@@ -88,7 +92,8 @@ class ActorDied(RemotelyError):
 
     `exit` is an exit code or the name of a signal ("SIGKILL"), or None where nobody
     saw.  If `may_have_run` is true the call may have run, in part or in whole: look
-    before you call again.
+    before you call again.  `flight_record` is what the actor had written to its
+    `remotely.flight_recorder` when it died; empty if it had none.
     """
 
     def __init__(
@@ -97,14 +102,17 @@ class ActorDied(RemotelyError):
         exit: int | str | None = None,
         may_have_run: bool = True,
         stderr: str = "",
+        flight_record: bytes = b"",
     ) -> None:
         super().__init__(message)
         self.exit = exit
         self.may_have_run = may_have_run
         self.stderr = stderr
+        self.flight_record = flight_record
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.args[0], self.exit, self.may_have_run, self.stderr)
+        fields = self.exit, self.may_have_run, self.stderr, self.flight_record
+        return type(self), (self.args[0], *fields)
 
 
 class WorkerLost(RemotelyError):

@@ -16,11 +16,16 @@ loop.  What they share is in packages:
     sync           rules by which workers share parameters
     runs           a training run: folder, metrics, checkpoints, resuming
     agents         loading, evaluating and filming what a run has learnt
+
+And for a trainer of your own, environments that survive their crashes, here or on a cluster:
+
+    supervision    what a crash is, how it is told and replayed
+    vector         VectorEnv, a Gymnasium vector environment
+    sb3            the same for Stable-Baselines3
 """
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import remotely_rl.learning.threads  # noqa: F401 - before torch, for what it asks of OpenMP
 from remotely_rl.algorithms import ALGORITHMS
@@ -34,12 +39,29 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.impala as impala
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
+    from remotely_rl.supervision import CrashReport
+    from remotely_rl.vector import VectorEnv
 
-__all__ = ["TrainingError", "a2c", "a3c", "appo", "ga3c", "impala", "n_step_q", "ppo"]
+__all__ = [
+    "CrashReport",
+    "TrainingError",
+    "VectorEnv",
+    "a2c",
+    "a3c",
+    "appo",
+    "ga3c",
+    "impala",
+    "n_step_q",
+    "ppo",
+]
+
+_HOMES = {"CrashReport": "remotely_rl.supervision", "VectorEnv": "remotely_rl.vector"}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Imports an algorithm on first use: each imports torch, which takes two seconds."""
     if name in ALGORITHMS:
         return importlib.import_module(f"remotely_rl.algorithms.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,13 +10,16 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import settings, sync
-from remotely_rl.environments import Atari, Source, is_atari
+from remotely_rl import environments, settings, sync
+from remotely_rl.environments import Atari, Environments, Images, Source, Watch, is_atari
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
+from remotely_rl.supervision import rate, watchdog
 from remotely_rl.sync.client import MakeOptimizer
+
+ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Common:
     )
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
     seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
+
+    step_timeout_s: Annotated[
+        float, "an environment that takes longer for a step or a reset hangs, and is replaced; 0:"
+               " no limit", NOT_NEGATIVE
+    ] = watchdog.DEFAULT_S  # fmt: skip
+    max_crash_rate: Annotated[
+        float, "end the run if environments crash more often than this, per step; 1: never",
+        NOT_NEGATIVE,
+    ] = rate.MAX_RATE  # fmt: skip
 
     gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.99
     gae_lambda: Annotated[
@@ -69,7 +81,16 @@ class Common:
     ] = 0.5
 
     lstm: Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE] = 0
-    image_size: Annotated[int, "Atari: height and width of the image", Range(20)] = 42
+    image_size: Annotated[
+        int | None, "scale images to this height and width; none: 42 in Atari games, else never",
+        Range(20),
+    ] = None  # fmt: skip
+    gray: Annotated[
+        bool | None, "images without colour; none: in Atari games, else as they are"
+    ] = None  # fmt: skip
+    frame_stack: Annotated[
+        int | None, "last frames that an image consists of; none: 4 in Atari games, else 1", COUNT
+    ] = None  # fmt: skip
     sticky_actions: Annotated[
         float, "Atari: probability that the last action is repeated", FRACTION
     ] = 0.0
@@ -136,10 +157,25 @@ class Common:
         """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
         return self.actors
 
+    def make_environments(self, count: int, watch: Watch | None = None) -> Environments:
+        """Make `count` environments as these settings say."""
+        return environments.make(self.env, count, self.atari, self.images, watch)
+
     @property
     def atari(self) -> Atari:
         """The preprocessing, if the environment is an Atari game."""
-        return Atari(self.image_size, self.sticky_actions, self.life_loss_is_terminal)
+        return Atari(
+            image_size=self.image_size or ATARI_SIZE,
+            gray=True if self.gray is None else self.gray,
+            frame_stack=self.frame_stack or ATARI_STACK,
+            sticky_actions=self.sticky_actions,
+            life_loss_is_terminal=self.life_loss_is_terminal,
+        )
+
+    @property
+    def images(self) -> Images:
+        """The preprocessing of images in all other environments."""
+        return Images(self.image_size, bool(self.gray), self.frame_stack or 1)
 
     @property
     def clips_rewards_at(self) -> float:
@@ -323,7 +359,8 @@ class Shared(Common):
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("env", "actors", "minutes", "total_steps", "learning_rate", "seed"),
     "Environment": (
-        "random_start", "image_size", "sticky_actions", "life_loss_is_terminal", "reward_clip",
+        "random_start", "image_size", "gray", "frame_stack", "sticky_actions",
+        "life_loss_is_terminal", "reward_clip", "step_timeout_s", "max_crash_rate",
     ),
     "Sampling": (
         "envs_per_actor", "rollout_steps", "overlap", "batch_trajectories", "ahead",

@@ -31,48 +31,58 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-class Machines:
-    """Three namespaces: the master's, and two that reach it over a virtual cable each, to-one and
-    to-two.  A master and two workers run there."""
+class Namespaces:
+    """Machines without a cluster; `cable` connects two of them."""
 
-    def __init__(self, folder: Path) -> None:
-        tag = str(os.getpid())
-        self.names = [f"rm{tag}", f"rw1{tag}", f"rw2{tag}"]
-        self.homes = [folder / "master", folder / "one", folder / "two"]
+    def __init__(self, folder: Path, count: int) -> None:
+        self.names = [f"launch{os.getpid()}-{number}" for number in range(count)]
+        self.homes = [folder / f"machine{number}" for number in range(count)]
         for name in self.names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
-        for number, cable in ((1, "to-one"), (2, "to-two")):
-            name = self.names[number]
-            ip("link", "add", cable, "netns", self.names[0], "type", "veth",
-               "peer", "name", "far", "netns", name)  # fmt: skip
-            for where, device, last in ((self.names[0], cable, 1), (name, "far", 2)):
-                ip("-n", where, "addr", "add", f"10.231.{number}.{last}/24", "dev", device)
-                ip("-n", where, "link", "set", device, "up")
-            ip("-n", name, "route", "add", "default", "via", f"10.231.{number}.1")
-        self.run(0, "start", "--host", MASTER, "--port", PORT, "--cpus", "0")
-        for number in (1, 2):
-            self.homes[number].mkdir()
-            key = self.homes[number] / "worker.key"
-            shutil.copy(self.homes[0] / "keys" / "worker.key", key)
-            self.run(number, "join", f"{MASTER}:{PORT}", "--key", str(key), "--cpus", "2")
+
+    def cable(self, one: int, other: int, network: int, device: str, far: str = "far") -> None:
+        """Connect two, as .1 and .2 of a network, 10.231.NETWORK.0 and fd31:NETWORK::."""
+        ip("link", "add", device, "netns", self.names[one], "type", "veth",
+           "peer", "name", far, "netns", self.names[other])  # fmt: skip
+        for number, name, last in ((one, device, 1), (other, far, 2)):
+            where = self.names[number]
+            ip("-n", where, "addr", "add", f"10.231.{network}.{last}/24", "dev", name)
+            v6 = f"fd31:{network}::{last}/64"
+            ip("-n", where, "addr", "add", v6, "dev", name, "nodad")
+            ip("-n", where, "link", "set", name, "up")
 
     def command(self, number: int, *words: str) -> list[str]:
         return ["ip", "netns", "exec", self.names[number], *words]
 
-    def run(self, number: int, *words: str) -> None:
-        done = subprocess.run(
-            self.command(number, str(SCRIPTS / "remotely"), *words),
-            env={**os.environ, "REMOTELY_HOME": str(self.homes[number])},
+    def does(
+        self, number: int, *words: str, **variables: str
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program on a machine."""
+        return subprocess.run(
+            self.command(number, *words),
+            env={**os.environ, "REMOTELY_HOME": str(self.homes[number]), **variables},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
+
+    def run(self, number: int, *words: str) -> str:
+        """Run a command of `remotely` on a machine."""
+        done = self.does(number, str(SCRIPTS / "remotely"), *words)
         assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def join(self, number: int, address: str, *words: str) -> str:
+        """Have a machine join, with a copy of the key of machine 0."""
+        self.homes[number].mkdir(exist_ok=True)
+        key = self.homes[number] / "worker.key"
+        shutil.copy(self.homes[0] / "keys" / "worker.key", key)
+        return self.run(number, "join", address, "--key", str(key), *words)
 
     def close(self) -> None:
-        self.run(0, "stop", "--port", PORT)
+        """End what runs there, and take all away."""
         tag = str(self.homes[0].parent)
         for process in processes(tag):
             # The worker of a machine that was cut off is still there, and asked to leave.
@@ -82,3 +92,21 @@ class Machines:
         for name in self.names:
             ip("netns", "del", name)
         wait_until(lambda: not processes(tag), "the end of all machines")
+
+
+class Machines(Namespaces):
+    """A master, and two workers that reach it over a virtual cable each, to-one and to-two."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 3)
+        for number, device in ((1, "to-one"), (2, "to-two")):
+            self.cable(0, number, number, device)
+            gateway = f"10.231.{number}.1"
+            ip("-n", self.names[number], "route", "add", "default", "via", gateway)
+        self.run(0, "start", "--host", MASTER, "--port", PORT, "--cpus", "0")
+        for number in (1, 2):
+            self.join(number, f"{MASTER}:{PORT}", "--cpus", "2")
+
+    def close(self) -> None:
+        self.run(0, "stop", "--port", PORT)
+        super().close()

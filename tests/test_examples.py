@@ -123,6 +123,7 @@ def test_every_recipe_for_pong_plays_learns_and_keeps_its_model(
         ("own_model", "sampled "),
         ("own_environment", "lstm=32: mean return 0.9"),
         ("own_vector_environment", "is reached"),
+        ("dict_and_mask", "is reached"),
     ],
 )
 def test_an_own_model_environment_and_vector_environment_learn(

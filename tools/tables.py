@@ -1,8 +1,8 @@
 """Writes the generated tables in docs/.
 
-Those of design.md and reliability.md come from the code that they describe, and from the figures
-that `python -m tests.chaos --json docs/chaos.jsonl` adds to that file.  The index of decisions/
-comes from the headings of its files.
+Those of design.md, launch.md and reliability.md come from the code that they describe, and from the
+figures that `python -m tests.chaos --json docs/chaos.jsonl` adds to that file.  The index of
+decisions/ comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -17,6 +17,7 @@ import typing
 from pathlib import Path
 
 from remotely.engine import Options
+from remotely.ops.launchers import LAUNCHERS
 from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
 from remotely.testing import faults
@@ -108,6 +109,19 @@ def points() -> str:
     return table(["point", "where", "can"], rows)
 
 
+def launchers() -> str:
+    rows = [
+        [
+            one.name,
+            f"`{one.rank}`",
+            f"`{one.size}`" if one.size else "`--wait-for`",
+            ", ".join(f"`{name}`" for name in one.job),
+        ]
+        for one in LAUNCHERS
+    ]
+    return table(["launcher", "rank", "ranks", "job"], rows)
+
+
 def figures() -> str:
     with (DOCS / "chaos.jsonl").open() as file:
         found = [json.loads(line) for line in file]
@@ -136,6 +150,7 @@ PAGES = {
         "messages": messages,
         "options": options,
     },
+    "launch.md": {"launchers": launchers},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }

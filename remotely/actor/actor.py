@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from remotely.actor.background import Background
 from remotely.actor.call_socket import CallSocket
+from remotely.actor.cancellations import Cancellations
 from remotely.actor.delegation import Delegation
 from remotely.actor.dispatch import Dispatcher
 from remotely.actor.process import OwnProcess, Process
@@ -62,12 +63,15 @@ class Actor:
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
-        self._dispatcher = Dispatcher(self._servant, self._socket, self._wait_for_lease)
+        self._cancellations = Cancellations(self._socket.send_beside, self._background.loop.after)
+        self._dispatcher = Dispatcher(
+            self._servant, self._socket, self._cancellations, self._wait_for_lease
+        )
         self._handle = self._dispatcher.handle
         self._is_over = self._dispatcher.is_over
         self._gone: deque[bytes] = deque()  # routes of consumers of streams
         self._is_restart = birth.again
-        self._background.start(self._dispatcher.stop, self._ask_after_consumers)
+        self._background.start(self._dispatcher.stop, self._cancellations.hear, self._tidy)
 
     def run(self) -> int:
         """Serve until the end, in good order."""
@@ -154,8 +158,9 @@ class Actor:
 
     # --- consumers of streams ---------------------------------------------------------------------
 
-    def _ask_after_consumers(self) -> None:
-        """On the background thread: find out which of the silent consumers are gone."""
+    def _tidy(self) -> None:
+        """On the background thread: forget clients, and find out which consumers are gone."""
+        self._cancellations.tidy()
         silent = self._servant.streams.silent(time.monotonic())
         for route in silent:
             if not self._socket.reaches(route):

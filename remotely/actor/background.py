@@ -46,6 +46,7 @@ class Background:
         self._kill = kill
         self._counted = 0
         self._on_leave: Callable[[], None] = lambda: None
+        self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
         self._decoder = control.Decoder(control.ToActor)
         self._fence = Fence(Path(birth.folder))
         self.access = AccessList(birth.client_keys, self._ask_about)
@@ -57,13 +58,23 @@ class Background:
             target=self.loop.run, name="remotely-background", daemon=True
         )
 
-    def start(self, on_leave: Callable[[], None], ask_after_consumers: Callable[[], None]) -> None:
-        """Begin.  `on_leave` is called when the worker wants the actor to end in good order."""
+    def start(
+        self,
+        on_leave: Callable[[], None],
+        on_cancel: Callable[[control.Cancel], None],
+        tidy: Callable[[], None],
+    ) -> None:
+        """Begin.
+
+        `on_leave` is called when the worker wants the actor to end in good order, `on_cancel` when
+        a caller takes a call back, and `tidy` every COUNT_EVERY_S.
+        """
         self._on_leave = on_leave
+        self._on_cancel = on_cancel
         self.loop.call(self._line.never_wait)
         self.loop.watch_socket(self._zap.socket, self._zap.answer)
         self.loop.watch(self._worker.fileno(), self._hear_worker)
-        self.loop.every(COUNT_EVERY_S, ask_after_consumers)
+        self.loop.every(COUNT_EVERY_S, tidy)
         self.loop.every(COUNT_EVERY_S, self._count)
         self.loop.every(LOOK_EVERY_S, self._check_fence)
         self._thread.start()
@@ -93,7 +104,7 @@ class Background:
             data = b""
         if not data:  # the worker is gone, and nothing may outlive it
             self._kill()
-        match self._decoder.decode(data):
+        match message := self._decoder.decode(data):
             case control.Admit(client_keys=client_keys):
                 self.access.relist(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
@@ -101,6 +112,8 @@ class Background:
                 self._zap.decide(key, "client" if admitted else None)
             case control.Delegated():
                 self._delegation.confirm()
+            case control.Cancel():
+                self._on_cancel(message)
             case control.Leave():
                 self._on_leave()
 

@@ -2,8 +2,8 @@
 
 Small results of calls that came in one message go back in one message: while the next of these
 calls runs, they are held.  That call may be a long one, so for as long as results are held, the
-background thread looks every LOOK_S and sends what was there at its last look.  This is the one
-use of the socket outside of the main thread, and the reason for the lock.
+background thread looks every LOOK_S and sends what was there at its last look.  It also answers
+cancellations.  These uses outside of the main thread are the reason for the lock.
 """
 
 import os
@@ -20,6 +20,7 @@ from remotely.protocol.wire import Kind
 from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair
+from remotely.transport.listening import listen
 from remotely.transport.loop import Loop
 from remotely.values import arena
 
@@ -46,10 +47,9 @@ class CallSocket:
         self.wake_fd = self._wake.fd
         self._socket = sockets.server(context, KeyPair(birth.public_key, birth.secret_key))
         sockets.bind(self._socket, birth.ipc)
-        self.tcp = ""  # the address at which other machines reach it
-        if birth.tcp_host:
-            sockets.bind(self._socket, f"tcp://{birth.tcp_host}:*")
-            self.tcp = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.tcp = ""  # where other machines reach it
+        if birth.listening.host:
+            self.tcp = listen(self._socket, birth.listening)
         self.fd: int = self._socket.FD
 
     def wake(self) -> None:
@@ -88,6 +88,13 @@ class CallSocket:
             arrives = self._send((reply.route, *reply.frames))
             if not arrives and reply.loan and (ours := arena.ours()):
                 ours.take_back(reply.loan)
+
+    def send_beside(self, reply: RoutedReply) -> bool:
+        """Send a reply on another thread than the one that runs the calls; return if it arrives."""
+        with self._lock:
+            arrives = self._send((reply.route, *reply.frames))
+        self.wake()  # sending may have swallowed the socket's edge
+        return arrives
 
     def end_batch(self) -> None:
         """All calls of a message have run: send what is held."""

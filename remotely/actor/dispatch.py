@@ -25,6 +25,7 @@ from typing import Any
 
 from remotely.actor.call_socket import CallSocket
 from remotely.actor.call_threads import CallThreads
+from remotely.actor.cancellations import Cancellations
 from remotely.actor.replies import RoutedReply, raised
 from remotely.actor.servant import Servant
 from remotely.objects.batching import Gathering
@@ -43,12 +44,18 @@ class Dispatcher:
     """Used by the main thread, but for `stop`."""
 
     def __init__(
-        self, servant: Servant, socket: CallSocket, wait_for_lease: Callable[[], None]
+        self,
+        servant: Servant,
+        socket: CallSocket,
+        cancellations: Cancellations,
+        wait_for_lease: Callable[[], None],
     ) -> None:
         self._servant = servant
         self._send = socket.send
         self._wake = socket.wake
         self._wait_for_lease = wait_for_lease
+        self._cancellations = cancellations
+        self._begun, self._marks = cancellations.begun, cancellations.marks
         self.finished: deque[RoutedReply] = deque()  # from other threads and tasks; not sent yet
         self._stop_asked = False
         self._ender: tuple[bytes, Message] | None = None  # the call that asked for the end
@@ -67,25 +74,37 @@ class Dispatcher:
         if not servant.is_made and message.kind in NEED_OBJECT:
             self._early.append((route, message))
             return
-        if message.kind is Kind.CALL and message.name in servant.batched:
+        kind = message.kind
+        is_batched = kind is Kind.CALL and message.name in servant.batched
+        is_awaited = not is_batched and servant.is_async and servant.is_coroutine(message)
+        threads = None if is_batched or is_awaited or kind not in ON_THREADS else self._threads
+        if self._threads is None:  # as Cancellations.begins, without a lock
+            self._begun[route] = message.call_id
+            may_run = not self._marks or not self._cancellations.takes_mark(route, message.call_id)
+        else:
+            may_run = threads is not None or self._cancellations.begins(route, message.call_id)
+        if not may_run:
+            self._send(servant.cancelled(route, message))
+            return
+        if is_batched:
             self._gather(route, message)
             return
-        if self._gathered and message.kind is not Kind.SOURCES:  # calls run in the order made
+        if self._gathered and kind is not Kind.SOURCES:  # calls run in the order made
             self._run_gathered(list(self._gathered))
-        if servant.is_async and servant.is_coroutine(message):
+        if is_awaited:
             self._start(self._answer_async(route, message))
-        elif self._threads is not None and message.kind in ON_THREADS:
-            if message.kind in OF_STREAMS:
+        elif threads is not None:
+            if kind in OF_STREAMS:
                 work = functools.partial(self._answer_on_thread, route, message)
-                self._threads.run_in_turn(message.name, work)
+                threads.run_in_turn(message.name, work)
             else:
-                self._threads.run(self._answer_on_thread, route, message)
-        elif message.kind is Kind.END:
+                threads.run(self._answer_on_thread, route, message)
+        elif kind is Kind.END:
             self._ender = route, message
         else:
             self._send(servant.answer(route, message))
             self._begin_threads()
-            if message.kind is Kind.INIT and not self.is_over():
+            if kind is Kind.INIT and not self.is_over():
                 early, self._early = self._early, []
                 for from_whom, call in early:
                     self.handle(from_whom, call)
@@ -140,7 +159,9 @@ class Dispatcher:
 
     def _answer_on_thread(self, route: bytes, message: Message) -> None:
         self._wait_for_lease()
-        self._reply(self._servant.answer(route, message))
+        may_run = self._cancellations.begins(route, message.call_id)
+        answer = self._servant.answer if may_run else self._servant.cancelled
+        self._reply(answer(route, message))
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
         self._reply(await self._servant.answer_async(route, message))

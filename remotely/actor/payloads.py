@@ -5,15 +5,16 @@ opened the other's arena (memory_peer.py).  Until then, and with clients elsewhe
 in the message itself.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from remotely.actor.replies import RoutedReply
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
-from remotely.values import arena, codec
+from remotely.values import arena, codec, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, unpack
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, decline, unpack
 
 
 class Payloads:
@@ -32,10 +33,16 @@ class Payloads:
         """Return the pickle and the buffers of that value."""
         return unpack(message, self._peers.get(route))
 
+    def decline(self, route: bytes, message: Message) -> None:
+        """Let go of a value that nobody here wants."""
+        decline(message, self._peers.get(route))
+
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
         """Return the reply that carries a result.  Raises NotPicklable."""
         what = f"the result of {message.name}" if message.name else "the result"
         encoded = codec.encode(value, what)
+        if encoded.travelling:
+            in_transit.keep_result(encoded.travelling, time.monotonic())
         if encoded.nbytes < SHARE_FROM_BYTES:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
             return RoutedReply(route, frames, is_small=len(frames) == 1)
@@ -64,6 +71,7 @@ class Payloads:
     def tidy(self) -> None:
         """Forget clients that have ended, and take back what they held."""
         arena.tidy()
+        in_transit.tidy(time.monotonic())
         for route, peer in list(self._peers.items()):
             if not peer.alive():
                 self._peers.pop(route, None)

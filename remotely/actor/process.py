@@ -10,7 +10,7 @@ from typing import Protocol
 from remotely.actor import exiting, log_sender
 from remotely.actor.servant import Servant
 from remotely.actor.worker_line import WorkerLine
-from remotely.api import connection
+from remotely.api import connection, flight_recorder
 
 
 class Process(Protocol):
@@ -30,6 +30,7 @@ class OwnProcess:
     """The process of one actor, and of nothing else."""
 
     def begin(self, name: str, line: WorkerLine) -> None:
+        flight_recorder.serve(line.hand_over)
         log_sender.install(name, line.send)
 
     def kill(self) -> None:

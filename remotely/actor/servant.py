@@ -20,7 +20,12 @@ from remotely.actor.replies import RoutedReply, raised
 from remotely.actor.streams import Streams
 from remotely.errors import RemotelyError
 from remotely.objects.batching import Arguments, Batching, batched_methods
-from remotely.objects.placeholders import RoutinePlaceholder, SelfPlaceholder, stays
+from remotely.objects.placeholders import (
+    CancelledPlaceholder,
+    RoutinePlaceholder,
+    SelfPlaceholder,
+    stays,
+)
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport.activity import OneByOne, Several
@@ -86,6 +91,11 @@ class Servant:
         finally:
             activity.end(begun)
             self.calls += kind is Kind.CALL
+
+    def cancelled(self, route: bytes, message: Message) -> RoutedReply:
+        """Return the reply to a call that its caller has taken back."""
+        self._payloads.decline(route, message)
+        return self._payloads.returned(route, message, CancelledPlaceholder())
 
     def adopt(self, served: object, concurrency: int) -> None:
         """Serve an object that was there before, in a process that has a keyboard."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from remotely.actor.actor import Actor
 from remotely.api import current_actor
+from remotely.errors import RemotelyError
 from remotely.machine import gpus, processes
 from remotely.protocol import control
 from remotely.testing import faults
@@ -42,7 +43,12 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     birth = control.Decoder(control.Birth).decode(data)
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
-    return Actor(birth, worker, OneByOne(activity.received(page))).run()
+    try:
+        actor = Actor(birth, worker, OneByOne(activity.received(page)))
+    except RemotelyError as error:  # no port is free
+        worker.send(control.encode(control.NotBound(why=str(error))))
+        return 1
+    return actor.run()
 
 
 def _prepare_process(birth: control.Birth) -> None:

@@ -37,6 +37,11 @@ class WorkerLine:
             with contextlib.suppress(OSError):
                 self._worker.send(data)
 
+    def hand_over(self, message: control.FromActor, fd: int) -> None:
+        """Send a message and a descriptor with it, on any thread but the one that never waits."""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._worker, [control.encode(message)], [fd])
+
     def go_on(self) -> bool:
         """Send what had no room before, on the thread that never waits; return if all is sent."""
         while self._untold:

@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from remotely.machine.gpus import Gpus, choose
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
+from remotely.protocol.resources import parse_others
 from remotely.values.source_finder import importing
 from remotely.values.source_library import library
 
@@ -41,6 +42,7 @@ def connect(
     key: str | Path | None = None,
     cpus: float | None = None,
     gpus: Gpus | None = None,
+    resources: Mapping[str, float] | None = None,
     ship: str | Path | Iterable[str | Path] = (),
     patience_s: float = PLACE_S,
     show_output: bool = True,
@@ -50,6 +52,7 @@ def connect(
     cpus, gpus   what the cluster of this process offers; by default what this machine has.  `gpus`
                  is how many, or which: [2, 3], or names as in CUDA_VISIBLE_DEVICES.  They are
                  ignored if REMOTELY_ADDRESS names a cluster that was started
+    resources    resources of your own that it offers too: {"license": 2}
     key          the client's key file; see keys.py
     ship         files, folders and patterns ("*.csv") that the actors need: see `shipped`
     patience_s   how long a new actor waits for room before NoResources is raised
@@ -65,14 +68,17 @@ def connect(
     arguments.number("patience_s", patience_s)
     if cpus is not None:
         arguments.number("cpus", cpus)
+    if resources is not None:
+        arguments.of_type("resources", resources, dict, 'a dict: {"license": 2}')
+        parse_others(resources)
     if _adopted is not None and importing():  # an actor that imports the script is connected
         return
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
-        if address and (cpus is not None or gpus is not None):
+        if address and (cpus, gpus, resources) != (None, None, None):
             raise RemotelyError(
-                "cpus and gpus are for a cluster of your own; the one at "
+                "cpus, gpus and resources are for a cluster of your own; the one at "
                 f"{address} was given its own by 'remotely start'"
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
@@ -83,7 +89,7 @@ def connect(
         elif address:
             engine = _connect_to(address, key, ship, patience_s, show_output)
         else:
-            engine = _embed(cpus, gpus, ship, patience_s, show_output)
+            engine = _embed(cpus, gpus, resources, ship, patience_s, show_output)
         _engine, _forked = engine, False
 
 
@@ -176,6 +182,7 @@ def _connect_to(
 def _embed(
     cpus: float | None,
     gpus: Gpus | None,
+    resources: Mapping[str, float] | None,
     ship: str | Path | Iterable[str | Path],
     patience_s: float,
     show_output: bool,
@@ -188,7 +195,7 @@ def _embed(
     choose(gpus)  # refuse bad ones here, and not in the worker
     cluster = EmbeddedCluster()
     try:
-        cluster.start(cpus, gpus)
+        cluster.start(cpus, gpus, resources)
         return Client(
             cluster.address,
             cluster.key,

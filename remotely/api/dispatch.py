@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from remotely.engine import RemoteActor
+from remotely.errors import CallTimeout
 from remotely.futures.future import CallFuture, wait_for
 
 
@@ -41,6 +42,23 @@ def end(handles: Sequence[Any], grace_s: float) -> None:
         by_engine.setdefault(remote.engine, []).append(remote)
     for engine, remotes in by_engine.items():
         engine.end(remotes, grace_s)
+
+
+def in_time(futures: list[CallFuture[Any]]) -> Any:
+    """Take the value of the one call in a list; take it back if it has not begun in time.
+
+    Raises CallTimeout.  The list is empty then: no frame of ours holds the future; see future.py.
+    """
+    try:
+        return futures[0].result()
+    except CallTimeout:
+        if futures[0].done() or not futures[0].cancel():  # its own outcome; or it has begun
+            raise
+        raise CallTimeout(
+            f"{futures[0].what} had not begun in time, and was taken back", still_running=False
+        ) from None
+    finally:
+        futures.clear()
 
 
 def results(futures: Sequence[CallFuture[Any]]) -> list[Any]:

@@ -1,13 +1,15 @@
 """The methods of a handle and of a group: what `handle.name` is before you call it."""
 
 import inspect
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from remotely.api.dispatch import call, results
+from remotely.api.dispatch import call, in_time, results
 from remotely.futures.future import CallFuture
 from remotely.objects.idempotent import retries_of
 from remotely.objects.ray_hints import no_such_attribute
+from remotely.objects.timeouts import timeout_of
 
 
 class Method:
@@ -23,15 +25,23 @@ class Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         wait = self._handles[0]._remotely_wait
         futures = self._send(args, kwargs, not wait)
-        return futures.pop().result() if wait else futures.pop()
+        if not wait:
+            return futures.pop()
+        return futures.pop().result() if futures[0].deadline is None else in_time(futures)
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the call and return its future at once."""
         return self._send(args, kwargs, True).pop()
 
     def _send(self, args: Any, kwargs: Any, background: bool) -> list[CallFuture[Any]]:
-        retries = retries_of(self.__wrapped__)
-        return call(self._handles, self._name, args, kwargs, background, retries)
+        function = self.__wrapped__
+        retries = retries_of(function)
+        futures = call(self._handles, self._name, args, kwargs, background, retries)
+        if (seconds := timeout_of(function)) is not None:
+            deadline = time.monotonic() + seconds
+            for future in futures:
+                future.deadline = deadline
+        return futures
 
     @property
     def __name__(self) -> str:

@@ -19,13 +19,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from remotely import arguments
+from remotely.api.dispatch import remote_of
 from remotely.api.group import Group
+from remotely.api.handle import Handle
 from remotely.api.verbs import make
 from remotely.arguments import did_you_mean
 from remotely.engine import Options
 from remotely.objects import construct
 from remotely.objects.ray_hints import add_ray_hints
-from remotely.protocol.resources import parse_memory
+from remotely.protocol.resources import parse_memory, parse_others
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -38,8 +40,9 @@ def remote_class(cls: C, /) -> C: ...
 def remote_class(
     *,
     cpus: float = 1,
-    gpus: int = 0,
+    gpus: float = 0,
     memory: int | str = 0,
+    resources: dict[str, float] | None = None,
     max_restarts: int = 0,
     concurrency: int = 1,
     wait: bool = True,
@@ -48,10 +51,11 @@ def remote_class(
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
 
-    The options are those of `engine.Options` except `name` and `detached`, which belong to one
-    instance: see `options`.  Raises TypeError for an unknown option, ValueError for a bad value.
+    The options are those of `engine.Options` except `name`, `detached`, `get_if_exists`, `machine`
+    and `near`, which belong to one instance: see `options`.  Raises TypeError for an unknown
+    option, ValueError for a bad value.
     """
-    for of_an_instance in {"name", "detached"} & options.keys():
+    for of_an_instance in _OF_AN_INSTANCE & options.keys():
         raise TypeError(
             f"{of_an_instance!r} is an option of one instance, not of a class: "
             f"remotely.options(Actor, {of_an_instance}=...)(...)"
@@ -74,7 +78,12 @@ class Placeable(Generic[P, T]):
 
 
 def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
-    """Return the class with other options, for one instance: `options(Actor, cpus=2)(...)`."""
+    """Return the class with other options, for one instance: `options(Actor, cpus=2)(...)`.
+
+    With `get_if_exists=True` and a `name`, calling it returns a borrowed handle of the actor with
+    that name if there is one, whatever the arguments.  Of several clients that do so at once, one
+    makes the actor.
+    """
     placeable = as_placeable(cls)
     return Placeable(placeable.cls, check_options(placeable.options, changes))
 
@@ -88,6 +97,8 @@ def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs)
     """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
     placeable = as_placeable(cls)
     arguments.whole_number("count", count, 1)
+    if placeable.options.get_if_exists:
+        raise ValueError("get_if_exists=True is for one actor: a name belongs to one")
     return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
 
 
@@ -111,21 +122,44 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     changes = {name: value for name, value in changes.items() if value is not None}
     if "memory" in changes:
         changes["memory"] = parse_memory(changes["memory"])
+    if "resources" in changes:
+        arguments.of_type("resources", changes["resources"], dict, 'a dict: {"license": 1}')
+        changes["resources"] = dict(parse_others(changes["resources"]))
+    if "near" in changes:
+        changes["near"] = _actor_of(changes["near"])
     for name, (least, check) in _LEAST.items():
         check(name, changes.get(name, least), least)
-    for name, what in {"wait": bool, "detached": bool, "name": str}.items():
+    gpus = changes.get("gpus", 0)
+    if gpus != int(gpus) and not MIN_GPU <= gpus < 1:
+        raise ValueError(f"gpus={gpus!r}: it is to be whole GPUs, or a part of one, as 0.5")
+    for name, what in {
+        "wait": bool,
+        "detached": bool,
+        "get_if_exists": bool,
+        "name": str,
+        "machine": str,
+    }.items():
         if not isinstance(changes.get(name, what()), what):
             kind = "a string" if what is str else "True or False"
             raise ValueError(f"{name}={changes[name]!r}: it is to be {kind}")
     if not re.fullmatch(r"[\w.:@+-]{0,100}", changes.get("name", "")):
         wanted = "letters, digits and . : @ + - _, at most 100"
         raise ValueError(f"name={changes['name']!r}: it is to be of {wanted}")
+    if changes.get("get_if_exists") and not changes.get("name", base.name):
+        raise ValueError("get_if_exists=True: by which name? Add name=...")
     env = changes.get("env", {})
     texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [None]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"env={env!r}: it is to map names to strings")
     _check_environment(env)
     return msgspec.structs.replace(base, **changes)
+
+
+def _actor_of(near: object) -> str:
+    """Return the id of the actor of a handle, which is not kept: it may be the last one."""
+    if not issubclass(type(near), Handle):
+        raise TypeError(f"near={near!r}: it is to be the handle of an actor")
+    return remote_of(near).actor
 
 
 def _check_environment(env: dict[str, str]) -> None:
@@ -146,11 +180,13 @@ def _check_environment(env: dict[str, str]) -> None:
         )
 
 
+MIN_GPU = 0.001  # they are counted in thousandths
+_OF_AN_INSTANCE = {"name", "detached", "get_if_exists", "machine", "near"}
 MAX_ENVIRONMENT_BYTES = 128 << 10  # the longest string of the kernel, and all goes in one message
 
 _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
     "cpus": (0, arguments.number),
-    "gpus": (0, arguments.whole_number),
+    "gpus": (0, arguments.number),
     "max_restarts": (0, arguments.whole_number),
     "concurrency": (1, arguments.whole_number),
 }

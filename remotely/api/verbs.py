@@ -14,7 +14,7 @@ from remotely.arguments import suggests
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.futures.future import completed, failed
 from remotely.protocol.lease import DRAIN_S
-from remotely.reporting.cluster_status import ClusterStatus
+from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -75,6 +75,14 @@ def kill(target: Any) -> None:
 def status() -> ClusterStatus:
     """Return the machines, clients and actors of the cluster, and how many requests wait."""
     return connection.current().report()
+
+
+def actors() -> list[ActorStatus]:
+    """Return the actors of the cluster, as `status().actors`: name, class, machine, what it runs.
+
+    `get_actor(name)` gives a handle of one.
+    """
+    return status().actors
 
 
 def get_actor(name: str) -> Any:

@@ -12,7 +12,10 @@ import click
 import remotely
 from remotely.cli.actors import kill, logs
 from remotely.cli.daemons import join, start, stop
+from remotely.cli.hosts import down, up
 from remotely.cli.keys import key_commands
+from remotely.cli.kubernetes import kubernetes
+from remotely.cli.run import run
 from remotely.cli.status import status
 from remotely.errors import RemotelyError
 
@@ -42,6 +45,8 @@ def main() -> None:
     remotely start                                  a cluster of this machine
     remotely start --host 192.168.0.10              one that others may join
     remotely join 192.168.0.10:8010 --key worker.key
+    remotely up hosts.toml                          all machines of a file, by ssh
+    srun remotely run -- python train.py            all machines of a job, for one command
     remotely status                                 who is there, what is free
     remotely logs Counter-1 --follow                what an actor prints
     remotely kill Counter-1                         end an actor at once
@@ -53,5 +58,5 @@ def main() -> None:
     """
 
 
-for command in (start, join, key_commands, status, logs, kill, stop):
+for command in (start, join, run, up, down, kubernetes, key_commands, status, logs, kill, stop):
     main.add_command(command)

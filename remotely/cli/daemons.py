@@ -1,100 +1,217 @@
 """`remotely start`, `join` and `stop`."""
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from remotely.cli.options import cpus_option, gpus_option, port_option
+from remotely.cli.options import (
+    announce_option,
+    cpus_option,
+    foreground_option,
+    gpus_option,
+    port_option,
+    ports_option,
+    resource_option,
+)
 from remotely.cli.which_cluster import other_ports, port_of_shell
 from remotely.errors import RemotelyError
-from remotely.protocol.address import DEFAULT_PORT, parse_address
+from remotely.protocol.address import DEFAULT_PORT, join_address, parse_address, split_address
+from remotely.protocol.listening import Ports
+
+if TYPE_CHECKING:
+    from remotely.ops.foreground import Foreground
 
 
 @click.command(short_help="Start a cluster on this machine.")
 @click.option(
     "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen at; 0.0.0.0 is every address of this machine.",
+    help="The address to listen at: 0.0.0.0 is every address of this machine, :: those of IPv6 "
+    "too.  [127.0.0.1; with --announce 0.0.0.0]",
 )
 @port_option
+@ports_option
+@announce_option
 @cpus_option
 @gpus_option
-def start(host: str, port: int, cpus: int | None, gpus: int | list[str] | None) -> None:
+@resource_option
+@foreground_option
+def start(
+    host: str | None,
+    port: int | None,
+    ports: Ports,
+    announce: tuple[str, ...],
+    cpus: int | None,
+    gpus: int | list[str] | None,
+    resources: tuple[tuple[str, float], ...],
+    foreground: bool,
+) -> None:
     """Start a cluster on this machine; return when it takes calls.
 
     \b
     remotely start                        for scripts on this machine
     remotely start --host 192.168.0.10    for other machines too
     remotely start --port 8011            a second one, beside the first
+    remotely start --host 0.0.0.0 --ports 8010-8110          behind a firewall
+    remotely start --announce node0.example:9010             in a container, with -p 9010:8010
+
+    With --ports the master has the first of them, unless --port names another. --announce may
+    name the master's port as others see it, as HOST:PORT.
     """
     from remotely.machine import interfaces
     from remotely.ops import cluster
+    from remotely.ops.daemon_process import Offer
 
-    daemons = cluster.start(host, port, cpus, gpus)
-    name = interfaces.own_address() if host == interfaces.EVERYWHERE else host
-    pids = ", ".join(f"{daemon.role} pid {daemon.pid}" for daemon in daemons)
-    click.echo(f"The cluster takes calls at {name}:{port} ({pids}).\n")
-    click.echo(_how_to_go_on(name, port))
+    seen = [split_address(address) for address in announce]
+    host = host or ("0.0.0.0" if announce else "127.0.0.1")
+    port = port or ports.low or DEFAULT_PORT
+    network = cluster.Network(host, tuple(name for name, _ in seen), ports)
+    with _kept(foreground) as keeper:
+        daemons = cluster.start(network, port, Offer(cpus, gpus, dict(resources)), keeper)
+        name, outer_port = seen[0] if seen else (host, None)
+        if name in interfaces.EVERYWHERE:
+            name = interfaces.own_address()
+        address = join_address(name, outer_port or port)
+        pids = ", ".join(f"{daemon.role} pid {daemon.pid}" for daemon in daemons)
+        click.echo(f"The cluster takes calls at {address} ({pids}).\n")
+        click.echo(_how_to_go_on(name, address, port, foreground))
 
 
-def _how_to_go_on(name: str, port: int) -> str:
-    from remotely.machine import folders
+def _how_to_go_on(name: str, address: str, port: int, foreground: bool) -> str:
+    from remotely.machine import folders, interfaces
 
     folder = folders.key_folder()
     at_port = "" if port == DEFAULT_PORT else f" --port {port}"
-    alone = name.startswith("127.") or name == "localhost"
+    alone = interfaces.is_loopback(name) or name == "localhost"
     note = (
         "\n  (This one listens to this machine alone. For others: 'remotely stop"
         f"{at_port}', then\n  'remotely start --host ADDRESS{at_port}' with an address of this "
         "machine, or 0.0.0.0.)"
     )
+    stop = "Ctrl-C" if foreground else f"remotely stop{at_port}"
     return (
-        f'In a script:      remotely.connect("{name}:{port}"), or REMOTELY_ADDRESS={name}:{port}\n'
+        f'In a script:      remotely.connect("{address}"), or REMOTELY_ADDRESS={address}\n'
         f"To see it:        remotely status{at_port}\n"
-        f"To end it:        remotely stop{at_port}\n"
+        f"To end it:        {stop}\n"
         f"To add a machine: copy {folder / 'worker.key'} to it, and there:\n"
-        f"  remotely join {name}:{port} --key worker.key{note if alone else ''}\n"
+        f"  remotely join {address} --key worker.key{note if alone else ''}\n"
         f"To call from another machine: copy {folder / 'client.key'} into its ~/.remotely/keys."
     )
+
+
+@contextlib.contextmanager
+def _kept(foreground: bool) -> Iterator["Foreground | None"]:
+    """Do the block; in the foreground, stay then until the daemons that it started end."""
+    if not foreground:
+        yield None
+        return
+    from remotely.ops.foreground import Foreground, exiting_on_signals
+
+    keeper = Foreground()
+    with exiting_on_signals():
+        try:
+            yield keeper
+            sys.stdout.flush()
+            with contextlib.suppress(SystemExit):  # asked to end, which is no failure
+                keeper.wait()
+        finally:
+            ended_well = keeper.close()
+    if not ended_well:
+        raise RemotelyError("a daemon that this command kept has not ended in good order")
 
 
 @click.command(short_help="Add this machine to a cluster.")
 @click.argument("address", metavar="HOST:PORT")
 @click.option(
     "--key",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, allow_dash=True),
     envvar="REMOTELY_KEY",
-    help="The cluster's worker.key, copied from its master's machine; by default the one in "
-    "~/.remotely/keys.  [REMOTELY_KEY]",
+    help="The cluster's worker.key, copied from its master's machine; - reads it from standard "
+    "input; by default the one in ~/.remotely/keys.  [REMOTELY_KEY]",
 )
 @cpus_option
 @gpus_option
+@resource_option
 @click.option(
     "--host",
-    help="The address at which this machine's actors are reached; by default the one on the way "
+    help="The address at which this machine's actors listen; by default the one on the way "
     "to HOST.",
 )
+@ports_option
+@announce_option
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How long to wait for a master that is not there yet.",
+)
+@click.option(
+    "--end-without-master",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Leave after so long without a word from the master; by default wait for its return.",
+)
+@click.option("--once", is_flag=True, help="Succeed if this machine is on that cluster already.")
+@foreground_option
 def join(
-    address: str, key: Path | None, cpus: int | None, gpus: int | list[str] | None, host: str | None
+    address: str,
+    key: Path | None,
+    cpus: int | None,
+    gpus: int | list[str] | None,
+    resources: tuple[tuple[str, float], ...],
+    host: str | None,
+    ports: Ports,
+    announce: tuple[str, ...],
+    patience: float,
+    end_without_master: float,
+    once: bool,
+    foreground: bool,
 ) -> None:
     """Add this machine to a cluster; return when the master has taken it.
 
     \b
     remotely join 192.168.0.10:8010 --key worker.key
     remotely join 192.168.0.10:8010 --key worker.key --cpus 4 --gpus 0
+    ssh node1 remotely join node0:8010 --key - < ~/.remotely/keys/worker.key
     """
     from remotely.machine import folders
     from remotely.ops import cluster
+    from remotely.ops.daemon_process import Offer
     from remotely.transport import key_files
 
     master, port = parse_address(address)
-    member = key_files.load_member(key or folders.key_folder() / "worker.key", "worker")
-    worker = cluster.join(master, port, member, host, cpus, gpus)
-    click.echo(
-        f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
-        f"To leave it: remotely stop{'' if port == DEFAULT_PORT else f' --port {port}'}"
-    )
+    if any(split_address(name)[1] for name in announce):
+        raise ValueError(
+            "--announce takes no port here: each actor has a port of its own. Forward a range of "
+            "ports as it is, and name it by --ports"
+        )
+    if key == Path("-"):
+        member = key_files.member_of(sys.stdin.buffer.read(), "standard input", "worker")
+    else:
+        member = key_files.load_member(key or folders.key_folder() / "worker.key", "worker")
+    with _kept(foreground) as keeper:
+        worker = cluster.join(
+            master,
+            port,
+            member,
+            cluster.Network(host, tuple(split_address(name)[0] for name in announce), ports),
+            Offer(cpus, gpus, dict(resources)),
+            patience,
+            end_without_master,
+            keeper,
+            once,
+        )
+        at_port = "" if port == DEFAULT_PORT else f" --port {port}"
+        leave = "Ctrl-C" if foreground else f"remotely stop{at_port}"
+        click.echo(
+            f"This machine has joined {worker.address} (worker pid {worker.pid}).\n"
+            f"To leave it: {leave}"
+        )
 
 
 @click.command(short_help="End the cluster of this machine at a port.")
@@ -103,7 +220,12 @@ def join(
     type=click.IntRange(1, 65535),
     help=f"Of a cluster on this machine.  [REMOTELY_ADDRESS, or {DEFAULT_PORT}]",
 )
-def stop(port: int | None) -> None:
+@click.option(
+    "--joined",
+    metavar="HOST:PORT",
+    help="Leave this cluster alone, if this machine has joined it; else succeed and do nothing.",
+)
+def stop(port: int | None, joined: str | None) -> None:
     """End the cluster of this machine at a port, its workers elsewhere too; and no other.
 
     On a machine that has only joined, its worker leaves, and the cluster goes on.
@@ -111,8 +233,15 @@ def stop(port: int | None) -> None:
     from remotely.machine import pid_file
     from remotely.ops import cluster
 
+    address = ""
+    if joined:
+        name, port = parse_address(joined)
+        address = join_address(name, port)
     port = port or port_of_shell()
-    ended = cluster.stop(port)
+    ended = cluster.stop(port, address)
+    if joined and not ended:
+        click.echo(f"This machine is not on {joined}.")
+        return
     if not ended:
         raise RemotelyError(f"no cluster runs at port {port} on this machine{other_ports(port)}")
     if stayed := [daemon for daemon in ended if daemon.alive]:
@@ -122,7 +251,7 @@ def stop(port: int | None) -> None:
         click.echo(f"This machine has left {ended[0].address}; the cluster there goes on.")
         return
     click.echo(f"The cluster at {ended[0].address} has ended.")
-    if pid_file.running(port):
+    if not joined and pid_file.running(port):
         click.echo(
             "This machine has also joined another cluster of that port: "
             f"'remotely stop --port {port}' once more leaves it."

@@ -33,10 +33,11 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     waiting     how many requests wait for room
     machines    a list: worker (its id), machine, host (the same for workers that share a
                 machine and its memory), address, python, cpus, gpus, memory,
-                free_cpus, free_gpus, free_memory (memory in bytes)
+                free_cpus, free_gpus, free_memory (memory in bytes), resources and
+                free_resources (of the user's: name to amount)
     actors      a list: name, class, actor (its id), machine, worker (an id), pid,
-                cpus, gpu_ids (as CUDA knows them), memory_limit (bytes, 0 is none)
-                                                                what it was given
+                cpus, gpus (below 1, a part of one), gpu_ids (as CUDA knows them),
+                memory_limit (bytes, 0 is none), resources      what it was given
                 cpu_percent, rss (bytes), calls                 what it uses and has done
                 running, method, method_s, queue                how many calls run, the method
                 of the one that has run longest and for how long, how many calls wait

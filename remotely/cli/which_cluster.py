@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remotely.client.client import client_of
 from remotely.errors import MasterLost, RemotelyError
-from remotely.protocol.address import DEFAULT_PORT, parse_address
+from remotely.protocol.address import DEFAULT_PORT, join_address, parse_address
 
 if TYPE_CHECKING:
     from remotely.client.client import Client
@@ -20,7 +19,7 @@ def cluster_address(address: str | None, port: int | None) -> str:
         address = os.environ.get("REMOTELY_ADDRESS") or None
     if address is not None:
         name, number = parse_address(address)
-        return f"{name}:{number}"
+        return join_address(name, number)
     from remotely.machine import pid_file
 
     daemons = pid_file.running(port or DEFAULT_PORT)
@@ -36,6 +35,8 @@ def cluster_address(address: str | None, port: int | None) -> str:
 @contextlib.contextmanager
 def client_at(address: str, key: Path | None) -> Iterator["Client"]:
     """Connect to a cluster for the length of a block."""
+    from remotely.client.client import client_of
+
     client = client_of(address, key)
     try:
         yield client
@@ -51,7 +52,7 @@ def port_of_shell() -> int:
         return DEFAULT_PORT
     name, port = parse_address(address)
     joined = {daemon.address for daemon in pid_file.running(port)}
-    if not interfaces.is_here(name) and f"{name}:{port}" not in joined:
+    if not interfaces.is_here(name) and join_address(name, port) not in joined:
         raise RemotelyError(
             f"REMOTELY_ADDRESS is {address}, and {name} is no address of this machine: run "
             "'remotely stop' there, or name the port of a cluster here with --port"

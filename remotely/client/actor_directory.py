@@ -9,7 +9,7 @@ from remotely.client.master_session import MasterSession, heavy_modules
 from remotely.engine import Engine, Options
 from remotely.machine import this_machine
 from remotely.protocol import control
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, parse_others
 
 
 class ActorDirectory:
@@ -34,7 +34,7 @@ class ActorDirectory:
             found = self._add(request, owned=False)
         return found
 
-    def new(self, cls: type, options: Options, together: int) -> ActorState:
+    def new(self, cls: type, options: Options, together: int, gang: str = "") -> ActorState:
         """Return an actor that has a name and no place yet, one of `together` of a group."""
         session = self._session
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
@@ -44,11 +44,16 @@ class ActorDirectory:
             actor=secrets.token_hex(16),
             name=options.name or f"{prefix}{cls.__name__}-{next(number)}",
             named=bool(options.name),
+            gang=gang,
             together=together,
+            machine=options.machine,
+            near=options.near or "",
             class_name=cls.__name__,
             owner="" if options.detached else session.id,
             job=session.job,
-            resources=Resources(options.cpus, options.gpus, options.memory),
+            resources=Resources(
+                options.cpus, options.gpus, options.memory, parse_others(options.resources)
+            ),
             max_restarts=options.max_restarts,
             maker=session.id,
             python=this_machine.PYTHON,

@@ -49,6 +49,8 @@ class Calls:
                     future = RetriedFuture(what, remote, again, retries)
                 else:
                     future = CallFuture(what, remote)
+                if encoded.travelling:
+                    future.travelling = encoded.travelling
                 if background and kind is Kind.CALL:
                     future.on_unretrieved = self._on_unretrieved
                 self._send_to(remote, kind, name, outgoing, future, background)

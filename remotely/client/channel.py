@@ -7,6 +7,7 @@
     shared_memory.py       large values, through memory
     back_pressure.py       limits on what is in flight
     outcomes.py            what a reply becomes for its caller
+    cancellation.py        calls that are taken back
 
 The parts share one lock, one socket and one dict of pending calls, which the channel hands to each
 of them.  A call therefore finds all that it needs one attribute away, as in a single object.
@@ -20,15 +21,18 @@ next life of an actor, and a late reply of an earlier life has nowhere to go.
 """
 
 import itertools
+import secrets
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import zmq
 
 from remotely.client import back_pressure, delivery
 from remotely.client.back_pressure import BackPressure, ByteBudget
+from remotely.client.cancellation import Cancellation
 from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.client.deadlock import WaitReporter
 from remotely.client.delivery import Arrived
@@ -45,6 +49,7 @@ from remotely.protocol.wire import Kind
 from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair
+from remotely.transport.listening import nearest
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect, client
 from remotely.values import codec
@@ -58,6 +63,7 @@ class Channel:
     """Calls to one life of an actor.
 
     ended           how the channel ended, or None while it is open
+    endpoint        the address of the actor to which it is connected
     sources_sent    how many of the batches of source_library.py were sent
 
     `on_broken` is called on the loop's thread.
@@ -72,6 +78,7 @@ class Channel:
         pair: KeyPair,
         budget: ByteBudget,
         on_broken: Callable[["Channel"], None],
+        tell_master: Callable[[msgspec.Struct], None],
         waits: WaitReporter | None = None,
     ) -> None:
         self.location = location
@@ -84,11 +91,23 @@ class Channel:
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
         self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
+        route = b"r" + secrets.token_bytes(11)  # by which a cancellation names this connection
+        self._socket.setsockopt(zmq.ROUTING_ID, route)
         self._monitor = ConnectionMonitor(self._socket, loop, self._break)
         self._turns = LoopTurns(loop, self._lock)
         self._outbox = Outbox(self._socket)
         self._memory = SharedMemory(same_host, self.send)
         self._back_pressure = BackPressure(budget, location.name, self._pending, self._lock)
+        self._cancellation = Cancellation(
+            location.actor,
+            route,
+            self._ids,
+            self._pending,
+            self._lock,
+            self._back_pressure,
+            loop,
+            tell_master,
+        )
         self._inbox = Inbox(
             self._socket,
             loop,
@@ -100,9 +119,11 @@ class Channel:
             self._memory,
             waits,
             Outcomes(self._back_pressure, self._memory, self.send, loop).deliver,
+            self._cancellation,
             self._cut,
         )
-        sockets.connect(self._socket, location.ipc if same_host else location.tcp)
+        self.endpoint = location.ipc if same_host else nearest(location.tcp)
+        sockets.connect(self._socket, self.endpoint)
         self._monitor.start()
 
     @property

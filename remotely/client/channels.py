@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import zmq
 
 from remotely.client.actor_state import ActorState
@@ -15,9 +16,13 @@ from remotely.client.question import Question
 from remotely.errors import NoResources, RemotelyError, WorkerLost
 from remotely.futures import wakeup
 from remotely.protocol import control
+from remotely.protocol.address import parse_address, unreachable
 from remotely.protocol.control import Obituary
+from remotely.transport import sockets
 from remotely.transport.keys import KeyPair
+from remotely.transport.listening import here
 from remotely.transport.loop import Loop
+from remotely.transport.port_probe import PortProbe
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the news why is on its way
 
@@ -35,6 +40,7 @@ class Channels:
         host: str,
         waits: WaitReporter | None,
         ask: Ask,
+        tell: Callable[[msgspec.Struct], None],
     ) -> None:
         self._context = context
         self._loop = loop
@@ -42,6 +48,7 @@ class Channels:
         self._host = host
         self._waits = waits
         self._ask = ask
+        self._tell = tell
         self._budget = ByteBudget()
         self._open: set[Channel] = set()
 
@@ -91,6 +98,7 @@ class Channels:
                 self._pair,
                 self._budget,
                 self._broken,
+                self._tell,
                 self._waits,
             )
         except (zmq.ZMQError, OSError) as error:
@@ -117,13 +125,20 @@ class Channels:
                 channel.tend()
 
     def _broken(self, channel: Channel) -> None:
-        """A connection broke; the master may be about to say why."""
-        self._loop.after(OBITUARY_WAIT_S, lambda: self._give_up(channel))
+        """A connection broke; the master may be about to say why, or its machine may."""
+        probe = None
+        if sockets.is_remote(channel.endpoint):
+            probe = PortProbe(*parse_address(channel.endpoint))
+        self._loop.after(OBITUARY_WAIT_S, lambda: self._give_up(channel, probe))
 
-    def _give_up(self, channel: Channel) -> None:
+    def _give_up(self, channel: Channel, probe: PortProbe | None) -> None:
+        code = probe.code() if probe else 0
         if not channel.ended:
-            same_host = channel.location.host == self._host
-            channel.end(connection_error(channel.location, same_host, channel.connected))
+            why = ""
+            if probe:
+                host, port = parse_address(channel.endpoint)
+                why = unreachable(here(host, port), host, port, code)
+            channel.end(connection_error(channel.location, channel.connected, why))
 
 
 def _cannot_wait(actor: ActorState) -> RemotelyError:

@@ -19,7 +19,7 @@ Client has the verbs of the seam, and wires these parts together; each knows tho
 
 import functools
 import os
-import socket
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ from remotely.engine import Options, RemoteActor
 from remotely.errors import (
     ActorDied,
     CallTimeout,
-    MasterLost,
+    NameTaken,
     NotConnected,
     VersionMismatch,
     WorkerLost,
@@ -53,12 +53,13 @@ from remotely.errors import (
 from remotely.futures.future import CallFuture
 from remotely.machine import daemons, folders, this_machine
 from remotely.protocol import control
-from remotely.protocol.address import nobody, parse_address, unknown_host
-from remotely.protocol.lease import CONNECT_S, PLACE_S
+from remotely.protocol.address import OWN_CLUSTER, parse_address
+from remotely.protocol.lease import PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_facts
 from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
+from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec, source_finder, source_library
 from remotely.values.codec import NOTHING
@@ -111,7 +112,13 @@ class Client:
         self.session_id = session.id
         self._waits = WaitReporter(inside, session.tell) if inside else None
         self._channels = Channels(
-            self._context, self._loop, key.pair, session.host, self._waits, session.ask
+            self._context,
+            self._loop,
+            key.pair,
+            session.host,
+            self._waits,
+            session.ask,
+            session.tell,
         )
         self._actors = ActorDirectory(self, session)
         self._terminations = Terminations(self._loop, session, self._channels)
@@ -149,12 +156,40 @@ class Client:
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
+        if options.get_if_exists:
+            return [self._get_or_make(cls, args, kwargs, options)]
+        return self._make(cls, args, kwargs, options, count)
+
+    def _get_or_make(
+        self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    ) -> RemoteActor:
+        """Find the actor of a name, or make it.  The master gives a name once, so one makes it."""
+        while True:
+            try:
+                return self.find(options.name)
+            except NameError:
+                pass
+            try:
+                return self._make(cls, args, kwargs, options, 1)[0]
+            except NameTaken as error:  # another was faster, and its actor may end before we look
+                if error.__cause__ is not None:  # it is the constructor's own
+                    raise
+
+    def _make(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
         self._session.check()
         source_finder.refuse_while_importing("makes an actor")
         source_library.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        actors = [self._actors.new(cls, options, count) for _ in range(count)]
+        gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all
+        actors = [self._actors.new(cls, options, count, gang) for _ in range(count)]
         self._factory.make(actors, encoded, options)
         return list(actors)
 
@@ -308,14 +343,9 @@ def client_of(
     host, port = parse_address(address)
     shipment = Shipment(ship)
     file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "client.key"
-    try:
-        socket.create_connection((host, port), CONNECT_S).close()
-    except (socket.gaierror, UnicodeError) as error:
-        raise MasterLost(unknown_host(host, error)) from None
-    except OSError as error:
-        raise MasterLost(nobody(f"tcp://{host}:{port}", str(error))) from None
+    where = reach(host, port, OWN_CLUSTER)
     member = key_files.load_member(Path(file), "client")
-    return Client(f"tcp://{host}:{port}", member, shipment, patience_s, show_output)
+    return Client(f"tcp://{where}", member, shipment, patience_s, show_output)
 
 
 def _last_handle_gone(may_have_run: bool) -> NotConnected:

@@ -24,26 +24,30 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
         told = obituary.stderr and not obituary.asked
         words = f"\nits last words:\n{obituary.stderr}" if told else ""
         message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
-        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr)
+        record = obituary.flight_record
+        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
 
     return how
 
 
-def connection_error(location: Location, same_host: bool, was_connected: bool) -> EndError:
-    """Return what calls raise after a connection broke, or never began, for no known reason."""
-    where = f"{location.name} on {location.machine}"
-    if was_connected or same_host:
-        why = f"the connection to {where} broke"
-    else:
-        address, _, port = location.tcp.removeprefix("tcp://").rpartition(":")
-        why = (
-            f"no connection to {where}: nothing answers at {address} port {port}. A firewall may "
-            "be in the way: calls go straight to the actor, at a port that its machine's kernel "
-            "chooses (/proc/sys/net/ipv4/ip_local_port_range), and those have to be open between "
-            f"the machines of a cluster. If {address} is not how this machine reaches it, name "
-            "another address: remotely join ... --host ADDRESS"
-        )
+def connection_error(location: Location, was_connected: bool, unreachable: str) -> EndError:
+    """Return what calls raise after a connection broke, or never began.
+
+    `unreachable` is why none comes about now; empty if that is not known.
+    """
+    why = f"the connection to {location.name} on {location.machine} broke"
+    if not was_connected:
+        why = f"no connection to {location.name} on {location.machine}"
+    if unreachable:
+        why = f"{why}: {unreachable}. {_TO_DO}"
     return lambda may: WorkerLost(f"{why}{doubt(may)}", may)
+
+
+_TO_DO = (
+    "Calls go straight to an actor, at a port of its own: choose the ports of a machine, to open "
+    "them, with 'remotely start' or 'remotely join' and --ports LOW-HIGH, and the address at which "
+    "others reach it with --announce"
+)
 
 
 def doubt(may_have_run: bool) -> str:

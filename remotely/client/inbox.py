@@ -46,6 +46,7 @@ from typing import Any
 import zmq
 
 from remotely.client import delivery
+from remotely.client.cancellation import Cancellation
 from remotely.client.deadlock import WaitReporter
 from remotely.client.delivery import Arrival, Arrived, Deliver
 from remotely.client.loop_turns import LoopTurns
@@ -90,6 +91,7 @@ class Inbox:
         memory: SharedMemory,
         waits: WaitReporter | None,
         deliver: Deliver,
+        cancellation: Cancellation,
         cut: Callable[[], None],
     ) -> None:
         self._socket = socket
@@ -103,6 +105,7 @@ class Inbox:
         self._memory = memory
         self._waits = waits  # if this process is an actor
         self._deliver = deliver
+        self._cancellation = cancellation
         self._cut = cut
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False  # the loop receives
@@ -227,6 +230,10 @@ class Inbox:
             if not self._pending:
                 self._disarm()
             return True
+
+    def cancel(self, future: CallFuture[Any]) -> bool:
+        """Have the actor not begin a call that has left; true if it never will."""
+        return self._cancellation.cancel(future, self)
 
     # --- while this thread holds the lock ---------------------------------------------------------
 

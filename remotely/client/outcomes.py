@@ -8,7 +8,7 @@ from remotely.client.shared_memory import Send, SharedMemory
 from remotely.futures.future import CallFuture
 from remotely.futures.shield import shield
 from remotely.futures.stream import Stream, StreamToken
-from remotely.objects.placeholders import SelfPlaceholder
+from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.transport.loop import Loop
@@ -16,7 +16,7 @@ from remotely.values import arena, codec
 from remotely.values.codec import NOTHING
 from remotely.values.memory_peer import OutgoingValue
 
-_PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder))
+_PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder, CancelledPlaceholder))
 
 
 class Outcomes:
@@ -48,11 +48,13 @@ class Outcomes:
         try:
             if message.kind is Kind.RESULT:
                 value = codec.decode(message.payload, message.buffers)
-                if type(value) in _PLACEHOLDERS:
+                if type(value) not in _PLACEHOLDERS:
+                    future.settle(value, None)
+                elif type(value) is CancelledPlaceholder:
+                    future.settle_cancelled()
+                else:
                     with shield:  # a stream that is dropped again closes its generator
                         future.settle(self._stand_for(value, future.keep), None)
-                else:
-                    future.settle(value, None)
             else:
                 future.settle(None, delivery.error_of(message))
         except Exception as error:  # a value that does not unpickle here

@@ -3,7 +3,7 @@
 from typing import Any
 
 from remotely.futures.shield import shield
-from remotely.values import arena, codec
+from remotely.values import arena, codec, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded
 
@@ -16,6 +16,7 @@ class Ref:
     """
 
     def __init__(self, encoded: Encoded) -> None:
+        self._travelling = encoded.travelling
         memory = arena.ours() if encoded.nbytes >= SHARE_FROM_BYTES else None
         with shield:
             placed = memory.place(encoded) if memory else None
@@ -27,4 +28,5 @@ class Ref:
             self._buffers = [memoryview(bytes(buffer)) for buffer in encoded.buffers]
 
     def __reduce__(self) -> tuple[Any, ...]:
+        in_transit.note(self._travelling)
         return codec.decode_parts, codec.parts(self._payload, self._buffers)

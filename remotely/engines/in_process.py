@@ -163,6 +163,8 @@ class InProcess:
             traceback.print_exc()
 
     def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> RemoteActor:
+        if options.name in self._names and options.get_if_exists:
+            return self.find(options.name)
         if options.name in self._names:
             raise NameTaken(name_taken(options.name, "here"))
         number = self._counts.setdefault(cls.__name__, itertools.count(1))

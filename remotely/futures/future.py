@@ -25,6 +25,7 @@ that was caught before it was given to a future comes without its traceback.
 import logging
 import operator
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
@@ -60,6 +61,9 @@ class Receiver(Protocol):
     def recall(self, future: "CallFuture[Any]") -> bool:
         """Forget a call that has not left; false if it has."""
 
+    def cancel(self, future: "CallFuture[Any]") -> bool:
+        """Have the actor not begin a call that has left; true if it never will."""
+
 
 _call: Callable[..., Any] = getattr(operator, "call", lambda function, *args: function(*args))
 
@@ -81,9 +85,11 @@ class Condition(threading.Condition):
 
 
 class CallFuture(Future[R]):
-    """The one outcome of one call.  It can be cancelled until the call leaves this process."""
+    """The one outcome of one call.  It can be cancelled until the call begins."""
 
     on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
+    travelling: object = None  # what its arguments need until they have been read
+    deadline: float | None = None  # of whoever waits without a timeout, on the monotonic clock
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
 
@@ -127,19 +133,25 @@ class CallFuture(Future[R]):
         return self._exception
 
     def cancel(self) -> bool:
-        """Take the call back if it has not left; true means that the call never runs.
+        """Take the call back if it has not begun; true means that the call never runs.
 
-        Only small calls that are held for a moment, while many are in flight, can be taken back.
+        A call that has left this process is taken back by its actor, which this waits for, for half
+        a second at most.  An actor that does not answer in time may still take it back; the future
+        is cancelled then.
         """
         receiver = self.receiver
+        if self.answered or receiver is None:
+            return self.cancelled()
         try:
             with shield:
-                if self.answered or receiver is None or not receiver.recall(self):
-                    return self.cancelled()
-                self._settle("CANCELLED_AND_NOTIFIED", None, None)
+                recalled = receiver.recall(self)
+                if recalled:
+                    self.settle_cancelled()
+            if not recalled and receiver.cancel(self):
+                self.settle_cancelled()
         finally:  # an interrupt that was delayed is raised at the shield's end
             self.tell()
-        return True
+        return self.cancelled()
 
     def cancelled(self) -> bool:
         return self._state == "CANCELLED_AND_NOTIFIED"
@@ -173,6 +185,10 @@ class CallFuture(Future[R]):
     def settle(self, result: R | None, error: BaseException | None) -> None:
         """Note the outcome.  Repeat this if you are interrupted."""
         self._settle("FINISHED", result, error)
+
+    def settle_cancelled(self) -> None:
+        """The call never runs.  Repeat this if you are interrupted."""
+        self._settle("CANCELLED_AND_NOTIFIED", None, None)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
         tell = None if error is None else self.on_unretrieved
@@ -248,13 +264,15 @@ class CallFuture(Future[R]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
+        if timeout is None and self.deadline is not None:
+            timeout = max(0.0, self.deadline - time.monotonic())
         receiver = self.receiver
         if receiver is not None:
             receiver.wait(self, timeout)
         else:
             self.block(timeout)
         if not self.done():
-            raise CallTimeout(f"{self.what} has not answered after {timeout} s; it still runs")
+            raise CallTimeout(f"{self.what} has not answered after {timeout:.3g} s; it still runs")
 
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""
@@ -300,6 +318,8 @@ class CallFuture(Future[R]):
 
     def _finish(self) -> None:
         self.keep = None
+        if self.travelling is not None:
+            self.travelling = None
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -328,9 +348,15 @@ def failed(
 
 
 def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
-    """Wait for all of them, whatever their outcomes; their errors count as retrieved."""
+    """Wait for all of them, whatever their outcomes; their errors count as retrieved.
+
+    Of those with a deadline that is over, there may be none.
+    """
     for future in futures:
-        future.exception()
+        try:
+            future.exception()
+        except CallTimeout:
+            pass
 
 
 def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:

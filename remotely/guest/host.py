@@ -4,9 +4,10 @@ import time
 
 from remotely.errors import MasterLost, RemotelyError
 from remotely.protocol import control
-from remotely.protocol.address import nobody, parse_address
+from remotely.protocol.address import join_address, nobody, parse_address
 from remotely.transport import sockets
 from remotely.transport.keys import MemberKey
+from remotely.transport.listening import nearest, reach
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
 
@@ -14,6 +15,7 @@ from remotely.transport.master_link import MasterLink
 def find_host(address: str, key: MemberKey, within_s: float) -> control.Host:
     """Ask the master at "host:port".  Raises MasterLost if it does not answer, NotAllowed, ..."""
     master, port = parse_address(address)
+    reached = reach(master, port, or_else="")
     answers: list[object] = []
     loop = Loop()
     context = sockets.new_context()
@@ -22,7 +24,7 @@ def find_host(address: str, key: MemberKey, within_s: float) -> control.Host:
         link = MasterLink(
             loop,
             context,
-            f"tcp://{master}:{port}",
+            f"tcp://{reached}",
             key,
             control.AskHost,
             answers.append,
@@ -38,11 +40,18 @@ def find_host(address: str, key: MemberKey, within_s: float) -> control.Host:
         if isinstance(answer, RemotelyError):
             raise answer
         if isinstance(answer, control.Host):
-            return answer if not answer.is_near else _as_reached(answer, master)
-    raise MasterLost(nobody(f"{master}:{port}", "it does not answer as a master"))
+            return _as_reached(answer, master)
+    raise MasterLost(nobody(reached, "it does not answer as a master", or_else=""))
 
 
 def _as_reached(host: control.Host, master: str) -> control.Host:
-    """Return it under the name by which the master was reached, which may not be its own."""
-    _, _, port = host.address.rpartition(":")
-    return control.Host(address=f"tcp://{master}:{port}", public_key=host.public_key, is_near=True)
+    """Return it with the one address at which to dial it.
+
+    On the master's machine that is the name by which the master was reached: from outside of its
+    network, its own addresses may lead nowhere.
+    """
+    address = nearest(host.address)
+    if host.is_near:
+        _, port = parse_address(address)
+        address = f"tcp://{join_address(master, port)}"
+    return control.Host(address=address, public_key=host.public_key, is_near=host.is_near)

@@ -38,6 +38,7 @@ from remotely.machine import folders, this_machine
 from remotely.machine.guest_folder import guest_folder
 from remotely.protocol import control
 from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.listening import Listening
 from remotely.protocol.resources import Resources
 from remotely.transport import activity, key_files
 from remotely.transport.activity import OneByOne
@@ -156,7 +157,7 @@ def _serve_at(
             host=this_machine.identity(),
             machine=this_machine.machine_name(),
             ipc=f"ipc://{path}",
-            tcp_host="",
+            listening=Listening(),
             folder=str(folder),
             gpus=[],
             public_key=pair.public,

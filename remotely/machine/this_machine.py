@@ -52,6 +52,7 @@ def oom_kills() -> int:
 
 def address_towards(host: str, port: int) -> str:
     """Return the address at which `host` sees this machine."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # a datagram socket only looks up the route
         return str(probe.getsockname()[0])

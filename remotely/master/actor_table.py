@@ -5,7 +5,7 @@ else.  `request`, `worker` and `watchers` of a record that is there are what it 
 request that takes the place of another names the same owner, and a watcher is added by `watch`.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,6 +14,7 @@ from remotely.protocol import control
 from remotely.protocol.index import Index
 
 REMEMBERED_DEATHS = 10_000
+REMEMBERED_FLIGHT_RECORDS = 16  # of those; each may be a MiB
 
 
 @dataclass
@@ -61,9 +62,11 @@ class ActorTable:
         self.records: dict[str, ActorRecord] = {}
         self.by_owner: Index[str, str] = Index()  # actors, by their owner
         self.by_worker: Index[str, str] = Index()  # actors, by their worker
+        self.by_gang: Index[str, str] = Index()  # actors, by the group that was placed with them
         self.by_watcher: Index[str, str] = Index()  # actors, by a session that is told of their end
         self.names: dict[str, str] = {}  # actors; of one between two lives too
         self.deaths: OrderedDict[str, control.Obituary] = OrderedDict()
+        self._recorded: deque[str] = deque()  # actors among them with a flight record
 
     def add(self, record: ActorRecord) -> None:
         """An actor has its place, and its name."""
@@ -72,6 +75,8 @@ class ActorTable:
         self.deaths.pop(request.actor, None)
         self.by_owner.add(request.owner, request.actor)
         self.by_worker.add(record.worker, request.actor)
+        if request.gang:
+            self.by_gang.add(request.gang, request.actor)
         # Two scripts may each have a Counter-1; the name then means that of the first.
         if request.named or request.name not in self.names:
             self.names[request.name] = request.actor
@@ -82,6 +87,8 @@ class ActorTable:
         del self.records[request.actor]
         self.by_owner.discard(request.owner, request.actor)
         self.by_worker.discard(record.worker, request.actor)
+        if request.gang:
+            self.by_gang.discard(request.gang, request.actor)
         for session in record.watchers:
             self.by_watcher.discard(session, request.actor)
 
@@ -97,8 +104,16 @@ class ActorTable:
     def remember(self, obituary: control.Obituary) -> None:
         """Keep how an actor has ended, for those who ask late."""
         self.deaths[obituary.actor] = obituary
+        if obituary.flight_record:
+            self._recorded.append(obituary.actor)
+            if len(self._recorded) > REMEMBERED_FLIGHT_RECORDS:
+                self._drop_record(self._recorded.popleft())
         while len(self.deaths) > REMEMBERED_DEATHS:
             self.deaths.popitem(last=False)
+
+    def _drop_record(self, actor: str) -> None:
+        if (obituary := self.deaths.get(actor)) is not None and actor not in self._recorded:
+            self.deaths[actor] = msgspec.structs.replace(obituary, flight_record=b"")
 
     def is_on(self, actor: str, worker: str) -> bool:
         """Tell whether this worker is the one that speaks for an actor."""

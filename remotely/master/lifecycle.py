@@ -112,6 +112,8 @@ class ActorLifecycle:
                 self.end(control.End(actor=location.actor, grace_s=OWNER_GRACE_S))
         self.lookups.hear_of_news(location.actor)
         self._arrivals.hear_of_actor(record.request)
+        if self._state.waiting.any_near(location.actor):
+            self.placer.retry()
 
     def lose_route(self, worker: str) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
@@ -128,8 +130,9 @@ class ActorLifecycle:
         for record in to_end:
             self.remove(record, record.closed())
         for record, (session, place) in to_place:
-            if session in self._state.sessions:
-                self.place(session, place)
+            if session in self._state.sessions:  # by itself: others of its group may live
+                alone = msgspec.structs.replace(place.request, together=1)
+                self.place(session, msgspec.structs.replace(place, request=alone))
             self.lookups.hear_of_news(record.request.actor)
             self._say_farewell(record.request.owner)
 

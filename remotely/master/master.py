@@ -28,7 +28,7 @@ from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
-from remotely.protocol.lease import LEASE_S, TICK_EVERY_S
+from remotely.protocol.lease import LEASE_S, LEAVE_S, TICK_EVERY_S
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import sockets
@@ -42,7 +42,6 @@ log = logging.getLogger("remotely.master")
 MAX_HELD = 1000  # messages of one connection that has yet to say who it is
 REVOKED = "this key was revoked; ask who runs the cluster for another"
 RETURN_S = 2.5  # that a worker may come later than its actors: links back off to 2 s
-LEAVE_S = 5.0  # for the workers to end their actors and go, when the cluster is stopped
 # Messages are trees, and counting references frees them.  The search for cycles, which comes after
 # 700 new objects else, would stop the master of 20,000 actors for 0.1 s again and again.
 GC_THRESHOLD = 100_000
@@ -53,6 +52,7 @@ class Master:
     def __init__(self, config: MasterConfig) -> None:
         self._key = MasterKey.from_dict(config.key)
         self._key_file = config.key_file
+        self._is_embedded = config.lifeline
         self._host = this_machine.identity()
         self._peers: dict[bytes, str] = {}  # by route: the id of a session or a worker
         self._keys: dict[str, bytes] = {}  # by that id: the key with which it came
@@ -71,7 +71,7 @@ class Master:
             self._admission,
             LEASE_S,
             learns_until=self._learns_until,
-            is_embedded=config.lifeline,
+            is_embedded=self._is_embedded,
         )
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
         self._throttled = ThrottledLog(log.warning)
@@ -84,7 +84,7 @@ class Master:
         sockets.bind(self._socket, config.address)
         self._loop.watch_socket(self._socket, self._receive)
         self._loop.every(TICK_EVERY_S, self._tick)
-        if config.lifeline:
+        if config.lifeline or config.attached:
             self._loop.watch(0, self._feel_lifeline)
 
     def run(self) -> None:
@@ -262,7 +262,10 @@ class Master:
     def _feel_lifeline(self) -> None:
         if not os.read(0, 4096):
             self._loop.unwatch(0)
-            self._loop.stop()
+            if self._is_embedded:
+                self._loop.stop()
+            else:
+                self._stop()
 
     def _stop(self) -> None:
         """End the cluster: every worker ends its actors and itself, and then so do we."""

@@ -1,7 +1,9 @@
 """Which worker an actor goes to.
 
 The rule: of the workers with the actor's Python that have room, the one with the most free CPUs;
-among equals, the first by id.  So actors spread, and the same events give the same placement.
+among equals, the first by id.  So actors spread, and the same events give the same placement.  An
+actor that asks for a part of a GPU gets it of the device that has least left and enough, so that
+whole ones stay free.
 
     Placement    here, with these GPUs; it is taken off what is free
     Wait         some worker is big enough, but not free enough now, or away
@@ -9,16 +11,19 @@ among equals, the first by id.  So actors spread, and the same events give the s
 
 Workers with the same Python and as many free GPUs stand on one bucket, those with most free CPUs in
 front.  A placement looks at each bucket with enough GPUs from its front, and passes by workers that
-have too little memory: mostly one look a bucket, whatever the number of workers and actors.  A
-structure that is sorted by memory too was refused: it would serve clusters that run out of memory
-before CPUs, where passing a thousand workers takes 0.1 ms.
+have too little memory, or too few of the user's resources: mostly one look a bucket, whatever the
+number of workers and actors.  A structure that is sorted by memory too was refused: it would serve
+clusters that run out of memory before CPUs, where passing a thousand workers takes 0.1 ms.
+
+A request that names machines (`among`) looks at those alone, one by one.
 """
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from remotely.master.room import Room, enough_gpus
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
 
 
@@ -33,15 +38,6 @@ class Wait(NamedTuple):
 
 class Never(NamedTuple):
     reason: str
-
-
-@dataclass
-class _Worker:
-    total: Resources
-    python: str
-    milli_cpus: int
-    memory: int
-    gpu_ids: set[int]
 
 
 class _Sizes:
@@ -78,10 +74,12 @@ class Ledger:
 
     def __init__(self) -> None:
         self.away: set[str] = set()  # workers on which nothing is placed now
-        self._workers: dict[str, _Worker] = {}
-        # By Python and number of free GPUs: less free thousandths of CPUs, and worker; sorted.
-        self._buckets: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        self._workers: dict[str, Room] = {}
+        # By Python, number of free GPUs and the most that is free of another: less free thousandths
+        # of CPUs, and worker; sorted.
+        self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
         self._memories: list[int] = []  # what is free of it on each worker; sorted
+        self._milli_gpus: list[int] = []  # the same
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
 
@@ -98,9 +96,7 @@ class Ledger:
     def add_worker(self, worker: str, total: Resources, python: str) -> None:
         """Enter a worker, all free.  One that is known already starts anew."""
         self.remove_worker(worker)
-        gpu_ids = set(range(total.gpus))
-        entered = _Worker(total, python, in_thousandths(total.cpus), total.memory, gpu_ids)
-        self._workers[worker] = entered
+        entered = self._workers[worker] = Room.all_free(total, python)
         self._add_to_bucket(worker, entered)
         self._sizes.setdefault(python, _Sizes()).add(total)
         self._milli_cpus += in_thousandths(total.cpus)
@@ -129,15 +125,27 @@ class Ledger:
 
     def free(self, worker: str) -> Resources:
         """Return what is free; below zero where `reserve` took more than there is."""
-        found = self._workers[worker]
-        return Resources(found.milli_cpus / 1000, len(found.gpu_ids), found.memory)
+        return self._workers[worker].free
 
-    def most_free(self) -> Resources:
-        """Return of each resource the most that is free on one worker, if not on the same."""
+    def most_free(self, others: Iterable[str] = ()) -> Resources:
+        """Return of each resource the most that is free on one worker, if not on the same.
+
+        Of the user's resources only `others` are looked at.
+        """
         if not self._buckets:  # all are away
             return Resources()
         milli_cpus = max(-bucket[0][0] for bucket in self._buckets.values())
-        return Resources(milli_cpus / 1000, max(g for _, g in self._buckets), self._memories[-1])
+        most = {name: self._most_free_of(name) for name in others}
+        return Resources(
+            milli_cpus / 1000,
+            self._milli_gpus[-1] / 1000,
+            self._memories[-1],
+            tuple((name, count / 1000) for name, count in sorted(most.items()) if count),
+        )
+
+    def _most_free_of(self, other: str) -> int:
+        there = (found for name, found in self._workers.items() if name not in self.away)
+        return max(found.others.get(other, 0) for found in there)
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
@@ -147,67 +155,125 @@ class Ledger:
             and found.python == python
             and found.milli_cpus >= in_thousandths(asked.cpus)
             and found.memory >= asked.memory
-            and len(found.gpu_ids) >= asked.gpus
+            and (not asked.gpus or found.has_gpus(in_thousandths(asked.gpus)))
+            and (not asked.others or found.has_others(asked))
         )
 
-    def place(self, asked: Resources, python: str) -> Placement | Wait | Never:
+    def copies(
+        self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
+    ) -> int:
+        """Return how many actors that each ask for this could be placed now, up to `at_most`."""
+        found = 0
+        for name in self._candidates(python, among):
+            if name not in self.away:
+                found += self._workers[name].copies(asked, at_most - found)
+                if found == at_most:
+                    break
+        return found
+
+    def copies_in_all(
+        self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
+    ) -> int:
+        """Return how many could be placed if all of every worker were free, up to `at_most`."""
+        found = 0
+        for name in self._candidates(python, among):
+            total = self._workers[name].total
+            found += Room.all_free(total, python).copies(asked, at_most - found)
+            if found == at_most:
+                break
+        return found
+
+    def place(
+        self, asked: Resources, python: str, among: Collection[str] | None = None
+    ) -> Placement | Wait | Never:
         """Choose a worker with this Python ("3.11") and take `asked` off it."""
-        milli_cpus, gpus, memory = in_thousandths(asked.cpus), asked.gpus, asked.memory
+        worker = self._choose(asked, python) if among is None else self._best(asked, python, among)
+        if worker is not None:
+            found = self._workers[worker]
+            gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
+            self.reserve(worker, asked, gpu_ids)
+            return Placement(worker, gpu_ids)
+        why = self.why_never(asked, python, among)
+        return Wait() if why is None else Never(why)
+
+    def why_never(
+        self, asked: Resources, python: str, among: Collection[str] | None = None
+    ) -> str | None:
+        """Return why no worker is large enough, or none has this Python; None if one is."""
+        if among is not None:
+            sizes = [self._workers[name].total for name in self._candidates(python, among)]
+        else:
+            sizes = self._sizes[python].largest if python in self._sizes else []
+        if any(asked.fits(total) for total in sizes):
+            return None
+        if among is not None and not sizes:
+            return f"where it is to be, no worker runs Python {python}"
+        return self._why_never(asked, python, sizes)
+
+    def _choose(self, asked: Resources, python: str) -> str | None:
+        milli_cpus, memory = in_thousandths(asked.cpus), asked.memory
+        milli_gpus = in_thousandths(asked.gpus)
         best: tuple[int, str] | None = None
-        for (bucket_python, free_gpus), bucket in self._buckets.items():
-            if bucket_python != python or free_gpus < gpus:
+        for (bucket_python, whole, share), bucket in self._buckets.items():
+            if bucket_python != python:
+                continue
+            if milli_gpus and not enough_gpus(milli_gpus, whole, share):
                 continue
             for entry in bucket:
                 if -entry[0] < milli_cpus or (best is not None and best < entry):
                     break
-                if self._workers[entry[1]].memory >= memory:
+                found = self._workers[entry[1]]
+                if found.memory >= memory and (not asked.others or found.has_others(asked)):
                     best = entry
                     break
-        if best is not None:
-            worker = best[1]
-            gpu_ids = tuple(sorted(self._workers[worker].gpu_ids)[:gpus])
-            self.reserve(worker, asked, gpu_ids)
-            return Placement(worker, gpu_ids)
-        largest = self._sizes[python].largest if python in self._sizes else []
-        if any(asked.fits(total) for total in largest):
-            return Wait()
-        return Never(self._why_never(asked, python, largest))
+        return best and best[1]
+
+    def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
+        """Choose by the same rule, of these workers."""
+        fitting = [
+            (-self._workers[name].milli_cpus, name)
+            for name in self._candidates(python, among)
+            if self.has_room(name, asked, python)
+        ]
+        return min(fitting)[1] if fitting else None
+
+    def _candidates(self, python: str, among: Collection[str] | None) -> Iterable[str]:
+        names = self._workers if among is None else among
+        return (n for n in names if n in self._workers and self._workers[n].python == python)
 
     def reserve(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
         """Take what an actor holds: one that is placed, or that a new master is told of."""
         found = self._workers[worker]
         self._take_from_bucket(worker, found)
-        found.milli_cpus -= in_thousandths(asked.cpus)
-        found.memory -= asked.memory
-        found.gpu_ids -= set(gpu_ids)
+        found.take(asked, gpu_ids)
         self._add_to_bucket(worker, found)
 
     def release(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
         """Give back what an actor held.  Its worker may have gone before it."""
         if found := self._workers.get(worker):
             self._take_from_bucket(worker, found)
-            found.milli_cpus += in_thousandths(asked.cpus)
-            found.memory += asked.memory
-            found.gpu_ids |= set(gpu_ids)
+            found.give_back(asked, gpu_ids)
             self._add_to_bucket(worker, found)
 
-    def _add_to_bucket(self, name: str, worker: _Worker) -> None:
+    def _add_to_bucket(self, name: str, worker: Room) -> None:
         if name in self.away:
             return
-        bucket = self._buckets.setdefault((worker.python, len(worker.gpu_ids)), [])
-        insort(bucket, (-worker.milli_cpus, name))
+        place = worker.python, len(worker.gpu_ids), worker.share
+        insort(self._buckets.setdefault(place, []), (-worker.milli_cpus, name))
         insort(self._memories, worker.memory)
+        insort(self._milli_gpus, worker.milli_gpus)
 
-    def _take_from_bucket(self, name: str, worker: _Worker) -> None:
+    def _take_from_bucket(self, name: str, worker: Room) -> None:
         """Take a worker from its bucket, before what is free of it changes."""
         if name in self.away:
             return
-        place = worker.python, len(worker.gpu_ids)
+        place = worker.python, len(worker.gpu_ids), worker.share
         bucket = self._buckets[place]
         del bucket[bisect_left(bucket, (-worker.milli_cpus, name))]
         if not bucket:
             del self._buckets[place]
         del self._memories[bisect_left(self._memories, worker.memory)]
+        del self._milli_gpus[bisect_left(self._milli_gpus, worker.milli_gpus)]
 
     def _why_never(self, asked: Resources, python: str, alike: list[Resources]) -> str:
         if not self._workers:
@@ -218,32 +284,7 @@ class Ledger:
                 f"no worker runs Python {python}: they run {others}; code does not travel between "
                 "versions, so start the script or a worker with the other's"
             )
-        short = [
-            f"{needed} where the largest worker has {has}"
-            for needed, has, enough in (
-                (
-                    counted(asked.cpus, "CPU"),
-                    f"{max(r.cpus for r in alike):g}",
-                    any(in_thousandths(asked.cpus) <= in_thousandths(r.cpus) for r in alike),
-                ),
-                (
-                    counted(asked.gpus, "GPU"),
-                    str(max(r.gpus for r in alike)),
-                    any(asked.gpus <= r.gpus for r in alike),
-                ),
-                (
-                    format_bytes(asked.memory),
-                    format_bytes(max(r.memory for r in alike)),
-                    any(asked.memory <= r.memory for r in alike),
-                ),
-            )
-            if not enough
-        ]
-        if short:
-            why = f"it asks for {listed(short)}"
-        else:
-            largest = max(alike, key=lambda r: (r.cpus, r.gpus, r.memory))
-            why = f"it asks for {asked}, and no worker has all of it; the largest has {largest}"
+        why = _why_too_small(asked, alike)
         bigger = sorted(
             (p for p, s in self._sizes.items() if any(asked.fits(total) for total in s.largest)),
             key=_version,
@@ -251,6 +292,43 @@ class Ledger:
         if bigger:
             why += f" (a worker with Python {listed(bigger)} has it, but this is Python {python})"
         return why
+
+
+def _why_too_small(asked: Resources, alike: list[Resources]) -> str:
+    """Return why none of these sizes of workers is large enough."""
+    short = [
+        f"{needed} where the largest worker has {has}"
+        for needed, has, enough in (
+            (
+                counted(asked.cpus, "CPU"),
+                f"{max(r.cpus for r in alike):g}",
+                any(in_thousandths(asked.cpus) <= in_thousandths(r.cpus) for r in alike),
+            ),
+            (
+                counted(asked.gpus, "GPU"),
+                f"{max(r.gpus for r in alike):g}",
+                any(asked.gpus <= r.gpus for r in alike),
+            ),
+            (
+                format_bytes(asked.memory),
+                format_bytes(max(r.memory for r in alike)),
+                any(asked.memory <= r.memory for r in alike),
+            ),
+            *(
+                (
+                    f"{amount:g} {name}",
+                    f"{max(r.amount_of(name) for r in alike):g}",
+                    any(amount <= r.amount_of(name) for r in alike),
+                )
+                for name, amount in asked.others
+            ),
+        )
+        if not enough
+    ]
+    if short:
+        return f"it asks for {listed(short)}"
+    largest = max(alike, key=lambda r: (r.cpus, r.gpus, r.memory))
+    return f"it asks for {asked}, and no worker has all of it; the largest has {largest}"
 
 
 def _version(python: str) -> tuple[int, ...]:

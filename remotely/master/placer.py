@@ -11,9 +11,10 @@ from remotely.errors import name_taken
 from remotely.master import shortage
 from remotely.master.actor_table import ActorRecord
 from remotely.master.admission import Admission
+from remotely.master.affinity import why_nowhere, workers_for
 from remotely.master.placement import Never, Placement, Wait
 from remotely.master.state import State
-from remotely.master.waiting import Waiter
+from remotely.master.waiting import Waiter, gang_of
 from remotely.protocol import control
 
 
@@ -59,11 +60,79 @@ class Placer:
 
     def place_or_wait(self, session: str, place: control.Place) -> None:
         """Place an actor, refuse it, or have it wait for room."""
-        if not self._try(session, place):
-            state = self._state
-            state.waiting.add(session, place, state.now + place.patience_s)
-            why = shortage.why_it_waits(place.request, state)
-            self._tell(session, control.Queued(ticket=place.ticket, why=why))
+        if gang := gang_of(place.request):
+            self._gather(gang, session, place)
+        elif not self._try(session, place):
+            self._wait(session, place)
+            self._say_why(session, place)
+
+    def _gather(self, gang: str, session: str, place: control.Place) -> None:
+        """Keep a request of a group until all of it has asked; then place the group, or wait."""
+        self._wait(session, place)
+        if self._is_complete(gang, place.request) and not self._try_gang(gang):
+            for waiter in self._state.waiting.gang(gang):
+                self._say_why(waiter.session, waiter.place)
+
+    def _is_complete(self, gang: str, request: control.Request) -> bool:
+        """Tell whether all of a group have asked: with those that an earlier master has placed."""
+        state = self._state
+        there = state.waiting.gang_size(gang) + state.actors.by_gang.count(gang)
+        return there >= request.together
+
+    def _try_gang(self, gang: str) -> bool:
+        """Place a group whole, or refuse it; false if it has to wait."""
+        state = self._state
+        waiters = state.waiting.gang(gang)
+        request = waiters[0].request
+        if not state.workers.records or state.is_closing:
+            return False
+        if refusal := self._why_never(request, len(waiters)):
+            for waiter in waiters:
+                state.waiting.remove(waiter.request.actor)
+                self.refuse(waiter.session, waiter.place, *refusal)
+            return True
+        among = workers_for(request, state)
+        needs = request.resources, request.python, len(waiters), among
+        if state.workers.ledger.copies(*needs) < len(waiters):
+            return False
+        for waiter in waiters:
+            state.waiting.remove(waiter.request.actor)
+        for waiter in waiters:
+            if not self._try(waiter.session, waiter.place):  # a machine was lost at this moment
+                alone = msgspec.structs.replace(waiter.request, together=1)
+                self._wait(waiter.session, msgspec.structs.replace(waiter.place, request=alone))
+        return True
+
+    def _wait(self, session: str, place: control.Place) -> None:
+        self._state.waiting.add(session, place, self._state.now + place.patience_s)
+
+    def _say_why(self, session: str, place: control.Place) -> None:
+        why = shortage.why_it_waits(place.request, self._state)
+        self._tell(session, control.Queued(ticket=place.ticket, why=why))
+
+    def _why_never(self, request: control.Request, count: int) -> tuple[str, str] | None:
+        """Return the error and the words for what can never live at once; None if it can."""
+        state, ledger = self._state, self._state.workers.ledger
+        if state.is_learning:
+            return None
+        if why := why_nowhere(request, state):
+            return "NoResources", why
+        among = workers_for(request, state)
+        if among is not None and not among:  # as in `_try`
+            return None
+        if why := ledger.why_never(request.resources, request.python, among):
+            return self._refusal(request, why)
+        if why := shortage.why_it_never_fits(request, count, among, state):
+            return "NoResources", why
+        return None
+
+    def _refusal(self, request: control.Request, why: str) -> tuple[str, str]:
+        """Return the error and the words for what no worker is large enough for."""
+        if request.python not in self._state.workers.ledger.pythons:
+            return "VersionMismatch", why
+        if self._state.is_embedded:
+            why += f". {shortage.way_out(request.resources, self._state.workers.only_size())}"
+        return "NoResources", why
 
     def _try(self, session: str, place: control.Place) -> bool:
         """Place it or refuse it; false if it has to wait."""
@@ -76,11 +145,15 @@ class Placer:
             return True
         if not state.workers.records or state.is_closing:
             return False
-        if why_never := shortage.why_it_never_fits(request, state):
-            self.refuse(session, place, "NoResources", why_never)
-            return True
+        among = None
+        if request.machine or request.near:
+            if why := why_nowhere(request, state):
+                self.refuse(session, place, "NoResources", why)
+                return True
+            if not (among := workers_for(request, state)):  # its neighbor is between two lives
+                return False
         while True:
-            match ledger.place(request.resources, request.python):
+            match ledger.place(request.resources, request.python, among):
                 case Placement(worker=worker, gpu_ids=gpu_ids):
                     record = ActorRecord(request, worker, list(gpu_ids), asker=(session, place))
                     if self.tell_to_spawn(record):
@@ -90,12 +163,7 @@ class Placer:
                     ledger.release(worker, request.resources, gpu_ids)
                     self._on_unreachable(worker)  # and look for another
                 case Never(reason=why) if not state.is_learning:
-                    known = request.python in ledger.pythons
-                    error = "NoResources" if known else "VersionMismatch"
-                    if known and state.is_embedded:
-                        has = state.workers.only_size()
-                        why += f". {shortage.way_out(request.resources, has)}"
-                    self.refuse(session, place, error, why)
+                    self.refuse(session, place, *self._refusal(request, why))
                     return True
                 case Never() | Wait():
                     return False
@@ -145,9 +213,17 @@ class Placer:
 
     def _serve(self, waiter: Waiter) -> bool:
         """Place or refuse one that waits, and say so; false if it has to wait on."""
-        served = self._try(waiter.session, waiter.place)
+        if gang := gang_of(waiter.request):
+            if not self._is_complete(gang, waiter.request):
+                return False
+            waiters = self._state.waiting.gang(gang)
+            served = self._try_gang(gang)
+        else:
+            waiters = [waiter]
+            served = self._try(waiter.session, waiter.place)
         if served:
-            self._tell(waiter.session, control.Queued(ticket=waiter.place.ticket, why=""))
+            for each in waiters:
+                self._tell(each.session, control.Queued(ticket=each.place.ticket, why=""))
         return served
 
     def refuse_overdue(self) -> None:

@@ -175,6 +175,9 @@ class Registry:
                 self._lifecycle.place(who, message)
             case control.End():
                 self._lifecycle.hear_end(who, message)
+            case control.Cancel(actor=actor):
+                if record := self._actors.records.get(actor):
+                    self._tell(record.worker, message)
             case control.Locate():
                 self._lookups.locate(who, message)
             case control.AskArrival():

@@ -6,11 +6,12 @@ NoResources, or on the terminal of a script that waits.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from remotely.master.actor_table import ActorRecord
 from remotely.master.state import State
+from remotely.master.waiting import gang_of
 from remotely.protocol import control
 from remotely.protocol.resources import Resources, listed
 
@@ -35,21 +36,37 @@ def why_it_waits(request: control.Request, state: State) -> str:
     why = why_waiting(
         request.class_name,
         request.resources,
-        state.workers.ledger.most_free(),
+        state.workers.ledger.most_free(name for name, _ in request.resources.others),
         holders,
         len(actors) - len(holders),
         state.workers.only_size() if state.is_embedded else None,
+        request.together if gang_of(request) else 1,
     )
+    if request.machine or request.near:
+        why += f". It is to be {_where(request)}"
     return why + who_may_return(state.workers.away(), state.is_learning)
 
 
-def why_it_never_fits(request: control.Request, state: State) -> str | None:
-    """Return why a group can never live at once on a script's own cluster; None if it can."""
-    if not state.is_embedded:
+def why_it_never_fits(
+    request: control.Request, count: int, among: Collection[str] | None, state: State
+) -> str | None:
+    """Return why `count` of a group can never live at once; None if they can."""
+    ledger = state.workers.ledger
+    fitting = ledger.copies_in_all(request.resources, request.python, count, among)
+    if fitting >= count:
         return None
     return why_never_together(
-        request.class_name, request.together, request.resources, state.workers.only_size()
+        request.class_name,
+        count,
+        request.resources,
+        fitting,
+        state.workers.only_size() if state.is_embedded else None,
     )
+
+
+def _where(request: control.Request) -> str:
+    where = [f"on {request.machine}"] if request.machine else []
+    return listed([*where, "near another actor"] if request.near else where)
 
 
 def who_may_return(away: list[str], is_learning: bool) -> str:
@@ -77,16 +94,25 @@ def why_waiting(
     holders: Sequence[Holder],
     others: int,
     embedded: Resources | None,
+    together: int = 1,
 ) -> str:
     """Return why a request waits.  `others`: how many actors there are beside `holders`.
 
     `embedded`: all that the cluster has, if it is a script's own; no machine can join that.
+    `together`: how many of these are placed at once.
     """
     free = Resources(max(0.0, most_free.cpus), max(0, most_free.gpus), max(0, most_free.memory))
     relevant = Resources(
-        free.cpus, free.gpus if asked.gpus else 0, free.memory if asked.memory else 0
+        free.cpus,
+        free.gpus if asked.gpus else 0,
+        free.memory if asked.memory else 0,
+        tuple((name, max(0.0, most_free.amount_of(name))) for name, _ in asked.others),
     )
-    said = f"{class_name} asks for {asked}; the most that a machine has free is {relevant}"
+    if together > 1:
+        said = f"{together} actors of {class_name}, which live at once, ask for {asked} each"
+    else:
+        said = f"{class_name} asks for {asked}"
+    said += f"; the most that a machine has free is {relevant}"
     if holders:
         named = [f"{h.name} ({', '.join(filter(None, (str(h.has), h.whose)))})" for h in holders]
         said += f". {listed([*named, f'{others} more'] if others else named)} " + (
@@ -98,20 +124,34 @@ def why_waiting(
     )
     if embedded is None:
         return f"{said}. Another machine that joins (remotely join) has room too"
-    if asked.cpus > free.cpus:
-        cpus = math.ceil(embedded.cpus - free.cpus + asked.cpus)
+    if asked.cpus * together > free.cpus:
+        cpus = math.ceil(embedded.cpus - free.cpus + asked.cpus * together)
         return f"{said}. {_more_cpus(cpus)}"
     return said
 
 
 def why_never_together(
-    class_name: str, count: int, asked: Resources, in_all: Resources
-) -> str | None:
-    """Return why a group can never live at once on a script's own cluster; None if it can."""
-    together = Resources(asked.cpus * count, asked.gpus * count, asked.memory * count)
-    if count == 1 or together.fits(in_all):
-        return None
-    has = Resources(in_all.cpus, in_all.gpus, in_all.memory if asked.memory else 0)
+    class_name: str, count: int, asked: Resources, fitting: int, embedded: Resources | None
+) -> str:
+    """Return why a group can never live at once: there is room for `fitting` of its `count`.
+
+    `embedded`: all that the cluster has, if it is a script's own.
+    """
+    if embedded is None:
+        return (
+            f"{count} actors of {class_name} live at once, each with {asked}; all machines "
+            f"together have room for {fitting}, if nothing else lived there. Make a smaller group, "
+            "ask for less, or join more machines first (remotely join)"
+        )
+    in_all = embedded
+    others = tuple((name, amount * count) for name, amount in asked.others)
+    together = Resources(asked.cpus * count, asked.gpus * count, asked.memory * count, others)
+    has = Resources(
+        in_all.cpus,
+        in_all.gpus,
+        in_all.memory if asked.memory else 0,
+        tuple((name, in_all.amount_of(name)) for name, _ in asked.others),
+    )
     said = f"{count} actors of {class_name} ask for {together}; this cluster has {has} in all"
     return f"{said}. {way_out(together, in_all)}"
 

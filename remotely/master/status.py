@@ -49,8 +49,9 @@ def _of_worker(
         resources=register.resources,
         gpu_names=register.gpu_names,
         free_cpus=free.cpus,
-        free_gpus=int(free.gpus),
+        free_gpus=free.gpus,
         free_memory=free.memory,
+        free_others={name: free.amount_of(name) for name, _ in register.resources.others},
         actors=[
             _of_actor(
                 record,

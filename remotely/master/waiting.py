@@ -3,7 +3,8 @@
 Requests that ask for the same stand in one line.  When there is new room, the first of each line is
 tried, in the order of asking; one that has to wait on speaks for all behind it.  So a thousand that
 wait in vain for the same cost what one does, and who asks for little still overtakes who asks for
-more than there is.
+more than there is.  A group is a line of its own, and its first speaks for all: they are placed
+together, or wait together.
 """
 
 import heapq
@@ -11,10 +12,21 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from remotely.protocol import control
 from remotely.protocol.index import Index
 from remotely.protocol.resources import Resources
+
+
+class Kind(NamedTuple):
+    """What those ask for who stand in one line."""
+
+    resources: Resources
+    python: str
+    machine: str
+    near: str
+    gang: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +50,11 @@ class WaitingList:
         self._numbers = itertools.count()
         self._waiters: dict[str, Waiter] = {}  # by actor, in the order of asking
         # By what they ask for.  A plain dict that loses its first again and again finds it slowly.
-        self._queues: dict[tuple[Resources, str], OrderedDict[str, Waiter]] = {}
+        self._queues: dict[Kind, OrderedDict[str, Waiter]] = {}
         self._by_session: Index[str, str] = Index()
         self._by_name: Index[str, str] = Index()
+        self._by_gang: Index[str, str] = Index()
+        self._by_near: Index[str, str] = Index()  # by the actor that they are to be near
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -57,6 +71,10 @@ class WaitingList:
         self._by_session.add(session, request.actor)
         if request.named:
             self._by_name.add(request.name, request.actor)
+        if gang := gang_of(request):
+            self._by_gang.add(gang, request.actor)
+        if request.near:
+            self._by_near.add(request.near, request.actor)
 
     def remove(self, actor: str) -> Waiter | None:
         """Have an actor wait no longer; return its request, if it did."""
@@ -68,6 +86,8 @@ class WaitingList:
             del self._queues[kind]
         self._by_session.discard(waiter.session, actor)
         self._by_name.discard(waiter.request.name, actor)
+        self._by_gang.discard(kind.gang, actor)
+        self._by_near.discard(kind.near, actor)
         return waiter
 
     def remove_session(self, session: str) -> None:
@@ -77,6 +97,18 @@ class WaitingList:
     def for_name(self, name: str) -> list[Waiter]:
         """Return who waits for an actor of this name, as its user named it."""
         return [self._waiters[actor] for actor in self._by_name.of(name)]
+
+    def gang_size(self, gang: str) -> int:
+        """Return how many of a group wait."""
+        return self._by_gang.count(gang)
+
+    def gang(self, gang: str) -> list[Waiter]:
+        """Return who of a group waits."""
+        return [self._waiters[actor] for actor in self._by_gang.of(gang)]
+
+    def any_near(self, actor: str) -> bool:
+        """Tell whether anybody waits to be near an actor."""
+        return actor in self._by_near
 
     def overdue(self, now: float) -> list[Waiter]:
         """Return who has waited long enough.  This looks at all, as once a second it may."""
@@ -89,7 +121,9 @@ class WaitingList:
 
         `is_served` may remove others.
         """
-        turns = [(self._first(kind).number, kind) for kind in self._queues if may_fit(*kind)]
+        turns = [
+            (self._first(kind).number, kind) for kind in self._queues if may_fit(kind[0], kind[1])
+        ]
         heapq.heapify(turns)
         while turns:
             number, kind = heapq.heappop(turns)
@@ -103,9 +137,14 @@ class WaitingList:
             if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))
 
-    def _first(self, kind: tuple[Resources, str]) -> Waiter:
+    def _first(self, kind: Kind) -> Waiter:
         return next(iter(self._queues[kind].values()))
 
 
-def _kind(request: control.Request) -> tuple[Resources, str]:
-    return request.resources, request.python
+def gang_of(request: control.Request) -> str:
+    """Return the group with which a request is placed.  A later life has its place by itself."""
+    return request.gang if request.together > 1 and not request.life else ""
+
+
+def _kind(request: control.Request) -> Kind:
+    return Kind(request.resources, request.python, request.machine, request.near, gang_of(request))

@@ -83,6 +83,27 @@ class WorkerTable:
             for name in self.ledger.away
         )
 
+    def machines(self) -> list[str]:
+        """Return the names of the machines that are there, or may come back."""
+        names = [record.register.machine for record in self.records.values()]
+        return sorted({*names, *(lost.machine for lost in self._expected.values())})
+
+    def on_machine(self, machine: str) -> list[str]:
+        """Return the workers of a machine, by its name or address, lost ones included."""
+        found = [
+            worker
+            for worker, record in self.records.items()
+            if machine in (record.register.machine, record.register.address)
+        ]
+        return found + [name for name, lost in self._expected.items() if lost.machine == machine]
+
+    def beside(self, worker: str) -> list[str]:
+        """Return the workers of the machine on which a worker is; none if that is lost."""
+        if worker not in self.records:
+            return []
+        host = self.records[worker].register.host
+        return [name for name, record in self.records.items() if record.register.host == host]
+
     def of_python(self, python: str) -> list[str]:
         return [name for name, m in self.records.items() if m.register.python == python]
 

@@ -4,6 +4,7 @@
     itself: `return self`, `__enter__`, `a += 1`    SelfPlaceholder      a handle of the actor
     a function or method, read as an attribute      RoutinePlaceholder   a method of the handle
     a generator; the iterator of `__iter__`         StreamToken          a stream
+    a call that its caller has taken back           CancelledPlaceholder the call is cancelled
 
 A copy would be silently wrong: calling it would change the copy only.  So functions, methods and
 `functools.partial`s of them stay, wherever the attribute comes from: the instance, a property, or
@@ -16,18 +17,24 @@ import inspect
 from typing import Any
 
 from remotely.objects.idempotent import copy_mark
+from remotely.objects.timeouts import copy_timeout
 
 
 class SelfPlaceholder:
     """The actor's own object, as the result of one of its methods."""
 
 
+class CancelledPlaceholder:
+    """Nothing: the call did not run, and will not."""
+
+
 class RoutinePlaceholder:
-    """A function or method that stays in the actor; its docstring and retry mark travel."""
+    """A function or method that stays in the actor; its docstring and marks travel."""
 
     def __init__(self, function: Any) -> None:
         self.__doc__ = inspect.getdoc(function)
         copy_mark(function, self)
+        copy_timeout(function, self)
 
 
 def stays(value: object) -> bool:

@@ -7,32 +7,67 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from remotely.errors import MasterLost, RemotelyError
 from remotely.machine import folders, pid_file, processes, this_machine
-from remotely.machine.gpus import Gpus
-from remotely.machine.interfaces import EVERYWHERE, check_port, ip_of, own_address
+from remotely.machine.interfaces import EVERYWHERE, check_port, check_range, ip_of, own_address
 from remotely.machine.pid_file import Running
-from remotely.master.master import LEAVE_S
-from remotely.ops.daemon_process import END_S, START_S
+from remotely.ops.daemon_process import END_S, START_S, Offer
+from remotely.ops.foreground import Foreground
 from remotely.ops.persistent_daemon import PersistentDaemon
-from remotely.protocol.address import unknown_host
-from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.address import RUNS_ALREADY, is_ipv6, join_address, parse_address
+from remotely.protocol.lease import LEAVE_S
+from remotely.protocol.listening import ANY_PORT, Listening, Ports
 from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, MemberKey
+from remotely.transport.listening import reach
+
+LOOK_AGAIN_S = 0.25  # for a master that is not there yet
 
 
-def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> list[Running]:
+class Network(NamedTuple):
+    """How a machine is reached: what to bind, what to announce, and which ports to use.
+
+    `host` is an address of this machine; None is the one on the way to the master.
+    """
+
+    host: str | None = None
+    announced: tuple[str, ...] = ()
+    ports: Ports = ANY_PORT
+
+    def listening(self, default_ip: str) -> Listening:
+        """Return where the actors of this machine listen.  Raises RemotelyError if they cannot."""
+        ip = default_ip if self.host is None else ip_of(self.host)
+        if self.host is None and len(self.announced) > 1:  # of several networks
+            ip = EVERYWHERE[any(map(is_ipv6, self.announced))]
+        elif ip in EVERYWHERE and not self.announced:
+            ip = default_ip
+        check_port(self.host or ip, ip, 0)
+        if self.ports.low:
+            check_range(ip, self.ports.low, self.ports.high)
+        return Listening(host=ip, announced=list(self.announced), ports=self.ports)
+
+
+def start(
+    network: Network,
+    port: int,
+    offer: Offer,
+    keeper: Foreground | None = None,
+    key_folder: Path | None = None,
+) -> list[Running]:
     """Start a master and a worker here; return both when the cluster takes calls.
 
     If the previous master was killed, the new one takes over its worker with the actors, provided
-    that the keys are the same.  Raises RemotelyError if the port is in use.
+    that the keys are the same.  With a `keeper` both end with this process.  Raises RemotelyError
+    if the port is in use.
     """
-    ip = ip_of(bind_host)
+    host = network.host or "127.0.0.1"
+    ip = ip_of(host)
+    folder = key_folder or folders.key_folder()
     with pid_file.starting(port):
         left = pid_file.running(port)
         for daemon in left:
@@ -41,25 +76,26 @@ def start(bind_host: str, port: int, cpus: int | None, gpus: Gpus | None) -> lis
                     f"a cluster runs at {daemon.address} already (its master has pid "
                     f"{daemon.pid}); 'remotely stop --port {port}' ends it, --port starts another"
                 )
-        check_port(bind_host, ip, port)
-        folder = folders.key_folder()
+        check_port(host, ip, port)
+        listening = network.listening(own_address() if ip in EVERYWHERE else ip)
         key_files.make_keys(folder)
         key = key_files.load_master(folder / "master.key")
         orphans = [daemon for daemon in left if daemon.role == "worker"]
-        near = f"{'127.0.0.1' if ip == EVERYWHERE else ip}:{port}"
+        bind = f"tcp://{join_address(ip, port)}"
+        near = join_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip), port)
         with contextlib.ExitStack() as stack:
-            master = stack.enter_context(PersistentDaemon("master", port))
+            master = stack.enter_context(PersistentDaemon("master", port, keeper))
+            key_file = folder / "master.key"
             if orphans:
                 _check_orphan(orphans[0], key, port)
-                master.begin_master(f"tcp://{ip}:{port}", near, key, learns=True)
+                master.begin_master(bind, near, key, key_file, learns=True)
                 _await_return(near, folder, orphans[0], port)
             else:
-                worker = stack.enter_context(PersistentDaemon("worker", port))
+                worker = stack.enter_context(PersistentDaemon("worker", port, keeper))
                 learns = pid_file.was_killed(port)
-                master.begin_master(f"tcp://{ip}:{port}", near, key, learns)
+                master.begin_master(bind, near, key, key_file, learns)
                 member = key_files.load_member(folder / "worker.key", "worker")
-                tcp_host = own_address() if ip == EVERYWHERE else ip
-                worker.begin_worker("worker", near, member, tcp_host, cpus, gpus)
+                worker.begin_worker("worker", near, near, member, listening, offer)
     return pid_file.running(port)
 
 
@@ -67,40 +103,55 @@ def join(
     host_name: str,
     port: int,
     key: MemberKey,
-    tcp_host: str | None = None,
-    cpus: int | None = None,
-    gpus: Gpus | None = None,
+    network: Network,
+    offer: Offer,
+    patience_s: float = 0.0,
+    end_without_master_s: float = 0.0,
+    keeper: Foreground | None = None,
+    once: bool = False,
 ) -> Running:
     """Start a worker here that joins the master there; return when the master has taken it.
 
-    Its actors are reached at `tcp_host`, by default the address at which the master sees this
-    machine.
+    Its actors are reached at `network`, by default at the address at which the master sees this
+    machine.  A master that is not there yet is waited for, for `patience_s`.  With `once`, a worker
+    that is here already is returned instead.
     """
-    try:
-        socket.create_connection((host_name, port), CONNECT_S).close()
-    except (socket.gaierror, UnicodeError) as error:
-        raise MasterLost(unknown_host(host_name, error)) from None
-    except OSError as error:
-        raise MasterLost(
-            f"no master at {host_name}:{port}: {error}. Start one there with "
-            f"'remotely start --host {host_name} --port {port}'; if it runs, a firewall may be "
-            f"in the way, or it was started with a --host of its own machine alone"
-        ) from None
-    _check_joined(port, key, cpus)
-    ip = this_machine.address_towards(host_name, port) if tcp_host is None else ip_of(tcp_host)
-    check_port(tcp_host or ip, ip, 0)
+    where = _await_master(host_name, port, patience_s)
+    if once and (found := _worker_here(port, key)):
+        return found
+    _check_joined(port, key, offer.cpus)
+    listening = network.listening(this_machine.address_towards(*parse_address(where)))
+    address = join_address(host_name, port)
     pid_file.make_folder(port)
-    with PersistentDaemon(f"joined-{secrets.token_hex(4)}", port) as worker:
-        return worker.begin_worker("joined", f"{host_name}:{port}", key, ip, cpus, gpus)
+    stem = f"joined-{secrets.token_hex(4)}"
+    with PersistentDaemon(stem, port, keeper) as worker:
+        return worker.begin_worker(
+            "joined", address, where, key, listening, offer, end_without_master_s
+        )
 
 
-def stop(port: int) -> list[Running]:
+def _await_master(host_name: str, port: int, patience_s: float) -> str:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return reach(host_name, port, RUNS_ALREADY)
+        except MasterLost as error:
+            if time.monotonic() + LOOK_AGAIN_S > deadline:
+                waited = f" (waited for it for {patience_s:.0f} s)" if patience_s else ""
+                raise MasterLost(f"{error}{waited}") from None
+        time.sleep(LOOK_AGAIN_S)
+
+
+def stop(port: int, joined: str = "") -> list[Running]:
     """End the cluster of this port; return its daemons on this machine that were ended.
 
     The master tells workers elsewhere to end.  On a machine that has only joined, its workers
-    leave, and the cluster goes on.
+    leave, and the cluster goes on.  If `joined` is the address of a master, only workers leave that
+    have joined that one.
     """
     daemons = pid_file.running(port)
+    if joined:
+        daemons = [d for d in daemons if d.role == "joined" and d.address == joined]
     own = [daemon for daemon in daemons if daemon.role != "joined"]
     if own:  # a worker here may have joined another machine's cluster of the same port
         daemons = [daemon for daemon in daemons if daemon.cluster == own[0].cluster]
@@ -127,16 +178,21 @@ def read_keys_again() -> bool:
     return told
 
 
-def _check_joined(port: int, key: MemberKey, cpus: int | None) -> None:
+def _check_joined(port: int, key: MemberKey, cpus: float | None) -> None:
     """Raise RemotelyError if this machine would be counted twice."""
+    if cpus is None and (found := _worker_here(port, key)):
+        raise RemotelyError(
+            f"this machine is on that cluster already (worker pid {found.pid}), with all its "
+            "cores: a second worker would give them away once more. If it is to have workers "
+            "that share them, say how many each has: --cpus"
+        )
+
+
+def _worker_here(port: int, key: MemberKey) -> Running | None:
+    """Return a worker of that cluster on this machine, if there is one."""
     cluster = key.master_public.decode()
-    for daemon in pid_file.running(port):
-        if daemon.role != "master" and daemon.cluster == cluster and cpus is None:
-            raise RemotelyError(
-                f"this machine is on that cluster already (worker pid {daemon.pid}), with all its "
-                "cores: a second worker would give them away once more. If it is to have workers "
-                "that share them, say how many each has: --cpus"
-            )
+    workers = (daemon for daemon in pid_file.running(port) if daemon.role != "master")
+    return next((worker for worker in workers if worker.cluster == cluster), None)
 
 
 def _check_orphan(worker: Running, key: MasterKey, port: int) -> None:

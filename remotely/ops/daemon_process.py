@@ -12,7 +12,9 @@ import select
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +22,8 @@ from remotely.machine import daemons, this_machine
 from remotely.machine.gpus import Gpus, choose
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.ids import bound_id
+from remotely.protocol.listening import Listening
+from remotely.protocol.resources import parse_others
 from remotely.transport.keys import MemberKey
 
 START_S = 10.0  # until a daemon is ready: on a slow disk the first import takes seconds
@@ -66,13 +70,20 @@ def first_line(daemon: Daemon) -> str:
     return line.decode(errors="replace").strip()
 
 
+class Offer(NamedTuple):
+    """What the worker of a machine gives away; None is all that there is."""
+
+    cpus: float | None = None
+    gpus: Gpus | None = None
+    resources: Mapping[str, float] | None = None
+
+
 def worker_config(
     address: str,
     key: MemberKey,
-    tcp_host: str,
+    listening: Listening,
     folder: Path,
-    cpus: float | None,
-    gpus: Gpus | None,
+    offer: Offer,
     file: str = "",
 ) -> WorkerConfig:
     nonce = secrets.token_hex(16)
@@ -81,10 +92,11 @@ def worker_config(
         nonce=nonce,
         master=address,
         key=key.to_dict(),
-        tcp_host=tcp_host,
+        listening=listening,
         folder=str(folder),
-        cpus=this_machine.cores() if cpus is None else cpus,
-        gpus=choose(gpus),
+        cpus=this_machine.cores() if offer.cpus is None else offer.cpus,
+        gpus=choose(offer.gpus),
+        resources=dict(parse_others(offer.resources or {})),
         lifeline=not file,
         pid_file=file,
     )

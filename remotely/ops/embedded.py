@@ -9,13 +9,15 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from remotely.errors import RemotelyError
 from remotely.machine.gpus import Gpus
 from remotely.ops import daemon_process
-from remotely.ops.daemon_process import END_S, Daemon
+from remotely.ops.daemon_process import END_S, Daemon, Offer
 from remotely.protocol.configs import MasterConfig
+from remotely.protocol.listening import Listening
 from remotely.transport import keys
 
 
@@ -32,7 +34,12 @@ class EmbeddedCluster:
         self._master_key, self.key, self._worker_key = keys.fresh_keys()
         self._daemons: list[Daemon] = []
 
-    def start(self, cpus: float | None = None, gpus: Gpus | None = None) -> None:
+    def start(
+        self,
+        cpus: float | None = None,
+        gpus: Gpus | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
         """Return when the master takes calls.  Call `close` later, even if this raises."""
         self.folder.mkdir(mode=0o700)
         config = MasterConfig(address=self.address, key=self._master_key.to_dict(), lifeline=True)
@@ -44,7 +51,10 @@ class EmbeddedCluster:
         daemon_process.configure(master, config)
         key = self._worker_key
         daemon_process.configure(
-            worker, daemon_process.worker_config(self.address, key, "", self.folder, cpus, gpus)
+            worker,
+            daemon_process.worker_config(
+                self.address, key, Listening(), self.folder, Offer(cpus, gpus, resources)
+            ),
         )
         if (word := daemon_process.first_line(master)) != "READY":
             raise RemotelyError(word or "the master of an embedded cluster did not start")

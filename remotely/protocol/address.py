@@ -1,4 +1,6 @@
-"""Where a master is: "host:8010", and what to say when nobody answers there."""
+"""Where somebody listens, "host:8010" or "[::1]:8010"; what to say when nobody answers there."""
+
+import errno
 
 DEFAULT_PORT = 8010
 
@@ -10,16 +12,83 @@ FORKED = (
     "this process was forked from one that is connected, and cannot share its connection: call "
     f"remotely.connect() here first, which without an address starts another cluster. {SHARED}"
 )
+# What to do where there is no master, beside starting one there.
+OWN_CLUSTER = ", or call remotely.connect() without an address for a cluster of your own"
+RUNS_ALREADY = "; if it runs, it may have been started with a --host of its own machine alone"
+
+# What it means that a connection to a port of another machine fails, by the kernel's answer.
+REFUSED = "nothing listens at port {port} of {host}, or a firewall rejects what {here} sends there"
+DROPPED = (
+    "port {port} of {host} does not answer {here}: that machine is off or has another address, or "
+    "a firewall drops what {here} sends there; open that port to it"
+)
+NO_ROUTE = (
+    "{here} has no way to port {port} of {host}: they share no network, or a router or a firewall "
+    "in between rejects it"
+)
+ANSWERS = (
+    "port {port} of {host} answers {here} now: that may be another machine or program, or the "
+    "network between them fails now and then"
+)
+_MEANINGS = {
+    0: ANSWERS,
+    errno.ECONNREFUSED: REFUSED,
+    errno.ETIMEDOUT: DROPPED,
+    errno.EINPROGRESS: DROPPED,  # of a connection that is still being tried
+    errno.EHOSTUNREACH: NO_ROUTE,
+    errno.ENETUNREACH: NO_ROUTE,
+    errno.EACCES: NO_ROUTE,  # a rule of this machine's own firewall
+    errno.EPERM: NO_ROUTE,
+}
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Read "host:port", "host" or "tcp://host:port".  Raises ValueError."""
-    host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    if not colon:
-        return port, DEFAULT_PORT
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    """Return the host, without brackets, and the port of what `split_address` reads."""
+    host, port = split_address(address)
+    return host, DEFAULT_PORT if port is None else port
+
+
+def split_address(address: str) -> tuple[str, int | None]:
+    """Read "host:port", "host", "[v6]:port", "[v6]" or "v6", with or without "tcp://".
+
+    Raises ValueError.
+    """
+    text = address.removeprefix("tcp://")
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        is_good, colon, port = bool(bracket) and is_ipv6(host), rest[:1], rest[1:]
+    elif text.count(":") > 1:
+        host, colon, port, is_good = text, "", "", is_ipv6(text)
+    else:
+        host, colon, port = text.partition(":")
+        is_good = bool(host or not colon)
+    has_port = colon == ":" and port.isdecimal() and 0 < int(port) < 65536
+    if not is_good or not (has_port or not colon):
         raise ValueError(f"{address!r} is no address; write it as host:{DEFAULT_PORT}")
-    return host, int(port)
+    return host, int(port) if has_port else None
+
+
+def join_address(host: str, port: int | str) -> str:
+    """Return "host:port", an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_ipv6(text: str) -> bool:
+    """Tell whether this is an IPv6 address, as a number."""
+    import ipaddress  # noqa: PLC0415 - rarely needed
+
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def unreachable(here: str, host: str, port: int, code: int | None, what: str = "") -> str:
+    """Return why there is no connection: `code` is the kernel's errno, `what` its own words."""
+    unknown = what or "there is no connection from {here} to port {port} of {host}"
+    meaning = unknown if code is None else _MEANINGS.get(code, unknown)
+    return meaning.format(here=here, host=host, port=port)
 
 
 def unknown_host(name: str, error: Exception) -> str:
@@ -31,12 +100,11 @@ def unknown_host(name: str, error: Exception) -> str:
     )
 
 
-def nobody(address: str, what: str) -> str:
+def nobody(address: str, what: str, or_else: str = OWN_CLUSTER) -> str:
     """Return what to tell somebody who found no master at an address."""
     place = address.removeprefix("tcp://")
-    host_name, _, port = place.rpartition(":")
+    host, _, port = place.rpartition(":")
     return (
-        f"no master at {place}: {what}. Start one there with "
-        f"'remotely start --host {host_name or '127.0.0.1'} --port {port or DEFAULT_PORT}', "
-        "or call remotely.connect() without an address for a cluster of your own"
+        f"no master at {place}: {what}. Start one there with 'remotely start --host "
+        f"{host.strip('[]') or '127.0.0.1'} --port {port or DEFAULT_PORT}'{or_else}"
     )

@@ -27,6 +27,10 @@ class Index(Generic[Key, Item]):
         """Return what belongs to a key, as it is now."""
         return list(self._items.get(key, ()))
 
+    def count(self, key: Key) -> int:
+        """Return how many belong to a key."""
+        return len(self._items.get(key, ()))
+
     def add(self, key: Key, item: Item) -> None:
         self._items.setdefault(key, {})[item] = None
 

@@ -46,6 +46,7 @@ TIMES = (
         "what a closed actor has for its calls and its `close`, and again to let go and exit",
     ),
     Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
+    Time("LEAVE_S", 5.0, "for the workers to end their actors and go, when a cluster is stopped"),
     Time("RESTARTS_WITHIN_S", 600.0, "max_restarts are counted in it: who dies at once gives up"),
     Time(
         "EXPECTED_S", 300.0, "a lost machine is waited for by who needs it: a reboot takes minutes"
@@ -64,6 +65,7 @@ HANDSHAKE_S = _SECONDS["HANDSHAKE_S"]
 CONNECT_S = _SECONDS["CONNECT_S"]
 DRAIN_S = _SECONDS["DRAIN_S"]
 TERM_S = _SECONDS["TERM_S"]
+LEAVE_S = _SECONDS["LEAVE_S"]
 RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]
 EXPECTED_S = _SECONDS["EXPECTED_S"]
 PLACE_S = _SECONDS["PLACE_S"]

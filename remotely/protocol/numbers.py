@@ -13,6 +13,7 @@ MOST = 1 << 62
 Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST)]  # bytes, calls, tickets, lives
 Cores = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 MOST_GPUS = 4096  # of one machine
+MOST_OTHERS = 100  # resources of the user's, of one machine or actor
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]  # which of a machine
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
@@ -21,4 +22,7 @@ Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Offset = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # in a file; -1: near its end
 # Of an actor: its worker names files by it.
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
+MOST_FLIGHT_RECORD = 1 << 20
+FlightRecord = Annotated[bytes, msgspec.Meta(max_length=MOST_FLIGHT_RECORD)]
+Route = Annotated[bytes, msgspec.Meta(min_length=1, max_length=32)]  # of a connection
 Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went

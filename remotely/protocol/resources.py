@@ -1,9 +1,14 @@
-"""CPUs, GPUs and memory: what a worker has and an actor asks for, and how both are written.
+"""CPUs, GPUs, memory and resources of the user's: what a worker has and an actor asks for, and how
+both are written.
 
-CPUs are counted in thousandths, since 0.1 added ten times and taken off ten times is not zero.
+All but bytes is counted in thousandths, since 0.1 added ten times and taken off ten times is not
+zero.
 """
 
 import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -26,6 +31,9 @@ _UNITS = {
     "tib": 1 << 40,
 }
 _MOST_BYTES = 1 << 62  # as many as a message carries
+_OURS = frozenset(("cpus", "gpus", "memory"))  # they have options of their own
+_OTHER = re.compile(r"[A-Za-z][\w.-]{0,49}", re.ASCII)
+_MOST_OF_OTHERS = 10**12  # as many as a message carries
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -43,27 +51,54 @@ def parse_memory(memory: int | str) -> int:
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What a worker has, or an actor asks for: CPUs (may be a fraction), whole GPUs, bytes."""
+    """What a worker has, or an actor asks for.
+
+    cpus     may be a fraction
+    gpus     whole ones; an actor may ask for a part of one instead (0.5)
+    memory   bytes
+    others   resources of the user's, each with its name: sorted, and none of zero
+    """
 
     cpus: Cores = 0.0
-    gpus: Amount = 0
+    gpus: Cores = 0
     memory: Amount = 0
+    others: tuple[tuple[str, Cores], ...] = ()
 
     def fits(self, other: "Resources") -> bool:
-        """Return whether this much can be taken from `other`."""
+        """Return whether this much can be taken from `other`, whose GPUs are whole."""
         return (
             in_thousandths(self.cpus) <= in_thousandths(other.cpus)
-            and self.gpus <= other.gpus
+            and in_thousandths(self.gpus) <= in_thousandths(other.gpus)
             and self.memory <= other.memory
+            and all(
+                in_thousandths(amount) <= in_thousandths(other.amount_of(name))
+                for name, amount in self.others
+            )
         )
 
+    def amount_of(self, name: str) -> float:
+        """Return how much there is of a resource of the user's."""
+        return next((amount for other, amount in self.others if other == name), 0.0)
+
     def __add__(self, other: "Resources") -> "Resources":
-        cpus = (in_thousandths(self.cpus) + in_thousandths(other.cpus)) / 1000
-        return Resources(cpus, self.gpus + other.gpus, self.memory + other.memory)
+        return self._combined(other, 1)
 
     def __sub__(self, other: "Resources") -> "Resources":
-        cpus = (in_thousandths(self.cpus) - in_thousandths(other.cpus)) / 1000
-        return Resources(cpus, self.gpus - other.gpus, self.memory - other.memory)
+        return self._combined(other, -1)
+
+    def _combined(self, other: "Resources", sign: int) -> "Resources":
+        return Resources(
+            (in_thousandths(self.cpus) + sign * in_thousandths(other.cpus)) / 1000,
+            (in_thousandths(self.gpus) + sign * in_thousandths(other.gpus)) / 1000,
+            self.memory + sign * other.memory,
+            self._combined_others(other, sign) if self.others or other.others else (),
+        )
+
+    def _combined_others(self, other: "Resources", sign: int) -> tuple[tuple[str, float], ...]:
+        milli = Counter({name: in_thousandths(amount) for name, amount in self.others})
+        for name, amount in other.others:
+            milli[name] += sign * in_thousandths(amount)
+        return tuple((name, count / 1000) for name, count in sorted(milli.items()) if count)
 
     def __str__(self) -> str:
         parts = [counted(self.cpus, "CPU")]
@@ -71,12 +106,28 @@ class Resources(msgspec.Struct, frozen=True):
             parts.append(counted(self.gpus, "GPU"))
         if self.memory:
             parts.append(format_bytes(self.memory))
+        parts += [f"{amount:g} {name}" for name, amount in self.others]
         return listed(parts)
 
 
-def in_thousandths(cpus: float) -> int:
-    """Return CPUs as a whole number of thousandths, which add up without rounding."""
-    return round(cpus * 1000)
+def parse_others(resources: Mapping[Any, Any]) -> tuple[tuple[str, float], ...]:
+    """Return resources of the user's as `Resources.others`.  Raises ValueError for a bad one."""
+    for name, amount in resources.items():
+        if not isinstance(name, str) or not _OTHER.fullmatch(name) or name in _OURS:
+            raise ValueError(
+                f"resources has the name {name!r}: a name is of letters, digits and . - _, at most "
+                f"50, begins with a letter, and is none of {listed(sorted(_OURS))}"
+            )
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not is_number or not 0 <= amount <= _MOST_OF_OTHERS:
+            raise ValueError(f"resources[{name!r}]={amount!r}: it is to be a number from 0 up")
+    milli = {name: in_thousandths(amount) for name, amount in resources.items()}
+    return tuple((name, count / 1000) for name, count in sorted(milli.items()) if count)
+
+
+def in_thousandths(amount: float) -> int:
+    """Return an amount as a whole number of thousandths, which add up without rounding."""
+    return round(amount * 1000)
 
 
 def counted(count: float, noun: str) -> str:

@@ -33,8 +33,10 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     memory: int
     free_cpus: float
-    free_gpus: int
+    free_gpus: float
     free_memory: int
+    resources: dict[str, float] = {}  # of the user's
+    free_resources: dict[str, float] = {}
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +58,10 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     pid: int
     cpus: float
+    gpus: float = 0  # below 1, a part of one that others may share
     gpu_ids: list[int | str]  # as CUDA knows them
     memory_limit: int  # bytes; 0 is none
+    resources: dict[str, float] = {}  # of the user's
     cpu_percent: float
     rss: int  # bytes
     calls: int
@@ -100,8 +104,6 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
     }
     unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
     machine = ("worker", "machine", "host", "address", "python")
-    total = ("cpus", "gpus", "memory")
-    free = ("free_cpus", "free_gpus", "free_memory")
     return {
         "format": JSON_FORMAT,
         "address": address,
@@ -109,8 +111,14 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
         "machines": [
             {
                 **{name: getattr(worker, name) for name in machine},
-                **{name: getattr(worker.resources, name) for name in total},
-                **{name: getattr(worker, name) for name in free},
+                "cpus": worker.resources.cpus,
+                "gpus": int(worker.resources.gpus),
+                "memory": worker.resources.memory,
+                "free_cpus": worker.free_cpus,
+                "free_gpus": _whole(worker.free_gpus),
+                "free_memory": worker.free_memory,
+                "resources": dict(worker.resources.others),
+                "free_resources": worker.free_others,
             }
             for worker in found.workers
         ],
@@ -124,8 +132,10 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "worker": worker.worker,
                 "pid": actor.location.pid,
                 "cpus": actor.request.resources.cpus,
+                "gpus": _whole(actor.request.resources.gpus),
                 "gpu_ids": [_gpu(worker, gpu) for gpu in actor.gpu_ids],
                 "memory_limit": actor.request.resources.memory,
+                "resources": dict(actor.request.resources.others),
                 "cpu_percent": actor.cpu_percent,
                 "rss": actor.rss,
                 "calls": actor.calls,
@@ -140,6 +150,11 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
             for worker, actor in actors
         ],
     }
+
+
+def _whole(number: float) -> float:
+    """Return 2 and not 2.0, as programs that read the JSON know it."""
+    return int(number) if number == int(number) else number
 
 
 def _gpu(worker: control.WorkerStatus, gpu: int) -> int | str:
@@ -160,7 +175,7 @@ def tables(facts: dict[str, Any], now: float) -> str:
     free["memory"] = total["memory"] - taken
     head = (
         f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
-        f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']} of {total['gpus']} "
+        f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']:g} of {total['gpus']} "
         f"GPUs, {format_bytes(free['memory'])} of {format_bytes(total['memory'])}"
     )
     if facts["waiting"]:
@@ -171,13 +186,17 @@ def tables(facts: dict[str, Any], now: float) -> str:
             m["address"],
             m["python"],
             f"{m['free_cpus']:g} of {m['cpus']:g}",
-            f"{m['free_gpus']} of {m['gpus']}",
+            f"{m['free_gpus']:g} of {m['gpus']}",
             f"{format_bytes(m['free_memory'])} of {format_bytes(m['memory'])}",
             str(sum(1 for actor in actors if actor["worker"] == m["worker"])),
         )
         for m in machines
     ]
-    parts = [head, _table(_MACHINE_COLUMNS, rows)]
+    columns: tuple[str, ...] = _MACHINE_COLUMNS
+    if any(m["resources"] for m in machines):
+        columns = (*columns, "FREE RESOURCES")
+        rows = [(*row, _others(m)) for row, m in zip(rows, machines, strict=True)]
+    parts = [head, _table(columns, rows)]
     if actors:
         rows = [
             (
@@ -207,6 +226,13 @@ def tables(facts: dict[str, Any], now: float) -> str:
         ]
         parts.append(_table(_CLIENT_COLUMNS, rows))
     return "\n\n".join(parts)
+
+
+def _others(machine: dict[str, Any]) -> str:
+    free = machine["free_resources"]
+    return ", ".join(
+        f"{free[name]:g} of {amount:g} {name}" for name, amount in machine["resources"].items()
+    )
 
 
 def _doing(actor: dict[str, Any]) -> str:

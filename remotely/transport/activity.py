@@ -12,7 +12,6 @@ The reader may look between two writes; then it sees a method that has just ende
 """
 
 import contextlib
-import fcntl
 import itertools
 import mmap
 import os
@@ -21,6 +20,8 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from remotely.machine import memory_file
 
 SIZE = mmap.PAGESIZE
 NAME_BYTES = 64
@@ -41,13 +42,8 @@ class Seen(NamedTuple):
 @contextlib.contextmanager
 def new() -> Iterator[tuple[int, mmap.mmap]]:
     """Yield a page: a descriptor to pass on, which is closed afterwards, and the memory."""
-    fd = os.memfd_create("remotely-activity", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = memory_file.create("remotely-activity", SIZE)
     try:
-        os.ftruncate(fd, SIZE)
-        # If an actor truncated it, its worker would crash at the next look.
-        fcntl.fcntl(
-            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        )
         yield fd, mmap.mmap(fd, SIZE)
     finally:
         os.close(fd)

@@ -16,7 +16,6 @@ the machine is suspended, because the master counts those seconds too.
 """
 
 import contextlib
-import errno
 import math
 import mmap
 import os
@@ -27,6 +26,7 @@ from pathlib import Path
 from remotely.protocol.address import parse_address
 from remotely.protocol.lease import FENCE_S
 from remotely.transport import sockets
+from remotely.transport.port_probe import PortProbe
 
 FILE = "fence"
 LOOK_EVERY_S = 1.0
@@ -100,27 +100,8 @@ class WorkerFence(Fence):
             self.move(now() + FENCE_S)
         passed = super().look()
         if not passed and self.moment < now() + PROBE_BEFORE_S:
-            self._probe = PortProbe(self._master)
+            self._probe = PortProbe(*self._master)
         return passed
-
-
-class PortProbe:
-    """Asks a machine whether anything listens at a port; read `refused` some time later."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.socket()
-        self._socket.setblocking(False)
-        try:
-            self._code = self._socket.connect_ex(address)  # of this machine, it is known at once
-        except OSError:  # a name that cannot be resolved
-            self._code = errno.EHOSTUNREACH
-
-    def refused(self) -> bool:
-        """Return whether it said that nothing does, and close.  Silence is not a refusal."""
-        if self._code == errno.EINPROGRESS:
-            self._code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        self._socket.close()
-        return self._code == errno.ECONNREFUSED
 
 
 def _resolved(address: str) -> tuple[str, int]:
@@ -129,5 +110,6 @@ def _resolved(address: str) -> tuple[str, int]:
         return "", 0
     name, port = parse_address(address)
     with contextlib.suppress(OSError):
-        name = socket.gethostbyname(name)
+        family = socket.AF_INET6 if ":" in name else socket.AF_INET
+        name = str(socket.getaddrinfo(name, port, family)[0][4][0])
     return name, port

@@ -120,15 +120,29 @@ def load_master(path: Path) -> MasterKey:
 
 def load_member(path: Path, role: Role | None = None) -> MemberKey:
     """Read client.key or worker.key.  Raises NotAllowed, also if it is not the key of `role`."""
-    values = _read(path, role or "client")
+    member = _member_of(_read(path, role or "client"), str(path), role)
+    return dataclasses.replace(member, file=str(path))
+
+
+def member_of(content: bytes, source: str, role: Role) -> MemberKey:
+    """Read the content of client.key or worker.key, which came from `source`; as `load_member`."""
+    if not content.strip():
+        raise NotAllowed(f"{source} has no key; send {role}.key there")
+    with _parsing(source):
+        values = msgspec.json.decode(content, type=dict[str, Any])
+    return _member_of(values, source, role)
+
+
+def _member_of(values: dict[str, Any], source: str, role: Role | None) -> MemberKey:
     if values.get("role") == "master":
         needed = f"{role or 'client'}.key, which lies beside it"
-        raise NotAllowed(f"{path} is the master's own key and stays on its machine; use {needed}")
-    with _parsing(path):
-        member = dataclasses.replace(MemberKey.from_dict(values), file=str(path))
+        raise NotAllowed(f"{source} is the master's own key and stays on its machine; use {needed}")
+    with _parsing(source):
+        member = MemberKey.from_dict(values)
     if role is not None and member.role != role:
         raise NotAllowed(
-            f"{path} is a {member.role}'s key; a {role} needs {role}.key from the master's machine"
+            f"{source} is a {member.role}'s key; a {role} needs {role}.key from the master's "
+            "machine"
         )
     return member
 
@@ -137,7 +151,7 @@ def load_member(path: Path, role: Role | None = None) -> MemberKey:
 
 
 @contextlib.contextmanager
-def _parsing(path: Path) -> Iterator[None]:
+def _parsing(path: Path | str) -> Iterator[None]:
     """Turn what a damaged file raises into words, and drop its cause: that could show a secret."""
     try:
         yield

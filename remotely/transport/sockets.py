@@ -32,7 +32,7 @@ OPTIONS: list[tuple[int, int, str]] = [
     (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
     (zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000), "half-open peers are kept for 30 s"),
     (zmq.BACKLOG, 1024, "a burst of 101 connections is refused"),
-    (zmq.IPV6, 0, "a v4 address may bind as v6"),
+    (zmq.IPV6, 0, "a v4 address may bind as v6"),  # on for an address in brackets
 ]
 # In addition, those of the two ends of a call or control path.
 SERVER_OPTIONS: list[tuple[int, int, str]] = [
@@ -120,16 +120,21 @@ def _set(socket: "zmq.Socket[bytes]", options: list[tuple[int, int, str]]) -> No
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
     """Bind, and ping peers on other machines.  Options hold for addresses bound after them."""
-    if is_remote(address):
-        _set(socket, REMOTE_OPTIONS)
+    _prepare(socket, address)
     socket.bind(address)
 
 
 def connect(socket: "zmq.Socket[bytes]", address: str) -> None:
     """Connect, and ping the other end if it is on another machine."""
+    _prepare(socket, address)
+    socket.connect(address)
+
+
+def _prepare(socket: "zmq.Socket[bytes]", address: str) -> None:
     if is_remote(address):
         _set(socket, REMOTE_OPTIONS)
-    socket.connect(address)
+        if "[" in address:
+            socket.set(zmq.IPV6, 1)
 
 
 def is_remote(address: str) -> bool:

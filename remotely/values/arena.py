@@ -10,17 +10,14 @@ Each byte has one writer at a time: the lender until the loan is sent, then the 
 slot of the table says that it has released it.  A block that several borrow (a group's call, a ref)
 is mapped by each privately, copy on write.  So whatever arrives is writable and the borrower's own.
 
-The memory is a memfd.  It has no name in any file system, so nothing is left behind when a process
-is killed, and the size of /dev/shm does not limit it.  Other processes of this machine and user
-open it as `/proc/<pid>/fd/<fd>`.  A process that cannot open it gets everything by socket
-(memory_peer.py).
+The memory is a memory file (memory_file.py), which other processes of this machine and user can
+open.  A process that cannot open it gets everything by socket (memory_peer.py).
 
 Rejected: one arena per machine, owned by the worker (its bookkeeping needs a lock across processes,
 which a killed process leaves locked, and a client's values would outlive the client); POSIX shared
 memory (a kill leaves names in /dev/shm, and a container has 64 MiB of it).
 """
 
-import fcntl
 import logging
 import mmap
 import os
@@ -32,14 +29,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from remotely.machine import this_machine
+from remotely.machine import memory_file, this_machine
 from remotely.protocol.resources import format_bytes, parse_memory
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
 
 log = logging.getLogger("remotely")
 
-SUPPORTED = hasattr(os, "memfd_create") and hasattr(os, "pidfd_open")
+SUPPORTED = memory_file.SUPPORTED and hasattr(os, "pidfd_open")
 SHARE_FROM_BYTES = 1 << 14  # a smaller value is as fast through the socket
 SLOTS = 1 << 16  # loans at a time
 ALIGNMENT = 64  # of each buffer within its block, as numpy and torch like it
@@ -105,10 +102,7 @@ class Arena:
     def __init__(self, nbytes: int) -> None:
         table_bytes = -(-SLOTS // GRANULE) * GRANULE
         self._nbytes = max(nbytes // GRANULE * GRANULE, table_bytes + GRANULE)
-        self._fd = os.memfd_create(file_name(os.getpid()), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._fd, self._nbytes)
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)  # nobody can truncate what a borrower reads
+        self._fd = memory_file.create(file_name(os.getpid()), self._nbytes)
         self._map = mmap.mmap(self._fd, self._nbytes)
         self._memory = memoryview(self._map)
         self._start = table_bytes

@@ -14,6 +14,7 @@ only authenticated peers reach it, and the master never does.
     any other tensor               as torch itself pickles it
     an exception                   as itself, whatever its class's `__init__` takes (error_copy.py)
     a lock among globals           a new one (locks.py)
+    a SharedArray                  the same memory (shared_array.py)
     a module made by hand          a copy, with its classes, functions and globals
 """
 
@@ -23,7 +24,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
+from remotely.values import in_transit
 from remotely.values.arrays import REDUCERS, SMALL_BUFFER_BYTES, learn_types
+from remotely.values.in_transit import InTransit, Used
 from remotely.values.picklers import ByValuePickler, PlainPickler, globals_of
 from remotely.values.unpicklable import (
     Pickling,
@@ -40,11 +43,13 @@ class Encoded(NamedTuple):
     """A pickle, in pieces, and the buffers that travel beside it, flat and contiguous.
 
     The buffers are those of the value itself: whoever changes it before they are sent, changes
-    what is sent.  So is a piece that is a large `bytes`.
+    what is sent.  So is a piece that is a large `bytes`.  `travelling` are the shared arrays within
+    it: hold them until it has been read (in_transit.py).
     """
 
     pieces: Sequence[bytes]
     buffers: Sequence[memoryview]
+    travelling: Sequence[InTransit] = ()
 
     @property
     def payload(self) -> bytes:
@@ -127,8 +132,13 @@ def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False)
         buffers.append(view)
         return False
 
-    pickler(_Pieces(pieces.append), protocol=5, buffer_callback=keep).dump(value)
-    return Encoded(pieces, buffers)
+    dump = pickler(_Pieces(pieces.append), protocol=5, buffer_callback=keep).dump
+    if not Used.ever:
+        dump(value)
+        return Encoded(pieces, buffers)
+    with in_transit.collected() as travelling:
+        dump(value)
+    return Encoded(pieces, buffers, travelling)
 
 
 class _Pieces:

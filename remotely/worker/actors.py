@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from remotely.protocol import control
-from remotely.protocol.control import MAX_MESSAGE
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport.access_list import AccessRelay
@@ -266,9 +265,9 @@ class Actors:
 
     def _hear(self, child: Child) -> None:
         try:
-            data = child.socket.recv(MAX_MESSAGE)
+            data, descriptor = child.receive()
         except OSError:
-            data = b""
+            data, descriptor = b"", None
         if not data:
             self._loop.unwatch(child.socket.fileno())
             return
@@ -279,6 +278,8 @@ class Actors:
                 if faults.ON:
                     faults.at("worker.spawned")
                 self._send(control.Spawned(location=child.location, since=child.since))
+            case control.NotBound(why=why):
+                child.why = child.why or why
             case control.Count(calls=calls):
                 child.calls = calls
             case control.Logged():
@@ -288,6 +289,8 @@ class Actors:
                 self._send(control.Delegate(actor=child.request.actor, key=child.delegate))
             case control.MayCall() as question:
                 self._access.hear_actor(child.request.actor, question)
+            case control.FlightRecorder():
+                child.keep_recorder(descriptor)
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
@@ -299,14 +302,20 @@ class Actors:
     # --- what the undertaker reports --------------------------------------------------------------
 
     def _last_words(self, child: Child) -> None:
-        """Take what a dead process logged in the end; what else it said does not matter now."""
+        """Take what a dead process logged and recorded; what else it said does not matter now."""
         with contextlib.suppress(OSError):
             for _ in range(MOST_LAST_WORDS):  # what it started may hold the other end, and talk on
-                if not (data := child.socket.recv(MAX_MESSAGE)):
+                data, descriptor = child.receive()
+                if not data:
                     break
                 with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
-                    if isinstance(logged := self._decoder.decode(data), control.Logged):
-                        child.log.take(logged)
+                    match message := self._decoder.decode(data):
+                        case control.Logged():
+                            child.log.take(message)
+                        case control.FlightRecorder():
+                            child.keep_recorder(descriptor)
+                        case control.NotBound(why=why):
+                            child.why = child.why or why
         child.log.end()
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:

@@ -12,7 +12,11 @@ from enum import IntEnum, auto
 
 import psutil
 
+from remotely.machine import memory_file
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
+from remotely.protocol.control import MAX_MESSAGE
+from remotely.protocol.numbers import MOST_FLIGHT_RECORD
 from remotely.transport import activity
 from remotely.transport.loop import Timer
 from remotely.worker.log_relay import LogRelay
@@ -62,6 +66,25 @@ class Child:
     is_killed: bool = False
     again: bool = False  # made from what its last life left (restart_file.py)
     status: int | None = None  # once it is known, as waitpid has it
+    recorder: OwnedFd | None = None  # its flight recorder
+
+    def receive(self) -> tuple[bytes, OwnedFd | None]:
+        """Return its next message, and the descriptor that came with it."""
+        data, found, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        return data, OwnedFd(found[0]) if found else None
+
+    def keep_recorder(self, memory: OwnedFd | None) -> None:
+        """Keep the memory that is to be read when it has died; the first that it hands over."""
+        if self.recorder is None and memory is not None and memory_file.is_one(memory.fd):
+            self.recorder = memory
+
+    def take_flight_record(self) -> bytes:
+        """Return what it recorded, unless it ended in good order, and let go of the memory."""
+        recorder, self.recorder = self.recorder, None
+        is_closed = self.asked and not self.is_killed
+        if recorder is None or is_closed:
+            return b""
+        return os.pread(recorder.fd, MOST_FLIGHT_RECORD, 0)
 
     def kill(self) -> None:
         """Kill it with all of its group; one that is not born yet, as soon as it is."""

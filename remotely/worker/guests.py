@@ -30,6 +30,7 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.access_list import AccessRelay
 from remotely.transport.keys import fresh_pair
+from remotely.transport.listening import bind_within, listen
 from remotely.transport.loop import Loop, Timer
 from remotely.transport.tunnel import Part, Tunnel, head_of, read_head
 from remotely.worker.nursery import Home
@@ -75,7 +76,7 @@ class Guests:
         self, loop: Loop, context: "zmq.Context[zmq.Socket[bytes]]", home: Home, send: Tell
     ) -> None:
         self._loop = loop
-        self._host = home.tcp_host
+        self._listening = home.listening
         self._send = send
         self._guests: dict[str, Guest] = {}  # by actor
         self._routes: dict[bytes, Guest] = {}
@@ -89,8 +90,7 @@ class Guests:
         self.public_key = pair.public
         self._zap = sockets.ZapHandler(context, self._admit, self._throttled)
         self._socket = sockets.server(context, pair)
-        sockets.bind(self._socket, f"tcp://{home.tcp_host}:*")
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = listen(self._socket, home.listening)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         loop.watch_socket(self._zap.socket, self._zap.answer)
         loop.watch_socket(self._socket, self._hear)
@@ -239,19 +239,18 @@ class Guests:
             self._refuse(route, actor, "NoResources", "there is no room for another guest here")
             return
         try:
-            port = socket.create_server((self._host, 0), backlog=BACKLOG)
-        except OSError as error:
-            self._refuse(route, actor, "NoResources", f"no port for it: {error.strerror}")
+            port = bind_within(self._listening.ports, self._new_port)
+        except (OSError, RemotelyError) as error:
+            self._refuse(route, actor, "NoResources", f"no port for it: {error}")
             return
         port.setblocking(False)
-        name, number = port.getsockname()[:2]
         location = msgspec.structs.replace(
             arrive.location,
             actor=actor,
             name=arrive.request.name,
             class_name=arrive.request.class_name,
             life=0,
-            tcp=f"tcp://{name}:{number}",
+            tcp=self._listening.endpoints(port.getsockname()[1]),
         )
         send = lambda head, body: self._pass_on(route, head, body)
         guest = Guest(
@@ -268,6 +267,12 @@ class Guests:
         self._loop.watch(port.fileno(), lambda: self._accept(guest))
         self._say(route, control.Admit(client_keys=self._client_keys))
         self._announce(guest)
+
+    def _new_port(self, number: int) -> socket.socket:
+        """Return a socket at which callers connect."""
+        host = self._listening.host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, number), family=family, backlog=BACKLOG)
 
     def _announce(self, guest: Guest) -> None:
         self._send(

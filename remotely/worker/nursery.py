@@ -28,6 +28,7 @@ import msgspec
 
 from remotely.machine import daemons, processes
 from remotely.protocol import control
+from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import activity
 from remotely.transport.keys import fresh_pair
@@ -49,7 +50,7 @@ class Home:
     folder: Path
     master: str
     master_public: bytes
-    tcp_host: str
+    listening: Listening
     gpus: list[str]  # as CUDA knows them
     host: str
     machine: str
@@ -202,7 +203,7 @@ class Nursery:
             host=home.host,
             machine=home.machine,
             ipc=ipc,
-            tcp_host=home.tcp_host,
+            listening=home.listening,
             folder=str(home.folder),
             gpus=[home.gpus[gpu] for gpu in spawn.gpu_ids],
             public_key=pair.public,

@@ -134,6 +134,7 @@ class Undertaker:
                 exit=exit_of(status),
                 why=child.why,
                 stderr=child.output.tail.decode(errors="replace"),
+                flight_record=child.take_flight_record(),
             ),
         )
 

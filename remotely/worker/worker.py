@@ -26,7 +26,7 @@ from remotely.machine import daemons, pid_file, this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, parse_others
 from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
@@ -63,7 +63,7 @@ class Worker:
             folder=self._folder,
             master=config.master,
             master_public=self._key.master_public,
-            tcp_host=config.tcp_host,
+            listening=config.listening,
             gpus=config.gpus,
             host=self._host,
             machine=self._machine,
@@ -73,7 +73,7 @@ class Worker:
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
         self._guests: Guests | None = None  # of a script's own cluster there are none
-        if config.tcp_host:
+        if config.listening.host:
             self._guests = Guests(self._loop, self._context, home, self._send)
         self._link = MasterLink(
             self._loop,
@@ -87,7 +87,7 @@ class Worker:
         )
         self._loop.every(LOOK_EVERY_S, self._look)
         self._loop.every(CHECK_EVERY_S, MemoryLimit(self._actors.children).check)
-        if config.lifeline:
+        if config.lifeline or config.attached:
             self._loop.watch(0, self._feel_lifeline)
 
     def run(self) -> None:
@@ -117,9 +117,14 @@ class Worker:
             python=this_machine.PYTHON,
             host=self._host,
             machine=self._machine,
-            address=self._config.tcp_host or "this machine",
+            address=self._config.listening.address or "this machine",
             pid=os.getpid(),
-            resources=Resources(self._config.cpus, len(self._config.gpus), this_machine.memory()),
+            resources=Resources(
+                self._config.cpus,
+                len(self._config.gpus),
+                this_machine.memory(),
+                parse_others(self._config.resources),
+            ),
             gpu_names=self._config.gpus,
             actors=[*self._actors.statuses(), *(guests.statuses() if guests else ())],
             births=self._actors.births(),
@@ -144,8 +149,10 @@ class Worker:
             case control.Spawn():
                 if not self._leaving:
                     self._actors.spawn(message)
-            case control.Delegated(actor=actor):
+            case control.Delegated(actor=actor) | control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
+                if self._guests:
+                    self._guests.tell(actor, message)
             case control.Caller():
                 self._actors.hear_of(message)
                 if self._guests:
@@ -174,6 +181,10 @@ class Worker:
             self._actors.give_up(why)
             if self._guests:
                 self._guests.give_up(why)
+        limit_s = self._config.end_without_master_s
+        if limit_s and self._link.silent_s() > limit_s and not self._leaving:
+            log.warning("no word from the master for %.0f s: this machine leaves", limit_s)
+            self._leave()
 
     def _refused(self, error: RemotelyError) -> None:
         if self._config.lifeline:  # its master has the same keys: it is slow, or about to end
@@ -206,7 +217,10 @@ class Worker:
     def _feel_lifeline(self) -> None:
         if not os.read(0, 4096):
             self._loop.unwatch(0)
-            self._loop.stop()
+            if self._config.lifeline:
+                self._loop.stop()
+            else:
+                self._leave()
 
     def _leave(self, for_good: bool = False) -> None:
         """End the actors, then ourselves; `for_good`: the whole cluster ends."""

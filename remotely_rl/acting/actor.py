@@ -6,6 +6,7 @@ what they learn from a trajectory.
 
 import copy
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -15,13 +16,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 import remotely
-from remotely_rl import networks
-from remotely_rl.acting import failures
+from remotely_rl import networks, trees
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.networks import precision
+from remotely_rl.supervision import CrashReport, failures
 
 CPU = torch.device("cpu")
 
@@ -34,11 +35,13 @@ class Parameters(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What a call of `sample` returns: experience, finished episodes, seconds spent by phase."""
+    """What a call of `sample` returns: experience, finished episodes, seconds spent by phase, and
+    the crashes of environments that it survived."""
 
     trajectory: Trajectory
     episodes: list[Episode]
     seconds: dict[str, float]
+    crashes: Sequence[CrashReport] = ()
 
     @property
     def steps(self) -> int:
@@ -74,7 +77,7 @@ class Actor:
         # Around all steps, because it converts the parameters once.
         with precision.computing(self.computes_in, CPU):
             trajectory, seconds = self.player.play(self.act, state, self.version, "inference")
-        return Rollout(trajectory, self.episodes(), seconds)
+        return Rollout(trajectory, self.episodes(), seconds, self.player.envs.pop_crashes())
 
     def episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
@@ -83,10 +86,12 @@ class Actor:
     @torch.inference_mode()
     def act(self, last: bool) -> AgentOutput:
         """Draw an action for each observation."""
-        obs, actions = torch.from_numpy(self.player.obs), self.player.envs.actions
+        obs = trees.map_tree(torch.from_numpy, self.player.obs)
+        actions = self.player.envs.actions
         if networks.is_recurrent(self.model):
             begins = torch.from_numpy(self.player.begins)
-            policy, value, memory = self.model(obs[None], self.memory, begins[None])
+            obs = trees.map_tree(lambda x: x[None], obs)
+            policy, value, memory = self.model(obs, self.memory, begins[None])
             policy, value = policy[0], value[0]
             if not last:  # the next rollout starts with this observation
                 self.memory = memory.float()
@@ -124,8 +129,10 @@ class Actor:
         if player.envs.num_envs != self.player.envs.num_envs:
             return False
         self.player.envs.close()
-        player.steps = self.player.steps
+        player.steps, player.watch = self.player.steps, self.player.watch
         self.player = player
+        if player.watch is not None:
+            player.envs.watch(*player.watch)
         self.player.idle_since = time.perf_counter()  # the pause is not idle time
         self.memory = torch.from_numpy(memory)
         self.random.set_state(torch.from_numpy(random))

@@ -1,28 +1,41 @@
 """Crew: a number of actors, each replaced when it fails.
 
-An actor that dies, or whose environment raises, is replaced as soon as there is room for another.
-Until then the others go on.  What it was sampling is lost, and nothing is learnt twice.
-`failures.py` says when there are too many failures.
+An environment that raises is remade within its actor, which reports that with its next result.
+An actor that dies or hangs is replaced as soon as there is room for another.  Until then the
+others go on.  What it was sampling is lost, and nothing is learnt twice.  Both are crashes, and
+`supervision/` says how they are told and when there are too many.
 
 Nothing here blocks for long, because an environment may hang and the trainer has to watch its
 clock and Ctrl-C.
 """
 
 import contextlib
+import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import remotely
 from remotely_rl.acting import cluster
-from remotely_rl.acting.failures import Failures, is_failure
+from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision.failures import is_failure, report_of
+from remotely_rl.supervision.rate import MAX_RATE
 
 POLL_S = 0.5  # the longest that a trainer waits for actors before it checks clock and Ctrl-C
 
 A = TypeVar("A")
+
+
+@dataclass
+class Place:
+    """What a crew knows of an actor at work: its index among them, and the steps it has taken."""
+
+    index: int
+    steps: int = 0
 
 
 class Crew(Generic[A]):
@@ -35,8 +48,12 @@ class Crew(Generic[A]):
         say: Callable[[str], None] = print,
         grows: bool = False,
         over: Callable[[], bool] = lambda: False,
+        *,
+        width: int = 1,
+        max_crash_rate: float = MAX_RATE,
     ):
-        """`make(n)` makes the n-th actor ever; it may wait for room.
+        """`make(n)` makes the n-th actor ever; it may wait for room.  Each has `width`
+        environments; more crashes than `max_crash_rate` for a step of one are too many.
 
         With `grows`, another actor is requested whenever one is placed, so that machines that
         join the cluster are used.
@@ -45,13 +62,15 @@ class Crew(Generic[A]):
         hang as it is made.  Raises an error of `make` that a retry would not fix, and
         TrainingError if `make` fails again and again.
         """
+        self.crashes = Crashes(say, max_crash_rate)
+        self._width = width
+        self._places: dict[A, Place] = {}
         self._make = make
         self._say = say
         self._grows = grows
         self._closed = False
         self._made: queue.SimpleQueue[tuple[int, A | BaseException]] = queue.SimpleQueue()
         self._requested = 0
-        self.failures = Failures(say)
         self.starting = 0  # actors that are being made
         self.actors: list[A] = []
         try:
@@ -62,9 +81,15 @@ class Crew(Generic[A]):
         if grows:
             self._request()
 
-    def call_succeeded(self) -> None:
-        """Count a call that succeeded: the rate of failures is judged against these."""
-        self.failures.succeeded()
+    def succeeded(self, actor: A, steps: int, crashes: Sequence[CrashReport] = ()) -> None:
+        """Count what a call of an actor has done, and the crashes that it survived.
+
+        Raises TrainingError if there are too many crashes.
+        """
+        self._place_of(actor).steps += steps
+        self.crashes.stepped(steps)
+        for report in crashes:
+            self._crashed(actor, report)
 
     def replace(self, actor: A, error: BaseException) -> None:
         """Replace an actor that failed.
@@ -73,7 +98,8 @@ class Crew(Generic[A]):
         """
         if not is_failure(error):
             raise error
-        self.failures.failed(error)
+        steps = self._place_of(actor).steps // self._width
+        self._crashed(actor, report_of(error, steps))
         self._remove(actor)
         if self._grows:  # another is requested already
             threading.Thread(target=cluster.close, args=(actor,), daemon=True).start()
@@ -88,6 +114,7 @@ class Crew(Generic[A]):
         newcomers = [actor for _, actor in self._newcomers(timeout_s)]
         for actor in newcomers:
             self.actors.append(actor)
+            self._place_of(actor)
             if self._grows:
                 self._say(f"an actor joined; there are {len(self.actors)}")
                 self._request()
@@ -106,7 +133,7 @@ class Crew(Generic[A]):
     def close(self) -> None:
         """Close the actors; the calls that they run are lost."""
         self._closed = True
-        self.failures.report()
+        self.crashes.tell()
         if self.actors:  # together: one that hangs takes some seconds
             with ThreadPoolExecutor(len(self.actors)) as pool:
                 list(pool.map(cluster.close, self.actors))
@@ -120,6 +147,8 @@ class Crew(Generic[A]):
         while len(made) < count and not over():
             made += self._newcomers(timeout_s=POLL_S)
             self.actors = [actor for _, actor in sorted(made, key=lambda one: one[0])]
+        for actor in self.actors:
+            self._place_of(actor)
 
     def _newcomers(self, timeout_s: float) -> list[tuple[int, A]]:
         """Return the actors made since the last call, with their numbers; retry those that
@@ -134,11 +163,25 @@ class Crew(Generic[A]):
                     continue
                 if not is_failure(made):
                     raise made
-                self.failures.failed(made)
+                self.crashes.add(report_of(made))
                 self._request()
         return newcomers
 
+    def _place_of(self, actor: A) -> Place:
+        """Return the place of an actor at work; a new one takes the first that is free."""
+        if actor not in self._places:
+            taken = {place.index for place in self._places.values()}
+            free = next(i for i in itertools.count() if i not in taken)
+            self._places[actor] = Place(free)
+        return self._places[actor]
+
+    def _crashed(self, actor: A, report: CrashReport) -> None:
+        index = self._place_of(actor).index
+        env = None if report.env is None else index * self._width + report.env
+        self.crashes.add(replace(report, env=env, actor=index))
+
     def _remove(self, actor: A) -> None:
+        self._places.pop(actor, None)
         self.actors = [other for other in self.actors if other != actor]
 
     def _request(self, instead_of: A | None = None, waits_for_room: bool = True) -> None:

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remotely_rl import environments
+import remotely
+from remotely_rl import trees
 from remotely_rl.config import Common
+from remotely_rl.environments import Watch
 from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.supervision import flight
 
 
 class AgentOutput(NamedTuple):
@@ -20,12 +23,24 @@ class AgentOutput(NamedTuple):
     value: NDArray[np.float32]
 
 
+def watch(config: Common, count: int) -> Watch | None:
+    """Return how `count` environments of this process are watched over.
+
+    None in a process that is not an actor: under REMOTELY_LOCAL it is the user's own.
+    """
+    if remotely.current_actor() is None:
+        return None
+    memory = remotely.flight_recorder(flight.nbytes_of(count))
+    return Watch(memory, config.step_timeout_s)
+
+
 class Player:
     """Environments, and the observations at which they stand."""
 
     def __init__(self, config: Common, seed: int):
+        self.watch = watch(config, config.envs_per_actor)
         self.steps = config.rollout_steps
-        self.envs = environments.make(config.env, config.envs_per_actor, config.atari)
+        self.envs = config.make_environments(config.envs_per_actor, self.watch)
         self.obs = self.envs.reset(seed)
         if config.random_start:
             self.obs = self.envs.decorrelate(config.random_start, np.random.default_rng(seed))
@@ -50,7 +65,7 @@ class Player:
         envs, steps, width = self.envs, self.steps, self.envs.num_envs
         rows = (steps, width)
         seen = Trajectory(
-            obs=np.empty((steps + 1, *self.obs.shape), self.obs.dtype),
+            obs=trees.map_tree(lambda x: np.empty((steps + 1, *x.shape), x.dtype), self.obs),
             action=np.empty((*rows, *envs.actions.shape), envs.actions.dtype),
             log_prob=np.empty(rows, np.float32),
             reward=np.empty(rows, np.float32),
@@ -63,7 +78,8 @@ class Player:
             version=np.full(width, version, np.int64),
         )
         for now in range(steps + 1):
-            seen.obs[now], seen.begins[now] = self.obs, self.begins
+            trees.write_row(seen.obs, now, self.obs)
+            seen.begins[now] = self.begins
             start = time.perf_counter()
             action, log_prob, seen.value[now] = act(now == steps)
             acting += time.perf_counter() - start
@@ -82,3 +98,6 @@ class Player:
         }
         self.idle_since = ended
         return seen, seconds
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "watch": None}  # it is of this process

@@ -9,8 +9,8 @@ from typing import Any
 import remotely
 from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters, Rollout
-from remotely_rl.acting.failures import LOST
 from remotely_rl.acting.samplers import Samplers, SamplingActor
+from remotely_rl.supervision.failures import LOST
 
 
 class Rounds:
@@ -36,7 +36,7 @@ class Rounds:
 
         Actors that failed are left out.  Returns an empty list if the round is not over in time,
         or if there was no actor: then it waits for a replacement instead.  Raises TrainingError
-        if too many actors fail.
+        if there are too many crashes.
         """
         if not self._calls:
             self.crew.admit(timeout_s)
@@ -53,8 +53,9 @@ class Rounds:
             if error := call.exception():
                 self.crew.replace(actor, error)
             else:
-                rollouts.append(call.result())
-                self.crew.call_succeeded()
+                rollout = call.result()
+                rollouts.append(rollout)
+                self.crew.succeeded(actor, rollout.steps, rollout.crashes)
         return rollouts
 
     def pause(self) -> list[bytes]:

@@ -5,7 +5,7 @@ How stale a trajectory is then follows from the version written in it.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,8 +13,10 @@ import remotely
 from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.crew import Crew
-from remotely_rl.acting.failures import LOST
 from remotely_rl.environments import Episode
+from remotely_rl.supervision import CrashReport
+from remotely_rl.supervision.failures import LOST
+from remotely_rl.supervision.rate import MAX_RATE
 
 
 class SampleResult(Protocol):
@@ -24,6 +26,8 @@ class SampleResult(Protocol):
     def steps(self) -> int: ...
     @property
     def episodes(self) -> list[Episode]: ...
+    @property
+    def crashes(self) -> Sequence[CrashReport]: ...
 
 
 R = TypeVar("R", bound=SampleResult)
@@ -47,13 +51,16 @@ class Samplers(Crew[SamplingActor[R]], Generic[R]):
         say: Callable[[str], None] = print,
         grows: bool = False,
         over: Callable[[], bool] = lambda: False,
+        *,
+        width: int = 1,
+        max_crash_rate: float = MAX_RATE,
     ):
         self._sent: dict[SamplingActor[R], tuple[int, Future[None]]] = {}
         self.version = -1
         self._ref: Any = None
         if params is not None:
             self.publish(params)
-        super().__init__(make, count, say, grows, over)
+        super().__init__(make, count, say, grows, over, width=width, max_crash_rate=max_crash_rate)
 
     def publish(self, params: Parameters) -> None:
         """Send these parameters to each actor before its next call."""

@@ -57,7 +57,7 @@ class Stream(Generic[R]):
     def take(self, timeout_s: float) -> R | None:
         """Return the next rollout that holds experience, or None after `timeout_s`.
 
-        Raises TrainingError if too many actors fail.
+        Raises TrainingError if there are too many crashes.
         """
         if self.crew.admit(timeout_s=0.0 if self.crew.actors else timeout_s):
             if self._target_size is not None:  # more may have come than are wanted by now
@@ -75,7 +75,7 @@ class Stream(Generic[R]):
                 self.crew.replace(actor, error)
                 continue
             rollout = call.result()
-            self.crew.call_succeeded()
+            self.crew.succeeded(actor, rollout.steps, rollout.crashes)
             self._taken += rollout.steps > 0
             if actor in self._leaving and actor not in self._calls.values():
                 self._leaving.discard(actor)

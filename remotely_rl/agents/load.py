@@ -4,7 +4,9 @@ The agent is made from config.json and the model in a checkpoint, in this proces
 needed.  Loading runs no code: the actors' state in a checkpoint is pickled, and is not read.
 """
 
+import dataclasses
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from remotely_rl import algorithms, environments, networks
+from remotely_rl import algorithms, networks, trees
 from remotely_rl.config import Common
-from remotely_rl.environments import Atari, Environments, Source, Step
-from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.environments import Environments, Source, Step
+from remotely_rl.environments.action_spaces import Actions, described
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.trees import Tree
 
 CHECKPOINTS = ("best", "last")
 
@@ -31,16 +34,17 @@ class Trained(NamedTuple):
     model: nn.Module
 
     def environments(self, count: int, source: Source | None = None) -> Environments:
-        """Makes `count` environments of the run, or of `source`."""
-        return environments.make(source or self.config.env, count, self.atari)
+        """Makes `count` environments of the run, or of `source`.
 
-    @property
-    def atari(self) -> Atari:
-        """The preprocessing of the training, except that a lost life never ends a game."""
-        return Atari(self.config.image_size, self.config.sticky_actions)
+        They are those of the training, except that a lost life never ends a game.
+        """
+        env = source or self.config.env
+        return dataclasses.replace(
+            self.config, env=env, life_loss_is_terminal=False
+        ).make_environments(count)
 
     def play(
-        self, envs: Environments, obs: NDArray[Any], greedy: bool, seed: int
+        self, envs: Environments, obs: Tree, greedy: bool, seed: int
     ) -> Iterator[tuple[NDArray[Any], Step]]:
         """Plays without end from `obs`, which a reset returned; yields each action and its step.
 
@@ -75,11 +79,11 @@ def load(
         state = checkpoint.load(path)["learner"]["model"]
     except (KeyError, TypeError):
         raise TrainingError(f"{path} holds no model") from None
-    probe = environments.make(config.env, 1, config.atari)
-    probe.close()
-    network = networks.build(
-        model, probe.observation_shape, probe.dtype, probe.actions.outputs, config.lstm
-    )
+    with closing(config.make_environments(1)) as probe:
+        probe.reset(config.seed)  # tells whether actions are masked
+        network = networks.build(
+            model, probe.spec, probe.actions.outputs, config.lstm, described(probe.actions)
+        )
     state = earlier_names.renamed_state(state, network.state_dict())
     try:
         checkpoint.check_fits(path, state, network)
@@ -110,12 +114,13 @@ class Policy:
         self._random = torch.Generator().manual_seed(seed)
 
     @torch.inference_mode()
-    def act(self, obs: NDArray[Any], begins: NDArray[np.bool_]) -> NDArray[Any]:
+    def act(self, obs: Tree, begins: NDArray[np.bool_]) -> NDArray[Any]:
         """Actions [B, ...] for observations [B, ...]; where `begins`, the state is reset."""
-        seen = torch.from_numpy(obs)
+        seen = trees.map_tree(torch.from_numpy, obs)
         if networks.is_recurrent(self._model):
             fresh = torch.from_numpy(begins)[None]
-            policy, _, self._memory = self._model(seen[None], self._memory, fresh)
+            seen = trees.map_tree(lambda x: x[None], seen)
+            policy, _, self._memory = self._model(seen, self._memory, fresh)
             policy = policy[0]
         else:
             policy, _ = self._model(seen)

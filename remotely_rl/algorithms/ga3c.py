@@ -39,6 +39,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -49,7 +50,6 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import networks
-from remotely_rl.acting import failures
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
@@ -67,6 +67,7 @@ from remotely_rl.learning.learner import Learner, Losses
 from remotely_rl.learning.tuner import RateWindow, Tuner
 from remotely_rl.runs import training
 from remotely_rl.settings import FRACTION, NOT_NEGATIVE
+from remotely_rl.supervision import CrashReport, failures
 
 WARM_UP_S = 10.0  # before numbers are tuned
 
@@ -152,6 +153,7 @@ class SampleReport(NamedTuple):
     steps: int
     episodes: list[Episode]
     seconds: dict[str, float]
+    crashes: Sequence[CrashReport] = ()
 
 
 @remotely.remote_class
@@ -174,7 +176,7 @@ class Agent:
         """
         self.version = -1
         trajectory, seconds = self.player.play(
-            self.act, np.empty((len(self.player.obs), 0), np.float32), 0, "waiting"
+            self.act, np.empty((self.player.envs.num_envs, 0), np.float32), 0, "waiting"
         )
         trajectory.version[:] = self.version
         start = time.perf_counter()
@@ -182,7 +184,8 @@ class Agent:
         seconds["waiting"] += time.perf_counter() - start
         self.player.idle_since = time.perf_counter()
         steps = int(trajectory.valid.sum())
-        return SampleReport(steps, self.player.envs.pop_episodes(), seconds)
+        envs = self.player.envs
+        return SampleReport(steps, envs.pop_episodes(), seconds, envs.pop_crashes())
 
     def act(self, last: bool) -> AgentOutput:
         """Asks the server, and draws an action from each of its policies."""
@@ -201,7 +204,7 @@ class Agent:
 
     def ask(self) -> Prediction:
         """One request; the server answers it together with other agents'."""
-        prediction: Prediction = self.server.predict(self.player.obs)  # type: ignore[arg-type, assignment]
+        prediction: Prediction = self.server.predict(self.player.obs)  # type: ignore[assignment]
         return prediction
 
     def close(self) -> None:
@@ -265,7 +268,15 @@ def _agents(
     def make(number: int) -> Agent:
         return Agent(config, server, session.seed_of(number), number >= config.actors)
 
-    return Samplers(make, config.actors, None, session.say, over=session.over)
+    return Samplers(
+        make,
+        config.actors,
+        None,
+        session.say,
+        over=session.over,
+        width=config.envs_per_actor,
+        max_crash_rate=config.max_crash_rate,
+    )
 
 
 def _tuner(config: Config) -> Tuner:

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import networks
+from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.player import AgentOutput
 from remotely_rl.config import Shared
@@ -39,6 +39,7 @@ from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
+from remotely_rl.functions.distributions import ILLEGAL, categorical_sample, is_legal
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Losses
 from remotely_rl.runs import training
@@ -83,18 +84,25 @@ class Config(Shared):
 def q_values(policy: Tensor, value: Tensor, dueling: bool) -> Tensor:
     """Values of actions [..., A] from a model's two heads.
 
-    Dueling: V + A - mean A (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9).
+    Dueling: V + A - mean A (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9), where
+    the mean is over legal actions.  The value of an illegal action is ILLEGAL.
     """
     policy, value = policy.float(), value.float()
     if not dueling:
         return policy
-    return value.unsqueeze(-1) + policy - policy.mean(-1, keepdim=True)
+    legal = is_legal(policy)
+    mean = (policy * legal).sum(-1, keepdim=True) / legal.sum(-1, keepdim=True)
+    return torch.where(legal, value.unsqueeze(-1) + policy - mean, ILLEGAL)
 
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: torch.Generator) -> Tensor:
-    """The best of actions [B, A], or with probability epsilon [B] a random one."""
+    """The best of actions [B, A], or with probability epsilon [B] a random one that is legal."""
     at_random = torch.rand(len(q), generator=generator) < epsilon
-    any_of = torch.randint(q.shape[-1], (len(q),), generator=generator)
+    legal = is_legal(q)
+    if legal.all():
+        any_of = torch.randint(q.shape[-1], (len(q),), generator=generator)
+    else:
+        any_of = categorical_sample(torch.where(legal, 0.0, ILLEGAL), generator)
     return torch.where(at_random, any_of, q.argmax(-1))
 
 
@@ -154,7 +162,7 @@ class QActor(Actor):
     @torch.inference_mode()
     def act(self, last: bool) -> AgentOutput:
         """Draws an action for each observation."""
-        config, obs = self.config, torch.from_numpy(self.player.obs)
+        config, obs = self.config, trees.map_tree(torch.from_numpy, self.player.obs)
         policy, value = self.model(obs)
         q = q_values(policy, value, config.dueling)
         chances = epsilon(self.final, self.env_steps, config.explore_steps)

@@ -9,14 +9,24 @@ obs, reward, terminated, truncated, valid, begins = envs.step(action)
 
 from remotely_rl.environments.atari import Atari
 from remotely_rl.environments.contract import Environments, Episode, Step
-from remotely_rl.environments.sources import Source, check_is_known, is_atari, make, name_of
+from remotely_rl.environments.images import Images
+from remotely_rl.environments.sources import (
+    Source,
+    Watch,
+    check_is_known,
+    is_atari,
+    make,
+    name_of,
+)
 
 __all__ = [
     "Atari",
     "Environments",
     "Episode",
+    "Images",
     "Source",
     "Step",
+    "Watch",
     "check_is_known",
     "is_atari",
     "make",

@@ -8,15 +8,22 @@ a distribution, and turns the actions drawn from it into those of the environmen
     MultiDiscrete    sum of the counts  logits, one choice after other  int64 [choices]
     MultiBinary      2 a bit            the same, with counts of two    int64 [bits]
     Box              2 a coordinate     means, then log std + 1         float32 [coordinates]
+    Dict, Tuple      those of its       those of its parts, one after   float32, the actions of its
+                     parts              the other                       parts one after the other
 
 The policy over a Box with bounds lives on [-1, 1]; `to_environment` clips its actions and scales
-them to the bounds.  Probabilities are those of the action before clipping.
+them to the bounds.  Probabilities are those of the action before clipping.  The parts of a Dict or
+a Tuple are independent given the observation.
+
+Illegal actions have a logit of ILLEGAL, which `masks.py` writes there.  Their probability is 0, and
+so is their part of the entropy and of every gradient.
 
 `policy` is [..., outputs], `action` is [..., *shape], and results are [...].  The distributions
 are pure functions (`functions/distributions.py`).
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -26,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from remotely_rl import trees
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import (
     categorical_entropy,
@@ -37,6 +45,7 @@ from remotely_rl.functions.distributions import (
     gaussian_mode,
     gaussian_sample,
 )
+from remotely_rl.trees import Tree
 
 
 class Actions(Protocol):
@@ -45,6 +54,11 @@ class Actions(Protocol):
     @property
     def outputs(self) -> int:
         """How many numbers a model's policy has."""
+        ...
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """How many logits each discrete choice has, in their order; none for a Box."""
         ...
 
     @property
@@ -73,8 +87,8 @@ class Actions(Protocol):
         """Return the entropy of each policy, in nats."""
         ...
 
-    def to_environment(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Convert actions [B, *shape] to those of the environment."""
+    def to_environment(self, action: NDArray[Any]) -> Any:
+        """Convert actions [B, *shape] to a batch of those of the environment."""
         ...
 
 
@@ -89,6 +103,10 @@ class Discrete:
     @property
     def outputs(self) -> int:
         return self.count
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        return (self.count,)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -121,6 +139,10 @@ class MultiDiscrete:
     @property
     def outputs(self) -> int:
         return sum(self.counts)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        return self.counts
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,6 +185,10 @@ class Continuous:
         return 2 * len(self.low)
 
     @property
+    def choices(self) -> tuple[int, ...]:
+        return ()
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.low),)
 
@@ -187,11 +213,103 @@ class Continuous:
         return np.asarray(in_bounds, np.float32).reshape(len(action), *self.box)
 
 
+@dataclass(frozen=True)
+class Composite:
+    """The actions of a Dict or a Tuple.
+
+    `parts` are those of its leaves, in order; `places` is the tree of their indices.  An action is
+    one vector, in which the numbers of discrete actions are exact: float32 has 24 bits for them.
+    """
+
+    parts: tuple[Actions, ...]
+    places: Tree
+    dtype: ClassVar[type[np.generic]] = np.float32
+
+    @property
+    def outputs(self) -> int:
+        return sum(part.outputs for part in self.parts)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        return tuple(count for part in self.parts for count in part.choices)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(self._widths),)
+
+    def sample(self, policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self._joined(policy, lambda part, of_part: part.sample(of_part, generator))
+
+    def mode(self, policy: Tensor) -> Tensor:
+        return self._joined(policy, lambda part, of_part: part.mode(of_part))
+
+    def log_prob(self, policy: Tensor, action: Tensor) -> Tensor:
+        actions = torch.split(action, self._widths, -1)
+        of_parts = zip(self.parts, self._split(policy), actions, strict=True)
+        return self._sum(
+            part.log_prob(
+                of_part,
+                (taken.long() if part.choices else taken).reshape((*taken.shape[:-1], *part.shape)),
+            )
+            for part, of_part, taken in of_parts
+        )
+
+    def entropy(self, policy: Tensor) -> Tensor:
+        of_parts = zip(self.parts, self._split(policy), strict=True)
+        return self._sum(part.entropy(of_part) for part, of_part in of_parts)
+
+    def to_environment(self, action: NDArray[Any]) -> Any:
+        taken = np.split(action, np.cumsum(self._widths)[:-1], -1)
+        actions = [
+            part.to_environment(of_part.astype(part.dtype).reshape(len(action), *part.shape))
+            for part, of_part in zip(self.parts, taken, strict=True)
+        ]
+        return trees.map_tree(lambda place: actions[place], self.places)
+
+    @property
+    def _widths(self) -> list[int]:
+        return [math.prod(part.shape) for part in self.parts]
+
+    def _split(self, policy: Tensor) -> Sequence[Tensor]:
+        return torch.split(policy, [part.outputs for part in self.parts], -1)
+
+    def _joined(self, policy: Tensor, draw: Callable[[Actions, Tensor], Tensor]) -> Tensor:
+        drawn = [
+            draw(part, of_part).to(torch.float32).reshape(*policy.shape[:-1], -1)
+            for part, of_part in zip(self.parts, self._split(policy), strict=True)
+        ]
+        return torch.cat(drawn, -1)
+
+    @staticmethod
+    def _sum(of_parts: Iterable[Tensor]) -> Tensor:
+        return torch.stack(list(of_parts)).sum(0)
+
+
 def of(space: gymnasium.Space[Any]) -> Actions:
     """Return the actions of a single environment's action space.
 
     Raises TrainingError for a space that no policy here fits, and says which spaces do.
     """
+    tree = tree_of(space)
+    parts = [of_leaf(leaf, path) for path, leaf in trees.items(tree)]
+    if tree is space:
+        return parts[0]
+    numbers = iter(range(len(parts)))
+    return Composite(tuple(parts), trees.map_tree(lambda _: next(numbers), tree))
+
+
+def tree_of(space: gymnasium.Space[Any]) -> Tree:
+    """Return the tree of a space's leaves: those that are no Dict or Tuple, or an empty one."""
+    match space:
+        case gymnasium.spaces.Dict() if space.spaces:
+            return {key: tree_of(part) for key, part in space.items()}
+        case gymnasium.spaces.Tuple() if space.spaces:
+            return tuple(tree_of(part) for part in space)
+    return space
+
+
+def of_leaf(space: gymnasium.Space[Any], path: trees.Path = ()) -> Actions:
+    """Return the actions of a space, which is at `path` in an environment's action space."""
     spaces = gymnasium.spaces
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n), int(space.start))
@@ -202,7 +320,19 @@ def of(space: gymnasium.Space[Any]) -> Actions:
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.flatten(), space.high.flatten()
         return Continuous(tuple(map(float, low)), tuple(map(float, high)), space.shape)
+    where = f"action{trees.named(path)}" if path else "this environment's action space"
     raise TrainingError(
-        f"this environment's action space is {space}; supported are Discrete, MultiDiscrete and"
-        " MultiBinary of one axis, and a Box of floats: wrap the environment to have one of these"
+        f"{where} is {space}; supported are Discrete, MultiDiscrete and MultiBinary of one axis, a"
+        " Box of floats, and Dict and Tuple of these: wrap the environment to have one of these"
+    )
+
+
+def described(actions: Actions) -> str:
+    """Return which outputs of a model are for which part, for messages; nothing if it has none."""
+    if not isinstance(actions, Composite):
+        return ""
+    paths = [path for path, _ in trees.items(actions.places)]
+    return ", ".join(
+        f"{part.outputs} for action{trees.named(path)}"
+        for path, part in zip(paths, actions.parts, strict=True)
     )

@@ -18,11 +18,13 @@ gymnasium.register_envs(ale_py)
 class Atari:
     """Preprocessing of Atari games.
 
-    The rest is fixed: grayscale, 4 frames a step and the maximum of the last two, a stack of 4, up
-    to 30 no-ops at reset, then FIRE where the game has it, at most 27,000 steps an episode.
+    The rest is fixed: 4 frames a step and the maximum of the last two, up to 30 no-ops at reset,
+    then FIRE where the game has it, at most 27,000 steps an episode.
     """
 
     image_size: int = 84
+    gray: bool = True
+    frame_stack: int = 4
     sticky_actions: float = 0.0
     life_loss_is_terminal: bool = False
 
@@ -46,6 +48,8 @@ def make_vector(spec: EnvSpec, count: int, atari: Atari) -> AtariVectorEnv:
         num_threads=1,
         img_height=atari.image_size,
         img_width=atari.image_size,
+        grayscale=atari.gray,
+        stack_num=atari.frame_stack,
         repeat_action_probability=atari.sticky_actions,
         life_loss_info=atari.life_loss_is_terminal,
         reward_clipping=False,

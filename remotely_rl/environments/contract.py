@@ -10,7 +10,7 @@ A step takes the actions of B environments and returns one row of each:
     valid       [B]       false where the row is not experience, and must not be trained on
     begins      [B]       the observation is the first of an episode: memory is reset
 
-Rows are not experience for two reasons.
+Rows are not experience for three reasons.
 
 1. Vector environments that reset in the step after the end (NEXT_STEP, the usual mode) spend one
    step on it: the action is ignored, the reward is 0.
@@ -19,26 +19,40 @@ Rows are not experience for two reasons.
    it is truncated too.  A row that is only truncated would bootstrap from the wrong episode, so
    it is not valid.  Environments that do not reset by themselves (DISABLED) are reset here in the
    last step, and then are the same.
+3. The environment crashed in this step (see supervision/vector.py): nobody knows what the action
+   led to.  The row is truncated, and the one before it bootstraps from the
+   observation that was seen last.  The episode is not counted.
 
-`observations.py` says what observations look like, `action_spaces.py` what actions do.
+`observations.py` says what observations look like, `action_spaces.py` what actions do, and
+`masks.py` which of them are legal.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
+from remotely_rl import trees
 from remotely_rl.environments import action_spaces
-from remotely_rl.environments.observations import Observations
+from remotely_rl.environments.masks import Masks
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
 from remotely_rl.errors import TrainingError
+from remotely_rl.functions.distributions import ILLEGAL
+from remotely_rl.supervision import CrashReport, SupervisedVectorEnv
+from remotely_rl.supervision.vector import CRASH
+from remotely_rl.supervision.whole import WatchedVectorEnv
+from remotely_rl.trees import Tree
 
 
 class Step(NamedTuple):
     """One row of each environment.  The module's docstring says what the fields mean."""
 
-    obs: NDArray[Any]
+    obs: Tree
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
@@ -56,45 +70,65 @@ class Episode(NamedTuple):
 class Environments:
     """B environments that reset themselves, made from any Gymnasium vector environment.
 
-    `observation_shape` and `dtype` are those of one observation as models take it, `space` is the
-    environment's own observation space.  `vector` is the vector environment itself, for what this
-    class does not offer, such as rendering.
+    `space` is the environment's own observation space, `spec` describes observations as models take
+    them.  `vector` is the vector environment itself, for what this class does not offer, such as
+    rendering.
     """
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], *, lives: bool = False):
         """`lives`: `terminated` may also mean a lost life, after which the game goes on.
 
-        Raises TrainingError for an action space that no policy fits.
+        Raises TrainingError for spaces that no policy fits.
         """
         self.vector = vector
         self.num_envs = vector.num_envs
         self.actions = action_spaces.of(vector.single_action_space)
         self.space: gymnasium.Space[Any] = vector.single_observation_space
-        observations = Observations(self.space, vector.num_envs)
-        self.observation_shape, self.dtype = observations.shape, observations.dtype
-        self._observation = observations.of
+        self._observations = Observations(self.space)
+        self._mask_is_observed = (
+            isinstance(self.space, gymnasium.spaces.Dict) and ACTION_MASK in self.space.spaces
+        )
+        self._masks = Masks(self.actions, self.num_envs) if self._mask_is_observed else None
+        self._mask: NDArray[np.bool_] | None = None  # of the last observations
+        self._was_reset_once = False
         self._mode = AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._lives = lives
         self._ended = np.zeros(self.num_envs, np.bool_)
+        self._never = np.zeros(self.num_envs, np.bool_)
         self._frame = np.zeros(self.num_envs, np.int64)
         self._score = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, np.int64)
         self._episodes: list[tuple[int, Episode]] = []
 
-    def reset(self, seed: int | None = None) -> NDArray[Any]:
+    @property
+    def spec(self) -> Tree:
+        """The leaves of one observation, as models take it (`observations.py`).
+
+        Whether `info` has a mask is known from the first reset on.
+        """
+        spec = self._observations.spec
+        if self._masks is None:
+            return spec
+        mask = Leaf((self.actions.outputs,), np.dtype(np.bool_))
+        return {OBSERVATION: spec, ACTION_MASK: mask}
+
+    def reset(self, seed: int | None = None) -> Tree:
         """Reset all environments, the i-th with `seed` + i; return observations [B, ...]."""
         obs, info = self.vector.reset(seed=seed)
+        if ACTION_MASK in info and not self._was_reset_once and self._masks is None:
+            self._masks = Masks(self.actions, self.num_envs)
+        self._was_reset_once = True
         self._ended[:] = False
         self._score[:] = 0
         self._length[:] = 0
         self._was_reset(info)
-        return self._observation(obs)
+        return self._observation(obs, info)
 
     def step(self, action: NDArray[Any]) -> Step:
         """Take one step in each environment; `action` is [B, ...] as in `actions`."""
         return self._step(self.actions.to_environment(action))
 
-    def _step(self, action: NDArray[Any]) -> Step:
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.vector.step(action)
         # Copies: some vector environments return the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
@@ -105,22 +139,29 @@ class Environments:
         else:
             played = np.ones_like(ended)
             valid, begins = terminated | ~truncated, ended
-            if self._mode is AutoresetMode.DISABLED and ended.any():
-                obs, _ = self.vector.reset(options={"reset_mask": ended.copy()})
-        obs, reward = self._observation(obs), np.array(reward, np.float32)
-        row = Step(obs, reward, terminated, truncated, valid, begins)
+        # Nobody acts on the last observation of an episode, which SAME_STEP does not return.
+        acts = np.ones_like(ended) if self._mode is AutoresetMode.SAME_STEP else ~ended
+        seen = self._observation(obs, info, acts)
+        crashed = info.get(f"_{CRASH}")
+        if crashed is not None:
+            valid = valid & ~crashed
+        if self._mode is AutoresetMode.DISABLED and ended.any():
+            obs, info = self.vector.reset(options={"reset_mask": ended.copy()})
+            seen = self._observation(obs, info, ended, keep=~ended)
+        row = Step(seen, np.array(reward, np.float32), terminated, truncated, valid, begins)
         self._score += row.reward * played
         self._length += played
         # After a lost life only the next row tells whether the game was over.
         over = ~played if self._lives else ended
         for i in np.flatnonzero(over):
-            episode = Episode(float(self._score[i]), int(self._length[i]))
-            self._episodes.append((int(i), episode))
+            if crashed is None or not crashed[i]:
+                episode = Episode(float(self._score[i]), int(self._length[i]))
+                self._episodes.append((int(i), episode))
             self._score[i], self._length[i] = 0, 0
         self._ended = ended
         return row
 
-    def decorrelate(self, max_steps: int, random: np.random.Generator) -> NDArray[Any]:
+    def decorrelate(self, max_steps: int, random: np.random.Generator) -> Tree:
         """Play up to `max_steps` random steps in each environment; return the observations then.
 
         After it, episodes are at different points in different environments; synchronized starts
@@ -131,9 +172,8 @@ class Environments:
         Raises TrainingError if the vector environment cannot reset single environments.
         """
         steps_after_reset = random.integers(0, max_steps + 1, self.num_envs)
-        space = self.vector.single_action_space
-        space.seed(int(random.integers(2**31)))
-        obs: NDArray[Any] = np.empty(0)
+        draw = self._random_actions(int(random.integers(2**31)))
+        obs: Tree = None
         for left in range(max_steps, -1, -1):
             to_reset = steps_after_reset == left
             if to_reset.any():
@@ -146,19 +186,18 @@ class Environments:
                 self._score[to_reset], self._length[to_reset] = 0, 0
                 self._ended[to_reset] = False
                 self._was_reset(info)
-                obs = self._observation(raw)
+                obs = self._observation(raw, info, to_reset, keep=~to_reset)
             if left:
-                obs = self._step(np.stack([space.sample() for _ in range(self.num_envs)])).obs
+                obs = self._step(draw()).obs
         self.pop_episodes()
         return obs
 
-    def play_randomly(self, steps: int, seed: int) -> NDArray[Any]:
+    def play_randomly(self, steps: int, seed: int) -> Tree:
         """Play random steps from a reset; return the observations, [steps * B, ...]."""
-        space = self.vector.single_action_space
-        space.seed(seed)
+        draw = self._random_actions(seed)
         first = self.reset(seed)
-        draws = [[space.sample() for _ in range(self.num_envs)] for _ in range(steps - 1)]
-        return np.concatenate([first, *(self._step(np.stack(draw)).obs for draw in draws)])
+        rest = (trees.map_tree(np.array, self._step(draw()).obs) for _ in range(steps - 1))
+        return trees.join(np.concatenate, [first, *rest])
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
@@ -173,9 +212,65 @@ class Environments:
         episodes, self._episodes = self._episodes, []
         return episodes
 
+    def pop_crashes(self) -> list[CrashReport]:
+        """Return the crashes that were survived since the last call."""
+        vector = self.vector
+        return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv) else []
+
+    def watch(self, flight: Any, step_timeout_s: float) -> None:
+        """Watch over environments that were made, or pickled, in another process."""
+        if isinstance(self.vector, (SupervisedVectorEnv, WatchedVectorEnv)):
+            self.vector.watch(flight, step_timeout_s)
+
     def close(self) -> None:
         """Close the environments."""
         self.vector.close()
+
+    def _observation(
+        self,
+        obs: Any,
+        info: dict[str, Any],
+        acts: NDArray[np.bool_] | None = None,
+        keep: NDArray[np.bool_] | None = None,
+    ) -> Tree:
+        """Convert what the vector environment returned.
+
+        Masks are read where an environment `acts` next.  Where `keep`, those of before still hold.
+        """
+        tree = self._observations.of(obs)
+        if self._masks is None:
+            if ACTION_MASK in info:
+                raise TrainingError(
+                    "the environment's info has an action_mask in `step` but had none in the first"
+                    " `reset`: return one from `reset` too, for the first observation"
+                )
+            return tree
+        if self._mask_is_observed:
+            mask = self._masks.of(obs[ACTION_MASK], acts)
+        else:
+            has = info.get(f"_{ACTION_MASK}", self._never)
+            mask = self._masks.of(info.get(ACTION_MASK), has if acts is None else has & acts)
+        if keep is not None and self._mask is not None:
+            mask[keep] = self._mask[keep]
+        self._mask = mask
+        return {OBSERVATION: tree, ACTION_MASK: mask}
+
+    def _random_actions(self, seed: int) -> Callable[[], Any]:
+        """Return a function that draws a batch of random actions; legal ones, if masked."""
+        space, count = self.vector.single_action_space, self.num_envs
+        space.seed(seed)
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw() -> Any:
+            if self._mask is None:
+                samples = [space.sample() for _ in range(count)]
+                into: Any = create_empty_array(space, count)
+                return concatenate(space, samples, into)
+            policy = torch.zeros(count, self.actions.outputs)
+            policy[~torch.from_numpy(self._mask)] = ILLEGAL
+            return self.actions.to_environment(self.actions.sample(policy, generator).numpy())
+
+        return draw
 
     def _was_reset(self, info: dict[str, Any]) -> NDArray[np.bool_]:
         """Return which environments, if their episode ended a step ago, have started a new game."""

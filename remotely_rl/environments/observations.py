@@ -1,57 +1,151 @@
-"""Observations as models take them: one array, whatever the observation space.
+"""Observations as models take them: a tree of arrays, nested like the observation space.
 
-a Box of uint8       uint8
-any other Box        float32
-a Box of three axes  taken for an image, [channels, height, width]; in the environment, the
-                     channels are the first or the last axis, whichever is smaller
-any other space      flattened into one float32 vector (Discrete, Tuple, Dict, ...)
+    space                      a leaf of the tree, for B environments
+    Box of bytes               uint8 [B, ...]
+    any other Box              float32 [B, ...]
+    Discrete                   int64 [B]
+    MultiDiscrete              int64 [B, ...]
+    MultiBinary                int8 [B, ...]
+    Dict, Tuple                a dict or a tuple of these
+
+A Box of three axes is an image, [channels, height, width].  In the environment its channels are the
+first or the last axis, whichever is smaller.  A Box of four axes whose last is at most 4 is a stack
+of images in colour: its frames become channels too.
+
+Where actions are masked (`masks.py`), the tree is {"observation": the above, "action_mask": bool
+[B, outputs]}.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium import spaces
 from numpy.typing import NDArray
+
+from remotely_rl import trees
+from remotely_rl.errors import TrainingError
+from remotely_rl.trees import Tree
+
+COLOURS = 4  # channels of a picture, at most: red, green, blue and transparency
+# Keys of the tree where actions are masked.
+OBSERVATION, ACTION_MASK = "observation", "action_mask"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of an observation.
+
+    shape    of one observation, as models take it
+    dtype    as models take it
+    counts   of a Discrete or MultiDiscrete: how many values each number may have; else empty
+    starts   the least of these values
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    counts: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return int(np.prod(self.shape, dtype=np.int64))
 
 
 class Observations:
-    """The observation space of B environments.
+    """Converts what a vector environment returns; `spec` is the tree of the leaves."""
 
-    `shape` and `dtype` are those of one observation as models take it; `space` is the
-    environment's own.
-    """
-
-    def __init__(self, space: gymnasium.Space[Any], count: int):
+    def __init__(self, space: gymnasium.Space[Any]):
+        """Raise TrainingError for a space that no model takes, and name it."""
         self.space = space
-        self.shape = _shape(space)
-        is_box = isinstance(space, gymnasium.spaces.Box)
-        self.dtype: np.dtype[Any] = np.dtype(
-            np.uint8 if is_box and space.dtype == np.uint8 else np.float32
-        )
-        self._batch_space = batch_space(space, count)
+        self.spec = spec_of(space)
+        self._converters = _converters(space)
 
-    def of(self, obs: Any) -> NDArray[Any]:
-        """Convert what a vector environment returned to an array [B, *shape]."""
-        if not isinstance(self.space, gymnasium.spaces.Box):
-            rows = iterate(self._batch_space, obs)
-            flat = [np.asarray(gymnasium.spaces.flatten(self.space, row)) for row in rows]
-            return np.stack(flat).astype(np.float32)
-        if _is_channels_last(self.space):
-            obs = np.moveaxis(obs, -1, 1)
-        if obs.dtype == np.uint8:
-            return np.ascontiguousarray(obs)
-        return np.array(obs, np.float32)
+    def of(self, obs: Any) -> Tree:
+        """Return a tree of arrays [B, ...], which hold until the environments' next step."""
+        return trees.map_tree(_convert, self._converters, obs)
+
+    @property
+    def shape(self) -> Tree:
+        """The shape of one observation: a tuple of numbers for each leaf."""
+        return trees.map_tree(lambda leaf: leaf.shape, self.spec)
 
 
-def _shape(space: gymnasium.Space[Any]) -> tuple[int, ...]:
-    if not isinstance(space, gymnasium.spaces.Box):
-        return (gymnasium.spaces.flatdim(space),)
-    if _is_channels_last(space):
-        return (space.shape[2], space.shape[0], space.shape[1])
-    return space.shape
+def spec_of(space: gymnasium.Space[Any], path: trees.Path = ()) -> Tree:
+    """Return the tree of a space's leaves.  Raise TrainingError for a space without any."""
+    match space:
+        case spaces.Dict():
+            return {key: spec_of(part, (*path, key)) for key, part in space.items()}
+        case spaces.Tuple():
+            return tuple(spec_of(part, (*path, i)) for i, part in enumerate(space))
+        case spaces.Box():
+            dtype = np.uint8 if space.dtype == np.uint8 else np.float32
+            return Leaf(_shape(space.shape), np.dtype(dtype))
+        case spaces.Discrete():
+            return Leaf((), np.dtype(np.int64), (int(space.n),), (int(space.start),))
+        case spaces.MultiDiscrete():
+            counts, starts = (tuple(map(int, x.flatten())) for x in (space.nvec, space.start))
+            return Leaf(space.shape, np.dtype(np.int64), counts, starts)
+        case spaces.MultiBinary():
+            return Leaf(space.shape, np.dtype(np.int8))
+    where = f"observation{trees.named(path)}" if path else "this environment's observation space"
+    raise TrainingError(
+        f"{where} is {space}; supported are Box, Discrete, MultiDiscrete, MultiBinary, and Dict"
+        " and Tuple of these: wrap the environment to have one of these"
+    )
 
 
-def _is_channels_last(space: gymnasium.spaces.Box) -> bool:
+Convert = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def _convert(convert: Convert, obs: Any) -> NDArray[Any]:
+    return convert(np.asarray(obs))
+
+
+def _converters(space: gymnasium.Space[Any]) -> Tree:
+    match space:
+        case spaces.Dict():
+            return {key: _converters(part) for key, part in space.items()}
+        case spaces.Tuple():
+            return tuple(_converters(part) for part in space)
+        case spaces.Box():
+            dtype: type[np.generic] = np.uint8 if space.dtype == np.uint8 else np.float32
+            return _box(space.shape, dtype)
+        case spaces.MultiBinary():
+            return lambda obs: np.array(obs, np.int8)
+    return lambda obs: np.array(obs, np.int64)
+
+
+def _box(shape: tuple[int, ...], dtype: type[np.generic]) -> Convert:
+    if _is_channels_last(shape):
+        return lambda obs: _contiguous(np.moveaxis(obs, -1, 1), dtype)
+    if _is_stack_in_colour(shape):
+        to = _shape(shape)
+        return lambda obs: _contiguous(np.moveaxis(obs, -1, 2), dtype).reshape(len(obs), *to)
+    return lambda obs: _contiguous(obs, dtype)
+
+
+def _contiguous(obs: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
+    if dtype == np.uint8:
+        return np.ascontiguousarray(obs)
+    return np.array(obs, dtype, order="C")
+
+
+def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if _is_channels_last(shape):
+        return (shape[2], shape[0], shape[1])
+    if _is_stack_in_colour(shape):
+        return (shape[0] * shape[3], shape[1], shape[2])
+    return shape
+
+
+def _is_channels_last(shape: tuple[int, ...]) -> bool:
     """Images have fewer channels than rows: the smaller of the first and last axis is theirs."""
-    return len(space.shape) == 3 and space.shape[-1] < space.shape[0]
+    return len(shape) == 3 and shape[-1] < shape[0]
+
+
+def _is_stack_in_colour(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 4 and shape[-1] <= COLOURS < min(shape[1:3])

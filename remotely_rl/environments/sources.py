@@ -1,34 +1,58 @@
 """What environments are made from: a Gymnasium id, or the user's own callable."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, observes_ram
 from remotely_rl.environments.contract import Environments
+from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.supervision.vector import SupervisedVectorEnv
+from remotely_rl.supervision.whole import WatchedVectorEnv
 
 # A Gymnasium id, or a callable that makes the user's own environments: see `make`.
 Source = str | Callable[..., Any]
 
 
-def make(source: Source, count: int, atari: Atari | None = None) -> Environments:
+class Watch(NamedTuple):
+    """How the environments of a process are watched over: see supervision/watchdog.py."""
+
+    flight: Any  # memory for the flight record; None: of this process alone
+    step_timeout_s: float  # 0: no limit
+
+
+def make(
+    source: Source,
+    count: int,
+    atari: Atari | None = None,
+    images: Images | None = None,
+    watch: Watch | None = None,
+) -> Environments:
     """Make `count` environments from a Gymnasium id or from the user's own callable.
 
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
     returns a Gymnasium VectorEnv.  Any other callable is called `count` times without arguments
-    and returns a Gymnasium Env each time.  `atari` is used for Atari games only.
+    and returns a Gymnasium Env each time.  `atari` is used for Atari games only, `images` for all
+    other environments.
 
-    Raises TrainingError for an unknown id, an action space that no policy fits, or a callable that
-    returns something else.
+    Raises TrainingError for an unknown id, spaces that no policy fits, a callable that returns
+    something else, or observations that are not one image if `images` asks for one.
     """
+    images = images or Images()
     if isinstance(source, str):
-        return _make_from_id(source, count, atari or Atari())
+        return _make_from_id(source, count, atari or Atari(), images, watch)
     if _takes_num_envs(source):
+        if images.asked_for:
+            raise TrainingError(
+                f"{name_of(source)} makes a vector environment, which {images.asked_for} cannot"
+                " change: preprocess its images yourself"
+            )
         vector = source(num_envs=count)
         if not isinstance(vector, VectorEnv):
             raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
@@ -36,8 +60,8 @@ def make(source: Source, count: int, atari: Atari | None = None) -> Environments
             raise TrainingError(
                 f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
             )
-        return Environments(vector)
-    return Environments(_side_by_side(source, count))
+        return Environments(_watched(vector, watch))
+    return Environments(_side_by_side(source, count, images, watch))
 
 
 def name_of(source: Source) -> str:
@@ -61,26 +85,38 @@ def check_is_known(source: Source) -> None:
         raise TrainingError(f"no environment is called {source!r}{_closest_id(source)}")
 
 
-def _make_from_id(env_id: str, count: int, atari: Atari) -> Environments:
+def _make_from_id(
+    env_id: str, count: int, atari: Atari, images: Images, watch: Watch | None
+) -> Environments:
     check_is_known(env_id)
     spec = gymnasium.registry.get(env_id)
     if spec is not None and is_atari_id(env_id) and not observes_ram(spec):
-        vector = make_vector(spec, count, atari)
+        vector = _watched(make_vector(spec, count, atari), watch)
         return Environments(vector, lives=atari.life_loss_is_terminal)
     try:
-        return Environments(_side_by_side(lambda: gymnasium.make(env_id), count))
+        make_one = functools.partial(gymnasium.make, env_id)
+        return Environments(_side_by_side(make_one, count, images, watch))
     except (gymnasium.error.Error, ImportError) as error:
         raise TrainingError(f"Gymnasium cannot make {env_id!r}: {error}") from error
 
 
-def _side_by_side(make_one: Callable[[], Any], count: int) -> VectorEnv[Any, Any, Any]:
+def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv[Any, Any, Any]:
+    if watch is None:
+        return vector
+    return WatchedVectorEnv(vector, step_timeout_s=watch.step_timeout_s, flight=watch.flight)
+
+
+def _side_by_side(
+    make_one: Callable[[], Any], count: int, images: Images, watch: Watch | None
+) -> VectorEnv[Any, Any, Any]:
     def make_checked() -> gymnasium.Env[Any, Any]:
         env = make_one()
         if not isinstance(env, gymnasium.Env):
             raise TrainingError(_wrong_type(make_one, env, "gymnasium.Env"))
-        return env
+        return preprocessed(env, images)
 
-    return SyncVectorEnv([make_checked] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
+    flight, step_timeout_s = watch or (None, 0.0)
+    return SupervisedVectorEnv([make_checked] * count, step_timeout_s=step_timeout_s, flight=flight)
 
 
 def _takes_num_envs(source: Callable[..., Any]) -> bool:

@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from remotely_rl import trees
+from remotely_rl.trees import Tree
+
 
 class DeviceTrajectory(NamedTuple):
     """A trajectory on the learner's device: [T, B] tensors unless a comment says otherwise."""
 
-    obs: Tensor  # [T + 1, B, ...]
+    obs: Tree  # of tensors [T + 1, B, ...]
     action: Tensor  # [T, B, ...]
     log_prob: Tensor  # of the action, by the policy that acted
     reward: Tensor  # clipped, if the config says so
@@ -54,7 +57,7 @@ class Batch(NamedTuple):
     model everything is [T, B, ...], and minibatches are cut along B alone.
     """
 
-    obs: Tensor
+    obs: Tree
     transitions: Transitions
     recurrent: RecurrentInput | None = None
 
@@ -67,27 +70,31 @@ class Batch(NamedTuple):
         if count == 1:
             yield self
             return
-        rows = self.obs.shape[0 if self.recurrent is None else 1]
-        order = torch.randperm(rows, generator=generator).to(self.obs.device)
+        leaf = trees.first(self.obs)
+        rows = leaf.shape[0 if self.recurrent is None else 1]
+        order = torch.randperm(rows, generator=generator).to(leaf.device)
         parts = order.tensor_split(min(count, rows))
         if self.recurrent is None:
             for which in parts:
                 yield Batch(
-                    self.obs[which], Transitions(*(part[which] for part in self.transitions))
+                    trees.map_tree(lambda x: x[which], self.obs),  # noqa: B023 - called at once
+                    Transitions(*(part[which] for part in self.transitions)),
                 )
             return
         state, begins, valid = self.recurrent
         for which in parts:
             yield Batch(
-                self.obs[:, which],
+                trees.map_tree(lambda x: x[:, which], self.obs),  # noqa: B023 - called at once
                 Transitions(*(part[:, which] for part in self.transitions)),
                 RecurrentInput(state[which], begins[:, which], valid[:, which]),
             )
 
     @property
-    def flat_obs(self) -> Tensor:
-        """The observations in one row."""
-        return self.obs if self.recurrent is None else self.obs.flatten(0, 1)
+    def flat_obs(self) -> Tree:
+        """The observations in one row, [N, ...]."""
+        if self.recurrent is None:
+            return self.obs
+        return trees.map_tree(lambda x: x.flatten(0, 1), self.obs)
 
     @property
     def valid_transitions(self) -> Transitions:
@@ -112,7 +119,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         return batches[0]
     along = 0 if batches[0].recurrent is None else 1
     columns = zip(*(batch.transitions for batch in batches), strict=True)
-    obs = torch.cat([batch.obs for batch in batches], along)
+    obs = trees.join(lambda parts: torch.cat(parts, along), [batch.obs for batch in batches])
     joined = Batch(obs, Transitions(*(torch.cat(parts, along) for parts in columns)))
     if along == 0:
         return joined

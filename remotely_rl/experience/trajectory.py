@@ -5,11 +5,15 @@ observation more than there are rows: the last row bootstraps from the observati
 action, which is also the first of the next trajectory.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
+
+from remotely_rl import trees
+from remotely_rl.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Trajectory:
     The arrays are numpy's, so that they can be received where torch is not imported.
     """
 
-    obs: NDArray[np.generic]  # [T + 1, B, ...]
+    obs: Tree  # of arrays [T + 1, B, ...]
     action: NDArray[np.generic]  # [T, B, ...], as in `action_spaces.py`
     log_prob: NDArray[np.float32]  # [T, B], of the action, by the policy that chose it
     reward: NDArray[np.float32]  # [T, B], raw
@@ -45,9 +49,13 @@ class Trajectory:
             "state": (b,),
             "version": (b,),
         }.items():
-            got = getattr(self, name).shape[: len(want)]
-            if got != want:
-                raise ValueError(f"{name} has shape {got}; expected {want} for {t} steps of {b}")
+            for path, array in trees.items(getattr(self, name)):
+                got = array.shape[: len(want)]
+                if got != want:
+                    raise ValueError(
+                        f"{name}{trees.named(path)} has shape {got}; expected {want} for {t} steps"
+                        f" of {b}"
+                    )
 
     @property
     def steps(self) -> int:
@@ -69,9 +77,11 @@ def stack(trajectories: Sequence[Trajectory]) -> Trajectory:
         return trajectories[0]
     return Trajectory(
         **{
-            field.name: np.concatenate(
+            field.name: trees.join(
+                functools.partial(
+                    np.concatenate, axis=0 if field.name in ("state", "version") else 1
+                ),
                 [getattr(trajectory, field.name) for trajectory in trajectories],
-                axis=0 if field.name in ("state", "version") else 1,
             )
             for field in fields(Trajectory)
         }

@@ -16,8 +16,16 @@ from torch import Tensor
 # with this it was 2,900 to 5,000.  With -2, two seeds of three had not learnt Pendulum after six
 # minutes.
 INITIAL_LOG_STD = -1.0
+# The logit of an action that must not be taken.  Its probability is exactly 0; with minus infinity
+# the entropy would be NaN.
+ILLEGAL = -1e9
 # Beyond these, gradients vanish or overflow.
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+
+
+def is_legal(logits: Tensor) -> Tensor:
+    """Return which actions may be taken."""
+    return logits > ILLEGAL / 2
 
 
 def categorical_sample(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remotely_rl import networks
+from remotely_rl import networks, trees
 from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
@@ -33,7 +33,7 @@ def to_device(learner: Learner[Any], trajectory: Trajectory) -> DeviceTrajectory
         return on_cpu.pin_memory().to(learner.device, non_blocking=True)
 
     return DeviceTrajectory(
-        obs=tensor(trajectory.obs),
+        obs=trees.map_tree(tensor, trajectory.obs),
         action=tensor(trajectory.action),
         log_prob=tensor(trajectory.log_prob),
         reward=learner.reward_clipper.clip(tensor(trajectory.reward), trajectory),
@@ -75,8 +75,9 @@ def make_batch(
     transitions = Transitions(rollout.action, old, advantage, value, start)
     if networks.is_recurrent(learner.model):
         recurrent = RecurrentInput(rollout.state, rollout.begins[:-1], valid)
-        return Batch(rollout.obs[:-1], transitions, recurrent)
-    return Batch(rollout.obs[:-1][valid], Transitions(*(part[valid] for part in transitions)))
+        return Batch(trees.map_tree(lambda x: x[:-1], rollout.obs), transitions, recurrent)
+    obs = trees.map_tree(lambda x: x[:-1][valid], rollout.obs)
+    return Batch(obs, Transitions(*(part[valid] for part in transitions)))
 
 
 def gae_batch(learner: Learner[Any], trajectory: Trajectory) -> Batch:

@@ -25,13 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl.acting.failures import LOST
+from remotely_rl import trees
 from remotely_rl.config import CentralInference
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.semaphore import ResizableSemaphore
+from remotely_rl.supervision.failures import LOST
+from remotely_rl.trees import Tree
 
 QUEUED = 1  # trajectories that wait for a trainer; more would grow old
 THREADS = 64  # of the server, for requests and for agents that wait
@@ -85,15 +87,15 @@ class Server:
         self._failed: Exception | None = None
         self.resize(config.predictors, config.trainers)
 
-    def predict(self, requests: Sequence[NDArray[Any]]) -> list[Prediction]:
+    def predict(self, requests: Sequence[Tree]) -> list[Prediction]:
         """Answers several requests in one forward pass: observations [B, ...] of each."""
         with self._predicting:
             began = time.perf_counter()
             version = self.learner.version
-            obs = torch.from_numpy(np.concatenate(requests)).to(self.learner.device)
+            obs = trees.join(self._tensor, requests)
             with torch.inference_mode(), self.learner.autocast():
                 policy, value = self.acting(obs)
-            sizes = [len(request) for request in requests]
+            sizes = [len(trees.first(request)) for request in requests]
             parts = zip(
                 torch.split(policy.float().cpu(), sizes),
                 torch.split(value.float().cpu(), sizes),
@@ -153,6 +155,9 @@ class Server:
     def close(self) -> None:
         """Ends the trainers."""
         self.resize(self.config.predictors, 0)
+
+    def _tensor(self, parts: Sequence[NDArray[Any]]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(self.learner.device)
 
     def _train(self, leave: threading.Event) -> None:
         # A copy each: autograd does not let parameters change between forward and backward.

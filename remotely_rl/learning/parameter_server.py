@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import remotely
-from remotely_rl.acting import failures
 from remotely_rl.acting.crew import Crew
 from remotely_rl.errors import SyncError, TrainingError
+from remotely_rl.supervision import failures
+from remotely_rl.supervision.rate import MAX_RATE
 from remotely_rl.sync.client import Client
 from remotely_rl.sync.reply import Release, Reply
 from remotely_rl.sync.rule import Rule
@@ -52,7 +53,10 @@ class Work(Protocol):
         ...
 
     def report(self) -> Any:
-        """What goes with a contribution: all since the last report."""
+        """What goes with a contribution: all since the last report.
+
+        If it has `steps` and `crashes` (of environments), these are counted and told.
+        """
         ...
 
 
@@ -127,6 +131,9 @@ class ParameterServer:
         record: bool = False,
         broadcast: Any = None,
         over: Callable[[], bool] = lambda: False,
+        *,
+        width: int = 1,
+        max_crash_rate: float = MAX_RATE,
     ):
         """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
 
@@ -140,7 +147,9 @@ class ParameterServer:
         self._record = record
         self._accumulate = accumulate
         self._say = say
-        self._crew: Crew[Any] = Crew(make, rule.clients, say, over=over)
+        self._crew: Crew[Any] = Crew(
+            make, rule.clients, say, over=over, width=width, max_crash_rate=max_crash_rate
+        )
         self._free = list(range(rule.clients))[::-1]
         self._client_of: dict[Any, int] = {}
         self._worker_of: dict[int, Any] = {}
@@ -153,8 +162,8 @@ class ParameterServer:
     def take(self, timeout_s: float, broadcast: Any = None) -> PushResult | None:
         """Pushes the next contribution to the rule; returns None if none came in time.
 
-        `broadcast` goes to each worker with its next call.  Raises TrainingError if too many
-        workers fail, or if the rule refuses too many pushes in a row.
+        `broadcast` goes to each worker with its next call.  Raises TrainingError if there
+        are too many crashes, or if the rule refuses too many pushes in a row.
         """
         self._broadcast = broadcast
         self._welcome()
@@ -168,8 +177,10 @@ class ParameterServer:
         if error := call.exception():
             self._lost(worker, client, error)
             return None
-        self._crew.call_succeeded()
-        return self._push(client, call.result())
+        contribution = call.result()
+        report = contribution.report
+        self._crew.succeeded(worker, getattr(report, "steps", 1), getattr(report, "crashes", ()))
+        return self._push(client, contribution)
 
     def close(self) -> None:
         """Closes the workers; what they are computing is lost."""

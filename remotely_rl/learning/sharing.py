@@ -13,6 +13,7 @@ and learn.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import networks, sync
+from remotely_rl import networks, sync, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
@@ -29,18 +30,21 @@ from remotely_rl.learning.batches import gae_batch
 from remotely_rl.learning.learner import ComputeLosses, Learner
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.learning.value_scale import ValueScale
+from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.sync.flat import Flat
+from remotely_rl.trees import Tree
 
 
 class Report(NamedTuple):
     """What a worker reports with its gradient."""
 
-    obs: NDArray[Any] | None  # a sample of those seen [N, ...], for the statistics
+    obs: Tree | None  # a sample of those seen, arrays [N, ...], for the statistics
     steps: int
     episodes: list[Episode]
     seconds: dict[str, float]
     metrics: dict[str, float]
     values: NDArray[np.float32] | None = None  # targets, in units of rewards, for the scale
+    crashes: Sequence[CrashReport] = ()
 
 
 class Broadcast(NamedTuple):
@@ -89,7 +93,7 @@ class SharedLearner:
         for client in sorted(self._seen):
             obs = [report.obs for report in self._seen[client] if report.obs is not None]
             if obs:
-                seen = torch.from_numpy(np.concatenate(obs))
+                seen = trees.join(lambda parts: torch.from_numpy(np.concatenate(parts)), obs)
                 networks.update_normalizers(self.flat.module, seen, every=1)
             values = [report.values for report in self._seen[client] if report.values is not None]
             if values:
@@ -137,9 +141,11 @@ class SegmentWork:
         self._epochs, self._minibatches = epochs, minibatches
         self._minibatches_left: list[Batch] = []
         self._has_normalizer = networks.has_normalizer(actor.model)
-        self._seen: list[Tensor] = []
+        self._seen: list[Tree] = []
         self._values: list[Tensor] = []
         self._report = Report(None, 0, [], {}, {})
+        # Whoever plays until there is experience would never report that there never is any.
+        self._crashes = Crashes(lambda text: None, config.max_crash_rate)
 
     def gradient(self, parameters: Tensor, broadcast: Broadcast | None) -> Tensor:
         """The gradient [P] of the next minibatch, at these parameters.
@@ -180,7 +186,8 @@ class SegmentWork:
         if self._values:
             report = report._replace(values=torch.cat(self._values).numpy())
         if self._seen:
-            report = report._replace(obs=torch.cat(self._seen).numpy())
+            seen = trees.join(lambda parts: torch.cat(parts).numpy(), self._seen)
+            report = report._replace(obs=seen)
         self._seen, self._values = [], []
         return report
 
@@ -191,13 +198,18 @@ class SegmentWork:
         self._report = self._report._replace(
             steps=self._report.steps + rollout.steps,
             episodes=self._report.episodes + rollout.episodes,
+            crashes=[*self._report.crashes, *rollout.crashes],
         )
+        self._crashes.stepped(rollout.steps)
+        for crash in rollout.crashes:
+            self._crashes.add(crash)
         self._spent(rollout.seconds)
         if not rollout.steps:  # every environment was reset
             return
         batch = gae_batch(self.learner, rollout.trajectory)
         if self._has_normalizer:
-            self._seen.append(batch.flat_obs[:: networks.UPDATE_EVERY])
+            some = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.flat_obs)
+            self._seen.append(some)
         if self.config.normalizes_values:
             self._values.append(
                 self.learner.value_scale.denormalize(batch.valid_transitions.value_target)

@@ -1,12 +1,14 @@
 """Networks that map a batch of observations to `(policy, value)`.
 
-    obs     [N, ...]      uint8 images [N, channels, height, width], or float32
+    obs     [N, ...]      uint8 images [N, channels, height, width], float32, and so on; or a dict
+                          or a tuple of these (`environments/observations.py`)
     policy  [N, outputs]  parameters of the action distribution (`environments/action_spaces.py`);
                           for discrete actions, their logits
     value   [N]           V of the observation
 
 An algorithm asks no more of a model. Your own is any `torch.nn.Module` that does this: pass the
-class (or a function) of `(observation_shape, outputs)`, or an instance.
+class (or a function) of `(observation_shape, outputs)`, or an instance.  The shape of a nested
+observation is nested too: `{"image": (3, 84, 84), "speed": (1,)}`.
 
 A model with a memory also has a method `initial_state(count)`, which returns float32 [count, S],
 and maps sequences of steps:
@@ -19,18 +21,17 @@ initial state.
 
 Where to look:
 
-    NatureCNN, SmallCNN       cnn.py            Recurrent, RecurrentMLP    recurrent.py
+    NatureCNN, SmallCNN, ...  cnn.py            Recurrent, RecurrentMLP    recurrent.py
     ResNet (IMPALA's)         resnet.py         Normalizer                 normalizer.py
     MLP                       mlp.py            float32 or bfloat16        precision.py
-
-    from remotely_rl import networks
-
-    networks.build(None, (4, 84, 84), np.dtype("uint8"), outputs=6)     # a NatureCNN
+    nested observations       encoders.py       masks of actions           masked.py
 """
 
 from remotely_rl.networks.actor_critic import ActorCritic
-from remotely_rl.networks.cnn import NatureCNN, SmallCNN
-from remotely_rl.networks.factory import ModelSource, build, default_network, recurrent_network
+from remotely_rl.networks.cnn import NatureCNN, SmallCNN, TinyCNN
+from remotely_rl.networks.encoders import encoder_of
+from remotely_rl.networks.factory import ModelSource, build, default_network
+from remotely_rl.networks.masked import MaskedPolicy, masked
 from remotely_rl.networks.memory import initial_state, is_recurrent, unroll
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.normalizer import (
@@ -49,6 +50,7 @@ __all__ = [
     "MLP",
     "UPDATE_EVERY",
     "ActorCritic",
+    "MaskedPolicy",
     "ModelSource",
     "NatureCNN",
     "Normalizer",
@@ -57,15 +59,17 @@ __all__ = [
     "ResNet",
     "SmallCNN",
     "State",
+    "TinyCNN",
     "build",
     "copy_to_cpu",
     "default_network",
+    "encoder_of",
     "has_normalizer",
     "initial_state",
     "is_recurrent",
     "load_state",
     "load_statistics",
-    "recurrent_network",
+    "masked",
     "state_of",
     "statistics_of",
     "unroll",

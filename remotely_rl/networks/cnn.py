@@ -1,10 +1,45 @@
-"""Convolutional networks for small images: NatureCNN (84x84) and SmallCNN (42x42)."""
+"""Convolutional networks for images: NatureCNN (84x84), SmallCNN (42x42), TinyCNN (below 20)."""
 
 import torch
 from torch import nn
 
 from remotely_rl.networks.actor_critic import ActorCritic, with_features
 from remotely_rl.networks.normalizer import Normalizer
+
+
+def nature_convolutions(channels: int) -> nn.Sequential:
+    """Three convolutions (Mnih et al. 2015)."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 8, stride=4),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+
+
+def small_convolutions(channels: int) -> nn.Sequential:
+    """Two convolutions for sides of 20 and more; see SmallCNN."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 6, stride=3),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+
+
+def tiny_convolutions(channels: int) -> nn.Sequential:
+    """Two convolutions that keep each pixel, for boards and the views of grid worlds."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
 
 
 class NatureCNN(ActorCritic):
@@ -14,16 +49,7 @@ class NatureCNN(ActorCritic):
     """
 
     def __init__(self, observation_shape: tuple[int, ...], outputs: int):
-        convolutions = nn.Sequential(
-            nn.Conv2d(observation_shape[0], 32, 8, stride=4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 4, stride=2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-        )
-        body = with_features(convolutions, observation_shape, 512)
+        body = with_features(nature_convolutions(observation_shape[0]), observation_shape, 512)
         super().__init__(Normalizer(observation_shape), body, 512, outputs)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -37,13 +63,35 @@ class SmallCNN(ActorCritic):
     """
 
     def __init__(self, observation_shape: tuple[int, ...], outputs: int):
-        convolutions = nn.Sequential(
-            nn.Conv2d(observation_shape[0], 16, 6, stride=3),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2),
-            nn.ReLU(),
-            nn.Flatten(),
-        )
-        body = with_features(convolutions, observation_shape, 256)
+        body = with_features(small_convolutions(observation_shape[0]), observation_shape, 256)
         super().__init__(Normalizer(observation_shape), body, 256, outputs)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+class TinyCNN(ActorCritic):
+    """Two convolutions without strides and 256 features, for images with sides below 20."""
+
+    def __init__(self, observation_shape: tuple[int, ...], outputs: int):
+        body = with_features(tiny_convolutions(observation_shape[0]), observation_shape, 256)
+        super().__init__(Normalizer(observation_shape), body, 256, outputs)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+# The least side of an image, and what fits it.
+SIZES = ((64, nature_convolutions, NatureCNN), (20, small_convolutions, SmallCNN))
+
+
+def convolutions_for(shape: tuple[int, ...]) -> nn.Sequential:
+    """Return the convolutions for images [channels, height, width] of this shape."""
+    for side, convolutions, _ in SIZES:
+        if min(shape[1:]) >= side:
+            return convolutions(shape[0])
+    return tiny_convolutions(shape[0])
+
+
+def network_for(shape: tuple[int, ...]) -> type[ActorCritic]:
+    """Return the class of network for images of this shape."""
+    for side, _, network in SIZES:
+        if min(shape[1:]) >= side:
+            return network
+    return TinyCNN

@@ -2,56 +2,72 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remotely_rl import trees
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.networks.actor_critic import ActorCritic
-from remotely_rl.networks.cnn import NatureCNN, SmallCNN
+from remotely_rl.networks.cnn import network_for
+from remotely_rl.networks.encoders import encoder_of, is_image
+from remotely_rl.networks.masked import masked
 from remotely_rl.networks.memory import initial_state, is_recurrent
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
+from remotely_rl.trees import Tree
 
 # What `model=` may be: a module, or a callable that makes one from (observation_shape, outputs).
-ModelSource = nn.Module | Callable[[tuple[int, ...], int], nn.Module]
+# The shape of a nested observation is a tree of shapes.
+ModelSource = nn.Module | Callable[[Any, int], nn.Module]
 
 
-def default_network(observation_shape: tuple[int, ...]) -> Callable[..., nn.Module]:
-    """Return the class of network for observations of this shape: images, by size, or vectors."""
-    if len(observation_shape) == 3:
-        side = min(observation_shape[1:])
-        if side >= 64:
-            return NatureCNN
-        if side >= 20:
-            return SmallCNN
-    return MLP
+def default_network(spec: Tree, outputs: int, lstm_units: int = 0) -> nn.Module:
+    """Make the network that fits observations, with LSTMs if `lstm_units` is not 0.
 
-
-def recurrent_network(observation_shape: tuple[int, ...], outputs: int, units: int) -> nn.Module:
-    """Make the default network with LSTMs of `units` units."""
-    kind = default_network(observation_shape)
-    if kind is MLP:
-        return RecurrentMLP(observation_shape, outputs, units)
-    plain = kind(observation_shape, outputs)
-    assert isinstance(plain, ActorCritic)
-    return Recurrent(nn.Sequential(plain.normalizer, plain.body), plain.width, outputs, units)
+    An image goes through convolutions that fit its size.  A vector goes through an MLP, and so do
+    the features of anything else (`encoders.py`).
+    """
+    is_leaf = isinstance(spec, Leaf)
+    if is_leaf and len(spec.shape) == 3 and is_image(spec):
+        plain: ActorCritic = network_for(spec.shape)(spec.shape, outputs)  # type: ignore[call-arg, arg-type]
+        if not lstm_units:
+            return plain
+        features = nn.Sequential(plain.normalizer, plain.body)
+        return Recurrent(features, plain.width, outputs, lstm_units)
+    is_vector = is_leaf and not spec.counts and not is_image(spec)
+    encoder = None if is_vector else encoder_of(spec)
+    shape = spec.shape if encoder is None else (encoder.width,)
+    if lstm_units:
+        return RecurrentMLP(shape, outputs, lstm_units, encoder)
+    return MLP(shape, outputs, encoder)
 
 
 def build(
     source: ModelSource | None,
-    observation_shape: tuple[int, ...],
-    dtype: np.dtype[np.generic],
+    spec: Tree,
     outputs: int,
     lstm_units: int = 0,
+    outputs_are: str = "",
 ) -> nn.Module:
     """Make the model and try it on two observations.
 
-    Without a `source` it is the default network, with an LSTM if `lstm_units` is not 0.  A module
-    given as an instance is copied.  Raises TrainingError, with the shapes expected and found, if
-    the model does not map observations to `(policy, value)`.
+    `spec` is that of the environments.  Without a `source` it is the default network, with an LSTM
+    if `lstm_units` is not 0.  A module given as an instance is copied.  Raises TrainingError, with
+    the shapes expected and found, if the model does not map observations to `(policy, value)`;
+    `outputs_are` then says what the outputs are for.
     """
+    if isinstance(spec, dict) and ACTION_MASK in spec:
+        return masked(_build(source, spec[OBSERVATION], outputs, lstm_units, outputs_are))
+    return _build(source, spec, outputs, lstm_units, outputs_are)
+
+
+def _build(
+    source: ModelSource | None, spec: Tree, outputs: int, lstm_units: int, outputs_are: str
+) -> nn.Module:
     if source is not None and lstm_units:
         raise TrainingError(
             "lstm= adds a memory to the networks of remotely_rl; a model of your own brings its"
@@ -59,34 +75,49 @@ def build(
         )
     if isinstance(source, nn.Module):
         model = copy.deepcopy(source)
-    elif lstm_units:
-        model = recurrent_network(observation_shape, outputs, lstm_units)
+    elif source is None:
+        model = default_network(spec, outputs, lstm_units)
     else:
-        model = (source or default_network(observation_shape))(observation_shape, outputs)
+        model = source(trees.map_tree(lambda leaf: leaf.shape, spec), outputs)
     if not isinstance(model, nn.Module):
         raise TrainingError(f"model= made a {type(model).__name__}; expected a torch.nn.Module")
-    obs = torch.from_numpy(np.zeros((2, *observation_shape), dtype))
+    obs = trees.map_tree(_sample, spec)
     try:
         with torch.no_grad():
             if is_recurrent(model):
                 state, begins = initial_state(model, 2), torch.ones(1, 2, dtype=torch.bool)
-                found = model(obs[None], state, begins)
+                found = model(trees.map_tree(lambda x: x[None], obs), state, begins)
                 expected = f"(policy [1, 2, {outputs}], value [1, 2], state {list(state.shape)})"
             else:
                 found = model(obs)
                 expected = f"(policy [2, {outputs}], value [2])"
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
         raise TrainingError(
-            f"{type(model).__name__} fails on observations of shape {list(obs.shape)}"
-            f" ({dtype}): {error}"
+            f"{type(model).__name__} fails on observations {_described(obs)}:"
+            f" {type(error).__name__}: {error}"
         ) from error
     shapes = _shapes(found)
     if shapes != expected:
+        what = f" ({outputs} is {outputs_are})" if outputs_are else ""
         raise TrainingError(
-            f"{type(model).__name__} maps observations {list(obs.shape)} to {shapes};"
-            f" expected {expected}"
+            f"{type(model).__name__} maps observations {_described(obs)} to {shapes};"
+            f" expected {expected}{what}"
         )
     return model
+
+
+def _sample(leaf: Leaf) -> Tensor:
+    """Return two observations that are in the space."""
+    least = np.reshape(leaf.starts, leaf.shape) if leaf.counts else 0
+    return torch.from_numpy(np.full((2, *leaf.shape), least, leaf.dtype))
+
+
+def _described(obs: Tree) -> str:
+    """Return the shapes and types of observations, by leaf."""
+    return ", ".join(
+        f"{trees.named(path)} of shape {list(leaf.shape)} ({str(leaf.dtype)[6:]})".lstrip()
+        for path, leaf in trees.items(obs)
+    )
 
 
 def _shapes(found: object) -> str:

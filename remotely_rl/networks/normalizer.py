@@ -17,7 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remotely_rl import trees
+from remotely_rl.environments.observations import OBSERVATION
+from remotely_rl.errors import TrainingError
+from remotely_rl.networks.masked import MaskedPolicy
 from remotely_rl.networks.state import State
+from remotely_rl.trees import Path, Tree
 
 # Added to the deviation of bytes, in units of their range of 255.
 FLOOR = 0.03
@@ -45,10 +50,14 @@ class Normalizer(nn.Module):
     variance: Tensor
     count: Tensor
 
-    def __init__(self, shape: tuple[int, ...], horizon: int = 200_000):
-        """Old batches fade out once `horizon` rows are counted."""
+    def __init__(self, shape: tuple[int, ...], horizon: int = 200_000, of: Path | str = ()):
+        """`of` says which leaf of a nested observation it is for: a key, or a tuple of keys.
+
+        Old batches fade out once `horizon` rows are counted.
+        """
         super().__init__()
         self.horizon = horizon
+        self.of: Path = (of,) if isinstance(of, str) else of
         self._cached: tuple[object, tuple[Tensor, Tensor]] | None = None
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("variance", torch.ones(shape))
@@ -108,11 +117,23 @@ def _like(statistic: Tensor, obs: Tensor) -> Tensor:
     return statistic[None].contiguous(memory_format=_layout(obs))
 
 
-def update_normalizers(model: nn.Module, obs: Tensor, every: int = UPDATE_EVERY) -> None:
-    """Add one in `every` of the observations [N, ...] to all Normalizers of a model."""
-    for part in model.modules():
+def update_normalizers(model: nn.Module, obs: Tree, every: int = UPDATE_EVERY) -> None:
+    """Add one in `every` of the observations [N, ...] to all Normalizers of a model.
+
+    Raise TrainingError for a Normalizer that does not say which leaf of the observations is its.
+    """
+    if isinstance(model, MaskedPolicy):
+        obs = obs[OBSERVATION]
+    for name, part in model.named_modules():
         if isinstance(part, Normalizer):
-            part.update(obs[::every])
+            leaf = trees.at(obs, part.of)
+            if not isinstance(leaf, Tensor):
+                keys = [trees.named(path) for path, _ in trees.items(leaf)]
+                raise TrainingError(
+                    f"the Normalizer {name!r} must say which observation it is for: of=KEY, one of"
+                    f" {', '.join(keys)}"
+                )
+            part.update(leaf[::every])
 
 
 def has_normalizer(model: nn.Module) -> bool:

@@ -12,8 +12,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from remotely_rl import trees
 from remotely_rl.networks.layers import in_float32, orthogonal_init, tanh_layers
 from remotely_rl.networks.normalizer import Normalizer
+from remotely_rl.trees import Tree
 
 
 class Recurrent(nn.Module):
@@ -47,14 +49,21 @@ class Recurrent(nn.Module):
 class RecurrentMLP(nn.Module):
     """An MLP followed by an LSTM for the policy, and another such pair for the value.
 
-    They share only the normalizer.  `state` is the policy's hidden and cell state, then the
-    value's, [B, 4 * units]; it starts at zero.
+    They share only what makes the observation a vector.  `state` is the policy's hidden and cell
+    state, then the value's, [B, 4 * units]; it starts at zero.
     """
 
-    def __init__(self, observation_shape: tuple[int, ...], outputs: int, units: int = 64):
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        outputs: int,
+        units: int = 64,
+        encoder: nn.Module | None = None,
+    ):
+        """`encoder` maps other observations to vectors of this shape, in the normalizer's place."""
         super().__init__()
         self.units = units
-        self.normalizer = Normalizer(observation_shape)
+        self.normalizer = encoder or Normalizer(observation_shape)
         inputs = math.prod(observation_shape)
         self.policy_body, self.value_body = tanh_layers(inputs), tanh_layers(inputs)
         self.policy_lstm, self.value_lstm = nn.LSTM(64, units), nn.LSTM(64, units)
@@ -68,8 +77,8 @@ class RecurrentMLP(nn.Module):
         """Return the memory before an episode, zeros."""
         return torch.zeros(count, 4 * self.units)
 
-    def forward(self, obs: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        normal = self.normalizer(obs.flatten(0, 1)).flatten(1)
+    def forward(self, obs: Tree, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        normal = self.normalizer(trees.map_tree(lambda x: x.flatten(0, 1), obs)).flatten(1)
         of_policy, of_value = state.chunk(2, -1)
         features = self.policy_body(normal).unflatten(0, begins.shape)
         hidden, of_policy = run_lstm(self.policy_lstm, features, of_policy, begins)

@@ -36,6 +36,10 @@ REMOVED = {
     ),
 }  # fmt: skip
 
+# Fields of config.json that every algorithm had, with their default in all environments, and that
+# meant something in Atari games alone.
+ATARI_DEFAULTS = {"image_size": 42}
+
 COLUMNS = {  # of metrics.csv
     "seconds": "time/seconds",
     "env_steps": "time/env_steps",

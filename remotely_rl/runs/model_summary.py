@@ -3,13 +3,17 @@
 model: 3 convolutions, 512; LSTM 64; 1,868,967 parameters; sees images of 4 channels, 84x84
 """
 
-import math
 from typing import Any, Protocol
 
 import gymnasium
 from torch import nn
 
+from remotely_rl import trees
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
 from remotely_rl.networks import precision
+from remotely_rl.networks.encoders import is_image
+from remotely_rl.networks.masked import MaskedPolicy
+from remotely_rl.trees import Tree
 
 # Sides of what could be an image: below, convolutions have nothing to step over.
 SIDE = 20
@@ -21,25 +25,27 @@ class Seen(Protocol):
     @property
     def space(self) -> gymnasium.Space[Any]: ...
     @property
-    def observation_shape(self) -> tuple[int, ...]: ...
+    def spec(self) -> Tree: ...
 
 
 def lines(model: nn.Module, envs: Seen) -> list[str]:
     """The summary, and a warning if there are images that no convolution sees."""
     size = sum(parameter.numel() for parameter in model.parameters())
     said = [f"model: {make_of(model)}; {size:,} parameters; sees {seen(envs)}"]
-    is_ours = type(model).__module__.startswith("remotely_rl.")
+    is_ours = _is_ours(model)
     if is_ours and has_image(envs.space) and not _convolves(model):
         said.append(
-            "no convolutions see the images in it: for these, observe one uint8 image [height,"
-            " width, channels], or pass a model of your own (model=, --model)"
+            "no convolutions see the images in it: for these, observe images [height, width,"
+            " channels], or pass a model of your own (model=, --model)"
         )
     return said
 
 
 def make_of(model: nn.Module) -> str:
     """The layers of a network of the library, without the value's own; a name for others."""
-    if not type(model).__module__.startswith("remotely_rl."):
+    if isinstance(model, MaskedPolicy):
+        model = model.model
+    if not _is_ours(model):
         return type(model).__name__
     parts = [(name, part) for name, part in model.named_modules() if not name.startswith("value")]
     convolutions = sum(isinstance(part, precision.CONVOLUTIONS) for _, part in parts)
@@ -55,16 +61,28 @@ def make_of(model: nn.Module) -> str:
 
 def seen(envs: Seen) -> str:
     """The observations, as the model receives them."""
-    space, shape = envs.space, envs.observation_shape
-    count = math.prod(shape)
-    if not isinstance(space, gymnasium.spaces.Box):
-        return f"a {type(space).__name__}, flattened to {count:,} numbers"
-    if len(shape) == 3:
-        last = "" if shape == space.shape else ", which came last"
-        return f"images of {shape[0]} channels{last}, {shape[1]}x{shape[2]}"
+    spec, masked = envs.spec, ""
+    if isinstance(spec, dict) and ACTION_MASK in spec:
+        spec, masked = spec[OBSERVATION], "; illegal actions are masked"
+    if isinstance(spec, Leaf):
+        return seen_leaf(spec, envs.space.shape or ()) + masked
+    parts = [f"{trees.named(path)} {seen_leaf(leaf)}" for path, leaf in trees.items(spec)]
+    return f"a {type(envs.space).__name__} of {', '.join(parts)}{masked}"
+
+
+def seen_leaf(leaf: Leaf, original: tuple[int, ...] | None = None) -> str:
+    """One array of an observation; `original` is its shape in the environment."""
+    shape = leaf.shape
+    if leaf.counts:
+        several = f"{len(leaf.counts)} numbers, each " if shape else ""
+        return f"{several}one of {' or '.join(f'{n:,}' for n in sorted(set(leaf.counts)))}"
+    if is_image(leaf):
+        last = "" if original in (None, shape) else ", which came last"
+        channels = f"{shape[0]} channel{'s' if shape[0] > 1 else ''}" if shape[2:] else "1 channel"
+        return f"images of {channels}{last}, {shape[-2]}x{shape[-1]}"
     if len(shape) > 1:
-        return f"{'x'.join(map(str, shape))}, flattened to {count:,} numbers"
-    return f"{count:,} number{'s' if count > 1 else ''}"
+        return f"{'x'.join(map(str, shape))}, flattened to {leaf.size:,} numbers"
+    return f"{leaf.size:,} number{'s' if leaf.size > 1 else ''}"
 
 
 def has_image(space: gymnasium.Space[object]) -> bool:
@@ -75,6 +93,11 @@ def has_image(space: gymnasium.Space[object]) -> bool:
         return any(has_image(part) for part in space.spaces)
     sides = [side for side in space.shape or () if side >= SIDE]
     return isinstance(space, gymnasium.spaces.Box) and len(sides) >= 2
+
+
+def _is_ours(model: nn.Module) -> bool:
+    of = model.model if isinstance(model, MaskedPolicy) else model
+    return type(of).__module__.startswith("remotely_rl.")
 
 
 def _convolves(model: nn.Module) -> bool:

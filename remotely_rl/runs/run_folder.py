@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remotely_rl.environments import name_of
+from remotely_rl.environments import is_atari, name_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import earlier_names
 from remotely_rl.runs.earlier_names import renamed
@@ -108,6 +108,9 @@ def read(run: str | Path) -> RunConfig:
             config = renamed(content["config"], earlier_names.FIELDS)
             for name in earlier_names.REMOVED.get(algorithm, ()):
                 config.pop(name, None)
+            if "frame_stack" not in config and not is_atari(env):
+                for name in earlier_names.ATARI_DEFAULTS:
+                    config.pop(name, None)
             return RunConfig(algorithm, env, config)
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
 

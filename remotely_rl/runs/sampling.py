@@ -67,4 +67,6 @@ def _actors(session: Session[Any]) -> Samplers[Rollout]:
         session.say,
         grows=config.actors == 0,
         over=session.over,
+        width=config.envs_per_actor,
+        max_crash_rate=config.max_crash_rate,
     )

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import remotely
-from remotely_rl import environments, networks
-from remotely_rl.acting import cluster, failures
+from remotely_rl import environments, networks, trees
+from remotely_rl.acting import cluster, player
 from remotely_rl.config import Common, device_of
-from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.environments.action_spaces import Actions, described
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs.process import MODEL_LOCK, one_thread
+from remotely_rl.supervision import Crashes, failures
+from remotely_rl.trees import Tree
 
 C = TypeVar("C", bound=Common)
 
@@ -33,9 +34,9 @@ class EnvironmentInfo(NamedTuple):
     """What an environment is, and a sample of its observations."""
 
     space: gymnasium.Space[Any]
-    observation_shape: tuple[int, ...]
+    spec: Tree  # of the leaves of an observation
     actions: Actions
-    obs: NDArray[Any]  # [PROBE_STEPS or less, ...], of random play
+    obs: Tree  # of arrays [PROBE_STEPS or less, ...], of random play
 
 
 @remotely.remote_class
@@ -50,16 +51,21 @@ class Probe:
     def run(self, steps: int, seed: int) -> EnvironmentInfo:
         """Makes an environment and plays it at random.
 
-        Raises TrainingError if no policy fits it, or if it cannot do what the config asks.
+        Raises TrainingError if no policy fits it, if it cannot do what the config asks, or if it
+        crashes too often.
         """
         config = self.config
-        envs = environments.make(config.env, 1, config.atari)
+        envs = config.make_environments(1, player.watch(config, 1))
         try:
             if config.random_start:  # needs more of an environment than random play does
                 envs.reset(seed)
                 envs.decorrelate(0, np.random.default_rng(seed))
             obs = envs.play_randomly(steps, seed)
-            return EnvironmentInfo(envs.space, envs.observation_shape, envs.actions, obs)
+            crashes = Crashes(lambda text: None, config.max_crash_rate)
+            crashes.stepped(steps)
+            for crash in envs.pop_crashes():
+                crashes.add(crash)
+            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs)
         finally:
             envs.close()
 
@@ -76,16 +82,19 @@ def make_learner(
     with MODEL_LOCK, one_thread():
         torch.manual_seed(config.seed)
         network = networks.build(
-            model, seen.observation_shape, seen.obs.dtype, seen.actions.outputs, config.lstm
+            model,
+            seen.spec,
+            seen.actions.outputs,
+            config.lstm,
+            outputs_are=described(seen.actions),
         )
         if networks.has_normalizer(network):
-            networks.update_normalizers(network, torch.from_numpy(seen.obs))
+            networks.update_normalizers(network, trees.map_tree(torch.from_numpy, seen.obs))
         return Learner(config, network, seen.actions)
 
 
 def probe(config: Common) -> EnvironmentInfo:
-    """Probes the environment; if that fails, tries again with half as many steps: an environment
-    may raise or crash now and then.
+    """Probes the environment; if its process dies or hangs, tries again with half as many steps.
 
     Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
@@ -100,10 +109,10 @@ def probe(config: Common) -> EnvironmentInfo:
             if not failures.is_failure(error):
                 raise
             last = error
-    how = "died" if isinstance(last, failures.LOST) else "raised"
+    report = failures.report_of(last)
     raise TrainingError(
-        f"the environment {how} in each of {ATTEMPTS} attempts to play it at random: "
-        f"{failures.readable(last)}"
+        f"no attempt of {ATTEMPTS} to play the environment at random has succeeded; in the last,"
+        f" {report}\n{report.details}"
     ) from last
 
 

@@ -60,5 +60,7 @@ def _serve(
             learner.config.accumulate,
             broadcast=learner.broadcast(session.env_steps),
             over=session.over,
+            width=learner.config.envs_per_actor,
+            max_crash_rate=learner.config.max_crash_rate,
         )
     )

@@ -1,18 +1,23 @@
 """Environments that may crash: what a crash is, how it is reported, when there are too many.
 
-It knows neither processes nor sockets, and imports neither torch nor the rest of `remotely_rl`.
+It imports neither torch nor the rest of `remotely_rl`.
 
     report.py       CrashReport: what happened, and how to replay it
-    supervised.py   Supervised: an environment whose errors end the episode, and which is remade
+    vector.py       SupervisedVectorEnv: environments whose errors end the episode
+    whole.py        WatchedVectorEnv: the same for a vector environment of somebody else, as a whole
+    rows.py         their observations, and what is wrong with one
+    flight.py       FlightRecord: what they are doing, readable after their process has died
+    watchdog.py     ends a process whose environment does not return
+    failures.py     from an error of `remotely` to the report
     crashes.py      Crashes: tells of crashes once a minute, and ends a run that has too many
     rate.py         CrashRate: how many are too many
     seeds.py        the seed of each episode
-    finite.py       finds NaN, infinity and wrong shapes in observations
+    actions.py      actions as bytes
 """
 
 from remotely_rl.supervision.crashes import Crashes
 from remotely_rl.supervision.rate import CrashRate
 from remotely_rl.supervision.report import Cause, CrashReport
-from remotely_rl.supervision.supervised import Supervised
+from remotely_rl.supervision.vector import SupervisedVectorEnv
 
-__all__ = ["Cause", "CrashRate", "CrashReport", "Crashes", "Supervised"]
+__all__ = ["Cause", "CrashRate", "CrashReport", "Crashes", "SupervisedVectorEnv"]

@@ -1,7 +1,7 @@
 """Crashes: tells of the crashes of a run, and ends a run that has too many.
 
-The first crash is told at once, with its details.  After that a message comes at most once a
-minute: it tells the last crash, and how many there were.
+The first crash of each cause is told at once, with its details.  After that a message comes at most
+once a minute: it tells the last crash, and how many there were.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision.rate import MAX_RATE, CrashRate
-from remotely_rl.supervision.report import CrashReport
+from remotely_rl.supervision.report import Cause, CrashReport
 
 TELL_EVERY_S = 60.0
 
@@ -29,6 +29,7 @@ class Crashes:
         self._clock = clock
         self._told_at: float | None = None
         self._untold = 0
+        self._told: set[Cause] = set()
 
     def stepped(self, steps: int) -> None:
         """Count steps of environments."""
@@ -37,13 +38,19 @@ class Crashes:
             self.tell()
 
     def add(self, report: CrashReport) -> None:
-        """Count and tell a crash.  Raises TrainingError if there are too many."""
+        """Count and tell a crash.  Raises TrainingError if there are too many.
+
+        A machine that is lost takes many environments with it and says nothing about them: that is
+        told, but does not count.
+        """
         self.last = report
-        self.rate.crashed(report.lived)
+        if report.cause is not Cause.LOST:
+            self.rate.crashed(report.lived)
         self._untold += 1
-        if self._is_due():
+        if self._is_due() or report.cause not in self._told:
             self.tell()
         if self.rate.is_too_high:
+            self.tell()
             raise TrainingError(
                 f"the environments crash too often to learn from: {self.rate}; the last:"
                 f" {self.last}. Mend the environment, or allow more with max_crash_rate"
@@ -56,13 +63,14 @@ class Crashes:
             return
         report, now = self.last, self._clock()
         if self._untold == 1:
-            message = f"{report}; it is replaced, and its episode ends as truncated"
+            message = f"{report}; it is replaced"
         else:
             message = (
-                f"{self._untold:,} environments crashed in"
-                f" {now - (self._told_at or now):.0f} s and were replaced; the last: {report}"
+                f"{self._untold:,} more crashed in {now - (self._told_at or now):.0f} s and were"
+                f" replaced; the last: {report}"
             )
         self._untold, self._told_at = 0, now
+        self._told.add(report.cause)
         self._say(f"{message}\n{report.details}" if report.details else message)
 
     def _is_due(self) -> bool:

@@ -25,7 +25,8 @@ class Cause(StrEnum):
 class CrashReport:
     """One crash.
 
-    env         the index of the environment
+    env         the index of the environment; None if it is not known
+    actor       the index of the actor in whose process it was, if there are several
     cause       what kind of crash it was
     what        one line: the error, the signal, the time limit
     details     the traceback, or the last lines of the process's stderr
@@ -35,11 +36,9 @@ class CrashReport:
     options     with which the episode was reset
     actions     the last actions of the episode; the last of them is that of `step`
     lived       steps since the environment was made, over all its episodes
-    suspects    the environments that may have caused it, if their process ended and several
-                environments shared it
     """
 
-    env: int
+    env: int | None
     cause: Cause
     what: str
     details: str = ""
@@ -49,13 +48,16 @@ class CrashReport:
     options: dict[str, Any] | None = None
     actions: tuple[Any, ...] = ()
     lived: int = 0
-    suspects: tuple[int, ...] = ()
+    actor: int | None = None
 
     def __str__(self) -> str:
+        if self.env is None:
+            who = "an actor" if self.actor is None else f"actor {self.actor}"
+            return f"{who} {self.cause}: {self.what}"
         where = f"in step {self.step:,}" if self.step else "as it was reset"
         seed = "" if self.seed is None else f", seed {self.seed}"
         if self.episode:
-            seed += f" and {self.episode:,} episodes after it"
+            seed += f" and {self.episode:,} episode{'s' * (self.episode > 1)} after it"
         return f"environment {self.env} {self.cause} {where}{seed}: {self.what}"
 
     @property

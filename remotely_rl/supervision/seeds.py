@@ -2,15 +2,33 @@
 
 Environments draw from one random stream for all their episodes.  To replay the hundredth, one has
 to play the 99 before.  So each episode gets a seed of its own: the first is the user's seed, those
-after it are derived from it and the number of the episode.
+after it are derived from it and the number of the episode.  They are drawn by SplitMix64 (Steele
+et al. 2014, https://doi.org/10.1145/2660193.2660195): numpy's SeedSequence takes as long as a step.
 """
 
 import numpy as np
 
+_GAMMA, _ONE, _TWO, _BITS = (
+    0x9E3779B97F4A7C15,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+    (1 << 64) - 1,
+)
 
-def derive(seed: int, *path: int) -> int:
-    """Return a seed of 32 bits that is determined by `seed` and `path`, and looks like neither."""
-    return int(np.random.SeedSequence((seed, *path)).generate_state(1)[0])
+
+def derive(seed: int, number: int) -> int:
+    """Return a seed of 32 bits that is determined by `seed` and `number`, and looks like neither.
+
+    It is the output of the generator that begins at the hash of `seed`, so that neighbors share
+    no part of their sequences.
+    """
+    return _mix((_mix(seed & _BITS) + number * _GAMMA) & _BITS) >> 32
+
+
+def _mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * _ONE) & _BITS
+    z = ((z ^ (z >> 27)) * _TWO) & _BITS
+    return z ^ (z >> 31)
 
 
 def draw() -> int:

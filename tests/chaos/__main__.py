@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos import acts, detection, endurance, fuzz, liars
+from tests.chaos import acts, detection, endurance, environments, fuzz, jobs, liars
 from tests.chaos.finding import Finding, Trial
 
 TRIALS: dict[str, Trial] = {
@@ -26,6 +26,8 @@ TRIALS: dict[str, Trial] = {
     **fuzz.TRIALS,
     **liars.TRIALS,
     **endurance.TRIALS,
+    **jobs.TRIALS,
+    **environments.TRIALS,
 }
 SHOWN = 20
 

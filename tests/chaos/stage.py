@@ -21,6 +21,8 @@ from remotely.machine import pid_file
 from remotely.machine.pid_file import Running
 from remotely.machine.processes import birth, is_alive
 from remotely.ops import cluster
+from remotely.ops.cluster import Network
+from remotely.ops.daemon_process import Offer
 from remotely.transport.key_files import load_member
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.relay import Relay
@@ -101,7 +103,7 @@ class Stage:
                         address = self._relay.through(address)
                     host, _, port = address.removeprefix("tcp://").rpartition(":")
                     key = load_member(home / "worker.key", "worker")
-                    cluster.join(host, int(port), key, "127.0.0.1", CPUS, 0)
+                    cluster.join(host, int(port), key, Network("127.0.0.1"), Offer(CPUS, 0))
         while len(self._clients) < CLIENTS:
             self._start_client()
 
@@ -220,7 +222,7 @@ class Stage:
 
     def _start_master(self) -> None:
         with self._as_machine(self._folder / "master"):
-            cluster.start("127.0.0.1", self._port, 0, 0)
+            cluster.start(Network("127.0.0.1"), self._port, Offer(0, 0))
 
     def _start_client(self) -> None:
         self._names += 1

@@ -13,6 +13,7 @@ import pytest
     [
         ("kill actor", 5), ("kill worker", 1), ("decoder", 20_000), ("admitted peers", 500),
         ("calls", 5_000), ("interrupts", 2),
+        ("environments under CleanRL's PPO", 8), ("environments under our PPO", 5),
         *(
             pytest.param(*trial, marks=pytest.mark.chaos)
             for trial in (

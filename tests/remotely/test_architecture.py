@@ -33,8 +33,10 @@ PURE = (
     "values.unpicklable",
     "values.error_copy",
     "values.blocks",
+    "values.in_transit",
     "objects.batching",
     "futures.unretrieved",
+    "ops.launchers",
     "pools.pace",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
@@ -97,7 +99,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def at_import(tree: ast.Module) -> ast.Module:
-    """Return the tree without the bodies of its functions: what runs when it is imported."""
+    """Return the tree without functions and what is for type checkers: what runs at import."""
 
     class Drop(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -105,6 +107,9 @@ def at_import(tree: ast.Module) -> ast.Module:
 
         def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
             return None
+
+        def visit_If(self, node: ast.If) -> ast.If | None:
+            return None if dotted(node.test) == "TYPE_CHECKING" else node
 
     kept: ast.Module = Drop().visit(ast.parse(ast.unparse(tree)))
     return kept

@@ -1,7 +1,6 @@
 """The command `remotely`, as its user meets it: real daemons, real sockets, a machine of its own.
 
-Each test has a folder for REMOTELY_HOME and one for what daemons put under /tmp, and ends by
-asserting that no process and no file of them is left.
+Each test ends by asserting that no process and no file of its machines is left (command.py).
 
 Over 500 lines: one command, and each of its words has its own ways to go wrong.
 """
@@ -14,178 +13,19 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
-from remotely import cli
 from remotely.cli import actors as actor_commands
-from remotely.client.client import client_of
 from remotely.protocol import control
-from remotely.reporting.cluster_status import status_facts
-from tests.clusters import DEADLINE_S, SCRIPTS, free_port, processes, wait_until
-
-SCRIPT = """
-import sys
-import remotely
-
-@remotely.remote_class
-class Counter:
-    def __init__(self):
-        self.total = 0
-    def add(self, n):
-        self.total += n
-        print("the total is", self.total, flush=True)
-        return self.total
-
-counter = remotely.options(Counter, **eval(sys.argv[1]))()
-for line in sys.stdin:
-    sys.stdout.write(f"added: {counter.add(int(line))}\\n")  # at once: the actor prints too
-    sys.stdout.flush()
-"""
-
-
-class Done(NamedTuple):
-    code: int
-    stdout: str
-    stderr: str
-
-
-class Machine:
-    """A home of its own, so that commands here see no cluster but those they start."""
-
-    def __init__(self, home: Path, temporary: Path) -> None:
-        self.home = home
-        self.keys = home / "keys"
-        self.environment = {
-            **{name: v for name, v in os.environ.items() if not name.startswith("REMOTELY_")},
-            "REMOTELY_HOME": str(home),
-            "REMOTELY_HOST": home.name,
-            "TMPDIR": str(temporary),
-        }
-
-    def run(self, *command: object, **environment: str) -> Done:
-        """Run a command: here, which saves 0.4 s, unless it makes daemons or wants other code."""
-        words = [*map(str, command)]
-        settings = {**self.environment, **environment}
-        if words[0] in ("start", "join") or "PYTHONPATH" in environment:
-            done = subprocess.run(
-                [SCRIPTS / "remotely", *words],
-                env=settings,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
-            return Done(done.returncode, done.stdout, done.stderr)
-        missing = {name: None for name in os.environ if name.startswith("REMOTELY_")}
-        called = CliRunner(env={**missing, **settings}).invoke(
-            cli.main, words, prog_name="remotely"
-        )
-        return Done(called.exit_code, called.stdout, called.stderr)
-
-    def does(self, *command: object, **environment: str) -> str:
-        """Run a command that succeeds, and return what it says."""
-        done = self.run(*command, **environment)
-        assert (done.code, done.stderr) == (0, "")
-        return done.stdout
-
-    def refuses(self, *command: object, code: int = 1, **environment: str) -> str:
-        """Run a command that fails, and return the sentence by which it says why."""
-        done = self.run(*command, **environment)
-        assert (done.code, done.stdout) == (code, ""), done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stderr
-
-    def status(self, port: int) -> dict[str, Any]:
-        """Return what `status --json` prints; asked here, which costs no process."""
-        client = client_of(f"127.0.0.1:{port}", self.keys / "client.key")
-        try:
-            return status_facts(client.status(), client.address)
-        finally:
-            client.shutdown()
-
-    def pids(self, port: int) -> dict[str, int]:
-        """Return the daemons of a port here, as their pid files say."""
-        files = self.home.glob(f"run/*/{port}/*.json")
-        return {file.stem: int(json.loads(file.read_bytes())["pid"]) for file in files}
-
-    @contextlib.contextmanager
-    def script(self, port: int, options: str = "{}") -> Iterator["subprocess.Popen[str]"]:
-        """Run a script that has a Counter; it adds the numbers that it reads."""
-        running = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, options],
-            env={**self.environment, "REMOTELY_ADDRESS": f"127.0.0.1:{port}"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            yield running
-        finally:
-            running.communicate(timeout=DEADLINE_S)
-
-
-def add(script: "subprocess.Popen[str]", number: int) -> int:
-    """Let a script add a number; return the total, and skip what its actor prints."""
-    assert script.stdin is not None
-    assert script.stdout is not None
-    script.stdin.write(f"{number}\n")
-    script.stdin.flush()
-    for line in script.stdout:
-        if line.startswith("added:"):
-            return int(line.split()[1])
-    raise AssertionError("the script ended")
-
-
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Any]:
-    """Make machines by name.  After the test, nothing of any of them is left."""
-    # Short, since the paths of ipc sockets may not be long.
-    temporary = Path(tempfile.mkdtemp(prefix="cli-"))
-    made: list[Machine] = []
-
-    def make(name: str) -> Machine:
-        made.append(Machine(tmp_path / name, temporary))
-        return made[-1]
-
-    yield make
-    try:
-        wait_until(lambda: not processes(str(tmp_path)), f"the end of {processes(str(tmp_path))}")
-    finally:
-        for process in processes(str(tmp_path)):  # a failed test's must not outlive it
-            process.kill()
-    assert list(temporary.iterdir()) == []
-    left = {file for machine in made for file in machine.home.glob("run/*/*/*")}
-    assert not {file for file in left if file.suffix != ".log" or not file.read_text()}
-    temporary.rmdir()
-
-
-@pytest.fixture
-def machine(machines: Any) -> Machine:
-    made: Machine = machines("here")
-    return made
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-def copied_key(there: Machine, here: Machine, name: str = "worker.key") -> Path:
-    """Copy a key as a user would, from the machine of the master."""
-    here.home.mkdir()
-    return Path(shutil.copy(there.keys / name, here.home / name))
-
+from tests.clusters import DEADLINE_S, SCRIPTS, free_port, wait_until
+from tests.command import Machine, add, copied_key
 
 # --- start, status, logs, stop --------------------------------------------------------------------
 
@@ -374,11 +214,24 @@ def test_a_machine_gives_away_the_gpus_that_were_named(machine: Machine, port: i
     machine.does("stop", "--port", port)
 
 
+def test_a_machine_gives_away_resources_of_ones_own(machine: Machine, port: int) -> None:
+    machine.does("start", "--port", port, "--resource", "license=2", "--resource", "disk=0.5")
+    with machine.script(port, "{'resources': {'license': 1}}") as script:
+        add(script, 1)
+        (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
+        assert "0.5 of 0.5 disk, 1 of 2 license" in machine.does("status", "--port", port)
+    assert worker["free_resources"] == {"disk": 0.5, "license": 1}
+    assert actor["resources"] == {"license": 1}
+    machine.does("stop", "--port", port)
+
+
 def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine) -> None:
     for command in (
         ["start", "--port", 0],
         ["start", "--cpus", -1],
         ["start", "--gpus", "many"],
+        ["start", "--resource", "license"],
+        ["join", "127.0.0.1:1", "--resource", "gpus=1"],
         ["join"],
         ["stat"],
     ):

@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely.client import delivery
+from remotely.client import channel, delivery
 from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.client.inbox import Inbox
-from remotely.transport import sockets
 from tests.clusters import free_port, wait_until
 
 ExceptionGroup_: Any = getattr(builtins, "ExceptionGroup", None)  # from Python 3.11 on
@@ -422,9 +421,11 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
         remotely.group(Worker, 4)
 
     assert capfd.readouterr().err.count("waiting for room") == 1  # and not twice
-    assert "no room for 3 s: Worker asks for 1 CPU; the most that a machine" in str(refused.value)
+    assert "no room for 3 s: 4 actors of Worker, which live at once, ask for 1 CPU each; " in str(
+        refused.value
+    )
     assert "Worker-1 (2 CPUs)" in str(refused.value)
-    assert "remotely.connect(cpus=5)" in str(refused.value)
+    assert "remotely.connect(cpus=6)" in str(refused.value)
     assert first.work() == 1
 
 
@@ -641,18 +642,12 @@ def test_an_actor_that_cannot_be_reached_is_told_with_its_address_its_port_and_w
     started: Any, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remotely.connect(started.address, key=started.key)
-    connect, blocked = sockets.connect, free_port()
-    reached: list[str] = []
-
-    def connect_to_a_blocked_port(socket: Any, address: str) -> None:
-        reached.append(address)
-        connect(socket, f"tcp://127.0.0.1:{blocked}")
-
-    monkeypatch.setattr(sockets, "connect", connect_to_a_blocked_port)
+    blocked = free_port()
+    monkeypatch.setattr(channel, "nearest", lambda endpoints: f"tcp://127.0.0.1:{blocked}")
 
     with pytest.raises(remotely.WorkerLost, match="firewall") as lost:
         Worker()
 
-    host, port = reached[0].removeprefix("tcp://").split(":")
-    assert f"nothing answers at {host} port {port}" in str(lost.value)
+    assert f"nothing listens at port {blocked} of 127.0.0.1" in str(lost.value)
+    assert "--ports LOW-HIGH" in str(lost.value)
     assert not lost.value.may_have_run

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -87,10 +88,12 @@ def test_environments_that_raise_now_and_then_do_not_end_a_run(
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
     told = capsys.readouterr().out
-    assert told.count("an actor raised and is replaced: ValueError: the simulator gave") == 1
-    assert told.count("in raise_one") == 1  # the user's part of the traceback
-    assert "more actors were replaced" in told
-    assert "remotely_rl/acting/actor.py" not in told
+    first = re.search(r"environment \d raised in step 1, seed \d+: ValueError: the simul.*", told)
+    assert first is not None
+    assert first.group().endswith("; it is replaced")
+    assert told.count("in raise_one") == 2  # the user's part of the traceback, and of the last one
+    assert "more crashed in" in told
+    assert "remotely_rl/acting/" not in told
 
 
 @pytest.mark.usefixtures("here")
@@ -102,8 +105,8 @@ def test_environments_that_crash_now_and_then_do_not_end_a_run(
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
     told, dumped = capfd.readouterr()
-    assert told.count("an actor died and is replaced") == 1
-    assert "more actors were replaced" in told
+    assert re.search(r"environment \d died in step 1, seed \d+: .* SIGSEGV; it is replaced", told)
+    assert "more crashed in" in told
     assert "never retrieved" not in dumped
     assert 1 <= dumped.count("Fatal Python error") <= 2  # of the first two, not of replacements
 
@@ -122,6 +125,21 @@ def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
     assert (tmp_path / "run" / "checkpoint.pt").exists()
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", KINDS)
+def test_environments_that_hang_past_their_limit_are_replaced(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = config(name, hang, total_steps=250, step_timeout_s=0.3)
+    result = algorithms.named(name).train(asked, run=tmp_path / "run")
+    assert result.ended == "250 steps are done"
+    told = capfd.readouterr().out
+    said = r"environment \d hung in step 1, seed \d+: it has not returned for 0.3 s; it is replaced"
+    assert re.search(said, told)
+    assert "in hang" in told  # where it hangs
+    assert "remotely_rl/supervision" not in told
+
+
 @pytest.mark.usefixtures("local")
 def test_environments_that_always_raise_end_a_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,7 +156,7 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(
             return obs, reward, False, truncated, info
 
     asked = config("ppo", None, env=lambda: Hopeless(raise_one))
-    said = "12 of the last 12 calls of actors failed; the last: ValueError: the simulator gave"
+    said = r"crash too often.* raised in step 3, seed \d+: ValueError: the simulator gave"
     with pytest.raises(TrainingError, match=said):
         algorithms.named("ppo").train(asked, run=tmp_path / "run")
 
@@ -158,7 +176,7 @@ def test_environments_that_raise_before_the_first_update_are_tried_again_and_the
             self.steps = SURVIVES - 1
             return super().step(action)
 
-    said = "raised in each of 12 attempts to play it at random: ValueError: the simulator gave"
+    said = r"crash too often .* environment 0 raised in step 1, seed \d+: ValueError: the simulat"
     with pytest.raises(TrainingError, match=said):
         setup.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one)))
 

@@ -150,7 +150,9 @@ def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
         "job": owner,
         # Floats, as they are once they were read: a seal is of the bytes.
         "resources": Resources(
-            float(wishes.pop("cpus", 1)), wishes.pop("gpus", 0), wishes.pop("memory", 1 << 30)
+            float(wishes.pop("cpus", 1)),
+            float(wishes.pop("gpus", 0)),
+            wishes.pop("memory", 1 << 30),
         ),
         "python": this_machine.PYTHON,
         "modules": ["numpy", "torch"],

@@ -17,6 +17,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
+
 # What is set in the environment, by the name of the way.
 WAYS: dict[str, dict[str, str]] = {
     "as OpenMP comes": {},
@@ -38,10 +40,12 @@ def serve() -> None:
     import torch  # noqa: PLC0415 - where it is measured alone: remotely_rl would set the way
 
     from remotely_rl import networks  # noqa: PLC0415
+    from remotely_rl.environments.observations import Leaf  # noqa: PLC0415
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
     by_side = {
-        side: networks.default_network((4, side, side))((4, side, side), 6) for side, _ in WORK
+        side: networks.default_network(Leaf((4, side, side), np.dtype("uint8")), 6)
+        for side, _ in WORK
     }
     optimizers = {
         side: torch.optim.Adam(network.parameters(), lr=1e-5, fused=True)

@@ -30,7 +30,7 @@ def simulated(simulations: list[Run], simulate: Simulate, processes: int, file: 
             done.append((run, rows))
             last = rows[-1]
             print(
-                f"{run.panel}, {run.word}: loss {last.metrics['loss']:.4f}, accuracy"
+                f"{run.panel}, {run.spec}: loss {last.metrics['loss']:.4f}, accuracy"
                 f" {last.metrics['accuracy']:.4f}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
@@ -46,11 +46,11 @@ def raced(name: str, quick: bool, seeds: int) -> str:
             for course in race.COURSES[:1] if quick else race.COURSES:
                 if seed > course.task.seeds:
                     continue
-                for word in race.words(course.workers):
-                    if word.partition(":")[0] not in race.RACES[name].rules:
+                for spec in race.specs(course.workers):
+                    if spec.partition(":")[0] not in race.RACES[name].rules:
                         continue
-                    if not any(one.is_of(course, word, seed) for one in known):
-                        finish = race.run(word, course, seed, 0.2 if quick else course.task.minutes)
+                    if not any(one.is_of(course, spec, seed) for one in known):
+                        finish = race.run(spec, course, seed, 0.2 if quick else course.task.minutes)
                         runs.add(file, finish)
                         print(finish, file=sys.stderr, flush=True)
         return race.table(runs.read(file, race.Finish))

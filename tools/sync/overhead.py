@@ -1,7 +1,7 @@
 """What a parameter server costs beyond the gradients: 1.7 million parameters, 8 workers.
 
 A worker's work here is a gradient of the Nature network (84x84 frames) at a fixed batch.  Alone,
-all workers compute at once, without a word to anybody; then under each rule.  The rate that is
+all workers compute at once, without telling anybody; then under each rule.  The rate that is
 left, and the time that a push takes the server's process: what the rule computes, and the rest,
 beside the time of copying the parameters once.  Interleaved; the median of the rounds.
 
@@ -27,11 +27,11 @@ WORKERS = 8
 ROUNDS = 3
 BATCH = 32
 LITTLE = 1000  # numbers that are pushed where nearly nothing is
-WORDS = (
+SPECS = (
     "asynchronous", "synchronous", "semi_async:n=2,counted=8,weak=12", "stale_synchronous",
     "sasgd", "fasgd", "delay_compensated",
 )  # fmt: skip
-NEARLY_NOTHING = f"`{WORDS[0]}`, {LITTLE:,} numbers pushed"
+NEARLY_NOTHING = f"`{SPECS[0]}`, {LITTLE:,} numbers pushed"
 
 
 class Network:
@@ -96,16 +96,16 @@ def measure(seconds: float, rounds: int = ROUNDS) -> dict[str, list[Cost]]:
     for _ in range(rounds):
         counts = alone.compute(seconds)
         costs.setdefault("alone", []).append(Cost(sum(counts) / seconds, 0.0, 0.0))
-        for word in WORDS:
-            costs.setdefault(f"`{word}`", []).append(_under(word, seconds))
-        costs.setdefault(NEARLY_NOTHING, []).append(_under(WORDS[0], seconds, Little, LITTLE))
+        for spec in SPECS:
+            costs.setdefault(f"`{spec}`", []).append(_under(spec, seconds))
+        costs.setdefault(NEARLY_NOTHING, []).append(_under(SPECS[0], seconds, Little, LITTLE))
     return costs
 
 
 def _under(
-    word: str, seconds: float, work: type[Network] = Network, size: int | None = None
+    spec: str, seconds: float, work: type[Network] = Network, size: int | None = None
 ) -> Cost:
-    rule = sync.make(word, Network(0).flat.vector[:size], WORKERS, sync.sgd(1e-4))
+    rule = sync.make(spec, Network(0).flat.vector[:size], WORKERS, sync.sgd(1e-4))
     push, computed = rule.push, 0.0
 
     def timed(client: int, contribution: Tensor | None, version: int) -> Reply:

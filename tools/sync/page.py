@@ -27,7 +27,7 @@ class Curve(NamedTuple):
     """What became of one rule: its looks at the test set, each with the columns of the CSV."""
 
     panel: str
-    word: str
+    spec: str
     looks: list[dict[str, float]]
 
 
@@ -43,7 +43,7 @@ def fill(name: str, table: str, measured: bool = True) -> None:
 
 def write(path: Path, done: Sequence[tuple[Run, list[Row]]]) -> None:
     """A CSV of a figure's simulations."""
-    records = [{"panel": run.panel, **record(run.word, row)} for run, rows in done for row in rows]
+    records = [{"panel": run.panel, **record(run.spec, row)} for run, rows in done for row in rows]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(records[0]))
         writer.writeheader()
@@ -69,13 +69,13 @@ def draw(curves: Sequence[Curve], png: Path) -> None:
     figure = Figure(figsize=(4 * across, 3.5 * down), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
-    short = labels([curve.word for curve in curves])
+    short = labels([curve.spec for curve in curves])
     for axis, panel in zip(axes.flat, panels, strict=False):
         shown = [curve for curve in curves if curve.panel == panel]
         over, label = _axis(shown)
         for curve in shown:
             loss = [look["loss"] for look in curve.looks]
-            axis.plot([over(look) for look in curve.looks], loss, label=short[curve.word])
+            axis.plot([over(look) for look in curve.looks], loss, label=short[curve.spec])
         axis.set_title(panel, fontsize=10)
         axis.set_xlabel(label)
         axis.set_yscale("log")
@@ -86,17 +86,17 @@ def draw(curves: Sequence[Curve], png: Path) -> None:
     figure.savefig(png, dpi=110)
 
 
-def labels(words: Sequence[str]) -> dict[str, str]:
-    """Each word without the settings that all words of its rule have."""
-    split = {word: (word.partition(":")[0], word.partition(":")[2].split(",")) for word in words}
+def labels(specs: Sequence[str]) -> dict[str, str]:
+    """Each spec without the settings that all specs of its rule have."""
+    split = {spec: (spec.partition(":")[0], spec.partition(":")[2].split(",")) for spec in specs}
 
-    def differing(word: str) -> Iterator[str]:
-        rule, settings = split[word]
+    def differing(spec: str) -> Iterator[str]:
+        rule, settings = split[spec]
         for setting in settings:
             if not all(setting in others for other, others in split.values() if other == rule):
                 yield setting
 
-    return {word: " ".join((split[word][0], *differing(word))) for word in words}
+    return {spec: " ".join((split[spec][0], *differing(spec))) for spec in specs}
 
 
 def table(curves: Sequence[Curve]) -> str:
@@ -107,7 +107,7 @@ def table(curves: Sequence[Curve]) -> str:
         accuracy = [look["accuracy"] for look in last]
         rows.append([
             curve.panel,
-            f"`{curve.word}`",
+            f"`{curve.spec}`",
             f"{statistics.mean(look['loss'] for look in last):.3f}",
             f"{statistics.mean(accuracy):.1%} ± {statistics.pstdev(accuracy):.1%}",
             f"{end['pushes']:,.0f}",

@@ -27,24 +27,24 @@ class Run(NamedTuple):
     """A simulation: the panel that it belongs to, its line, what is simulated."""
 
     panel: str
-    word: str
+    spec: str
     study: Study
 
 
 def simulate(run: Run) -> tuple[Run, list[Row]]:
     """What was run, and what became of it."""
-    return run, study.run(run.word, run.study, problems.load())
+    return run, study.run(run.spec, run.study, problems.load())
 
 
 def clients() -> list[Run]:
     """From 250 to 10,000 clients, the long ones first."""
     return [
         Run(
-            f"{many} clients", word,
+            f"{many} clients", spec,
             dataclasses.replace(PAPER, clients=many, batch=128),
         )
         for many in reversed(MANY)
-        for word in (FASGD, SASGD)
+        for spec in (FASGD, SASGD)
     ]  # fmt: skip
 
 
@@ -52,11 +52,11 @@ def combinations() -> list[Run]:
     """128 pictures at a time, from few clients or from many."""
     return [
         Run(
-            f"batch {batch}, {some} clients", word,
+            f"batch {batch}, {some} clients", spec,
             dataclasses.replace(PAPER, clients=some, batch=batch),
         )
         for batch, some in COMBINATIONS
-        for word in (FASGD, SASGD)
+        for spec in (FASGD, SASGD)
     ]  # fmt: skip
 
 

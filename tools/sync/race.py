@@ -40,7 +40,7 @@ class Race(NamedTuple):
     """Which rules run against each other, and where their finishes are kept."""
 
     file: Path
-    rules: tuple[str, ...]  # by the part of the word before its settings
+    rules: tuple[str, ...]  # by the part of the spec before its settings
 
 
 RACES = {
@@ -117,7 +117,7 @@ class Finish(NamedTuple):
     """How a run ended: a line of the race's file."""
 
     course: str
-    word: str
+    spec: str
     seed: int
     reached: bool
     seconds: float
@@ -126,8 +126,8 @@ class Finish(NamedTuple):
     staleness: float
     dropped: int
 
-    def is_of(self, course: Course, word: str, seed: int) -> bool:
-        return (self.course, self.word, self.seed) == (course.name, word, seed)
+    def is_of(self, course: Course, spec: str, seed: int) -> bool:
+        return (self.course, self.spec, self.seed) == (course.name, spec, seed)
 
 
 COURSES = [
@@ -135,7 +135,7 @@ COURSES = [
 ] + [Course(8, 2, 2.0, "ALE/Pong-v5")]
 
 
-def words(workers: int) -> dict[str, float]:
+def specs(workers: int) -> dict[str, float]:
     """The rules, with settings that fit so many workers, and by what the rate is raised."""
     half, quarter = workers // 2, workers // 4
     return {
@@ -148,10 +148,10 @@ def words(workers: int) -> dict[str, float]:
     }
 
 
-def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
+def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
     """Trains until the mean of 30 returns is what is to be reached, or time is over."""
-    by = words(course.workers)[word]
-    at_one = a3c.Config(course.env, course.workers, sync=word, seed=seed, **course.task.config)
+    by = specs(course.workers)[spec]
+    at_one = a3c.Config(course.env, course.workers, sync=spec, seed=seed, **course.task.config)
     config = dataclasses.replace(
         at_one,
         learning_rate=at_one.learning_rate * by,
@@ -179,7 +179,7 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
         server.close()
     counters = shared.rule.counters
     return Finish(
-        course.name, word, seed, tally.judged() >= course.task.target, seconds, steps,
+        course.name, spec, seed, tally.judged() >= course.task.target, seconds, steps,
         counters.pushes, counters.staleness_mean, counters.dropped,
     )  # fmt: skip
 
@@ -187,12 +187,12 @@ def run(word: str, course: Course, seed: int, minutes: float) -> Finish:
 def table(finishes: list[Finish]) -> str:
     """Medians and ranges over the seeds, in Markdown."""
     rows = []
-    for course, word in dict.fromkeys((one.course, one.word) for one in finishes):
-        runs = [one for one in finishes if (one.course, one.word) == (course, word)]
+    for course, spec in dict.fromkeys((one.course, one.spec) for one in finishes):
+        runs = [one for one in finishes if (one.course, one.spec) == (course, spec)]
         seconds = [run.seconds for run in runs]
         rows.append([
             course,
-            f"`{word}`",
+            f"`{spec}`",
             f"{sum(run.reached for run in runs)} of {len(runs)}",
             f"{statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f})",
             f"{statistics.median(run.steps for run in runs):,.0f}",

@@ -32,13 +32,13 @@ def runs() -> list[Run]:
             study = dataclasses.replace(BASE, clients=clients, stragglers=stragglers)
             panel = f"{clients} clients" + (f", {stragglers} five times slower" * bool(stragglers))
             made += [
-                Run(panel, word, dataclasses.replace(study, rate=rate))
-                for word, rate in words(clients).items()
+                Run(panel, spec, dataclasses.replace(study, rate=rate))
+                for spec, rate in specs(clients).items()
             ]
     return made
 
 
-def words(clients: int) -> dict[str, float]:
+def specs(clients: int) -> dict[str, float]:
     """The rules, with settings that fit so many clients, and where to begin with their rates."""
     semi = {
         f"semi_async:n={max(1, clients // part)},counted={2 * part},weak={3 * part}": 0.3 / part
@@ -55,11 +55,11 @@ def words(clients: int) -> dict[str, float]:
 
 
 def simulate(run: Run) -> tuple[Run, list[Row]]:
-    """A run at the rate of the grid with which it ends lowest; the rate is in its word."""
+    """A run at the rate of the grid with which it ends lowest; the rate is in its spec."""
 
     def at(step: int) -> tuple[Run, list[Row]]:
         rate = float(f"{run.study.rate * GRID**step:.1g}")
-        tried = run._replace(word=f"{run.word}{',' if ':' in run.word else ':'}rate={rate:g}")
+        tried = run._replace(spec=f"{run.spec}{',' if ':' in run.spec else ':'}rate={rate:g}")
         return paper.simulate(tried)
 
     best = at(0)

@@ -25,6 +25,7 @@ from remotely.protocol.control.client import (
     AskArrival,
     AskStatus,
     Blocked,
+    Cancel,
     Deadlocked,
     End,
     Farewell,
@@ -65,8 +66,10 @@ from remotely.protocol.control.process import (
     Ending,
     Exited,
     Exiting,
+    FlightRecorder,
     Fork,
     Forked,
+    NotBound,
     NotForked,
     Prepare,
 )
@@ -110,7 +113,7 @@ from remotely.protocol.numbers import (
     Seconds,
 )
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
@@ -119,6 +122,7 @@ ToMaster = {
     "client": Hello
     | Place
     | End
+    | Cancel
     | Locate
     | AskArrival
     | NoArrival
@@ -168,6 +172,7 @@ FromMaster = {
         Registered
         | Spawn
         | End
+        | Cancel
         | Preload
         | ReadLog
         | AskFigures
@@ -182,11 +187,13 @@ FromMaster = {
         | Refused
     ),
 }
-ToActor = Birth | Admit | Delegated | Caller | Leave
+ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave
 FromClient = Prepare
-FromActor = Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
-ToGuest = Hosted | NotHosted | Admit | Caller | Leave | Tick
-FromGuest = Arrive | Bound | Count | Logged | Delegate | MayCall | Ending | Exiting
+FromActor = (
+    Bound | NotBound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
+)
+ToGuest = Hosted | NotHosted | Admit | Caller | Cancel | Leave | Tick
+FromGuest = Arrive | Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 
@@ -236,6 +243,7 @@ __all__ = [
     "Blocked",
     "Bound",
     "Caller",
+    "Cancel",
     "ClientStatus",
     "Cores",
     "Count",
@@ -249,6 +257,7 @@ __all__ = [
     "Exiting",
     "Farewell",
     "Figures",
+    "FlightRecorder",
     "Fork",
     "Forked",
     "FromActor",
@@ -277,6 +286,7 @@ __all__ = [
     "ControlMessage",
     "Moment",
     "NoArrival",
+    "NotBound",
     "NotForked",
     "NotHosted",
     "NotPlaced",

@@ -8,7 +8,7 @@ from remotely.protocol.control.records import (
     Request,
     WorkerStatus,
 )
-from remotely.protocol.numbers import Amount, Cores, Id, Moment, Offset, Pid, Seconds
+from remotely.protocol.numbers import Amount, Cores, Id, Moment, Offset, Pid, Route, Seconds
 
 
 class Hello(ControlMessage, frozen=True):
@@ -39,6 +39,19 @@ class End(ControlMessage, frozen=True):
     grace_s: Seconds
     kill: bool = False
     by: str = ""
+
+
+class Cancel(ControlMessage, frozen=True):
+    """Do not begin a call, if it has not begun.  To the actor, by the master and the worker.
+
+    `route` names the caller's connection, `call` and `answer` are ids of calls on that: the actor
+    answers there, whether the call will never run.
+    """
+
+    actor: Id
+    route: Route
+    call: Amount
+    answer: Amount
 
 
 class Locate(ControlMessage, frozen=True):

@@ -2,6 +2,7 @@
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import Request
+from remotely.protocol.listening import Listening
 from remotely.protocol.numbers import Amount, Balance, Pid
 
 
@@ -14,7 +15,7 @@ class Birth(ControlMessage, frozen=True):
     host: str
     machine: str
     ipc: str
-    tcp_host: str
+    listening: Listening
     folder: str  # of the worker, for shipped files
     gpus: list[str]  # as CUDA knows them
     public_key: bytes
@@ -46,8 +47,18 @@ class Bound(ControlMessage, frozen=True):
     tcp: str
 
 
+class NotBound(ControlMessage, frozen=True):
+    """There is no port for this actor, and it ends."""
+
+    why: str
+
+
 class Count(ControlMessage, frozen=True):
     calls: Amount
+
+
+class FlightRecorder(ControlMessage, frozen=True):
+    """What is in the memory that comes with this is to be told if the actor dies."""
 
 
 class Ending(ControlMessage, frozen=True):

@@ -5,6 +5,7 @@ import msgspec
 from remotely.protocol.numbers import (
     Amount,
     Balance,
+    FlightRecord,
     Gpus,
     Id,
     Moment,
@@ -26,7 +27,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     host: str  # processes of the same host see the same files and pids
     machine: str  # its name, for people
     ipc: str
-    tcp: str  # empty on an embedded cluster
+    tcp: str  # where others connect to (listening.py); empty on an embedded cluster
     public_key: bytes
 
 
@@ -36,7 +37,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     actor: Id
     name: str
     named: bool = False  # by the user: then no other actor may have that name
-    together: Amount = 1  # how many of a group are made at once, this among them
+    gang: str = ""  # the group that is placed with it, whole or not at all
+    together: Amount = 1  # how many of that are made at once, this among them
+    machine: str = ""  # on which it is to be; empty for any
+    near: str = ""  # the actor on whose machine it is to be; empty for any
     class_name: str
     owner: str  # the session whose end is the actor's end; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output
@@ -63,6 +67,7 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""
+    flight_record: FlightRecord = b""  # what its flight recorder held
     restarting: bool = False  # another life follows; `Locate` is answered when it has a place
 
 
@@ -112,6 +117,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
     free_cpus: float  # each below zero where actors hold more than there is
-    free_gpus: Balance
+    free_gpus: float
     free_memory: Balance
+    free_others: dict[str, float] = {}  # of the user's resources
     actors: list[ActorStatus]

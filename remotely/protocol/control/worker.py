@@ -2,7 +2,7 @@
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
-from remotely.protocol.numbers import MOST_GPUS, Gpus, Moment, Pid
+from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Moment, Pid
 from remotely.protocol.resources import Resources
 
 
@@ -36,8 +36,11 @@ class Register(ControlMessage, frozen=True):
     guests_key: bytes = b""  # the public key there
 
     def __post_init__(self) -> None:
-        if self.resources.gpus > MOST_GPUS:  # the master keeps a list of them
-            raise ValueError(f"{self.resources.gpus} GPUs, where a machine has {MOST_GPUS} at most")
+        gpus = self.resources.gpus
+        if gpus > MOST_GPUS or gpus != int(gpus):  # the master keeps a list of them
+            raise ValueError(f"{gpus:g} GPUs, where a machine has {MOST_GPUS} at most, all whole")
+        if len(self.resources.others) > MOST_OTHERS:
+            raise ValueError(f"{len(self.resources.others)} resources of the user's")
 
 
 class Spawned(ControlMessage, frozen=True):

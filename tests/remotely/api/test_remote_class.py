@@ -663,7 +663,7 @@ def test_an_option_of_one_instance_is_not_one_of_the_class(of_an_instance: Any) 
         ("cpus", True),
         ("cpus", float("nan")),
         ("cpus", float("inf")),
-        ("gpus", 0.5),
+        ("gpus", 1.5),
         ("gpus", -1),
         ("max_restarts", -1),
         ("concurrency", 0),

@@ -1,9 +1,11 @@
 """Actors spread, fit, and are told in words why they never will."""
 
+import math
 import time
 
 import hypothesis
 import hypothesis.strategies as st
+import msgspec
 
 from remotely.master.placement import Ledger, Never, Placement, Wait
 from remotely.protocol.resources import Resources
@@ -81,6 +83,141 @@ def test_only_workers_with_the_same_python_are_looked_at() -> None:
     ledger.add_worker("new", Resources(1), "3.11")
     assert ledger.place(Resources(1), "3.11") == Placement("new", ())
     assert ledger.place(Resources(1), "3.11") == Wait()
+
+
+# --- parts of a GPU, resources of the user's, named machines -------------------------------------
+
+
+def test_actors_share_a_gpu_and_fill_one_before_they_begin_another() -> None:
+    ledger = ledger_of(a=Resources(16, 2))
+    placed = [placed_by(ledger, Resources(1, part)) for part in (0.5, 0.25, 0.5, 0.25)]
+    assert [p.gpu_ids for p in placed] == [(0,), (0,), (1,), (0,)]
+    assert ledger.free("a").gpus == 0.5
+    assert ledger.place(Resources(1, 1), PYTHON) == Wait()
+    assert ledger.place(Resources(1, 0.6), PYTHON) == Wait()
+    ledger.release("a", Resources(1, 0.5), (1,))
+    assert placed_by(ledger, Resources(1, 1)).gpu_ids == (1,)
+
+
+def test_the_part_that_fits_best_is_taken_and_whole_gpus_stay_whole() -> None:
+    ledger = ledger_of(a=Resources(16, 3))
+    ledger.reserve("a", Resources(1, 0.3), (0,))
+    ledger.reserve("a", Resources(1, 0.6), (1,))
+    assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (1,)
+    assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (0,)
+    assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (2,)
+
+
+def test_ten_tenths_of_a_gpu_are_one_gpu_before_and_after() -> None:
+    ledger = ledger_of(a=Resources(1, 1))
+    tenth = Resources(0, 0.1)
+    assert {placed_by(ledger, tenth).gpu_ids for _ in range(10)} == {(0,)}
+    assert ledger.free("a") == Resources(1)
+    assert ledger.place(tenth, PYTHON) == Wait()
+    for _ in range(10):
+        ledger.release("a", tenth, (0,))
+    assert placed_by(ledger, Resources(0, 1)).gpu_ids == (0,)
+
+
+def test_a_part_of_a_gpu_goes_to_a_worker_that_has_one() -> None:
+    ledger = ledger_of(cpus=Resources(64), gpu=Resources(4, 1))
+    assert [placed_by(ledger, Resources(1, 0.5)).worker for _ in range(2)] == ["gpu", "gpu"]
+    assert ledger.place(Resources(1, 0.5), PYTHON) == Wait()
+    assert placed_by(ledger, Resources(1)).worker == "cpus"
+    assert "0.5 GPUs where the largest worker has 0" in reason(
+        ledger_of(a=Resources(1)), Resources(1, 0.5)
+    )
+
+
+def test_a_gpu_that_is_held_twice_is_free_when_both_have_let_go() -> None:
+    ledger = ledger_of(a=Resources(4, 1))
+    ledger.reserve("a", Resources(1, 0.5), (0,))
+    ledger.reserve("a", Resources(1, 1), (0,))
+    assert ledger.free("a").gpus == -0.5
+    ledger.release("a", Resources(1, 1), (0,))
+    assert ledger.free("a").gpus == 0.5
+    ledger.release("a", Resources(1, 0.5), (0,))
+    assert placed_by(ledger, Resources(1, 1)).gpu_ids == (0,)
+
+
+LICENSE = Resources(1, others=(("license", 1.0),))
+
+
+def test_resources_of_the_users_are_taken_and_given_back() -> None:
+    ledger = ledger_of(
+        plain=Resources(64), licensed=Resources(4, others=(("disk", 0.5), ("license", 2.0)))
+    )
+    placed = [placed_by(ledger, LICENSE).worker for _ in range(2)]
+    assert placed == ["licensed", "licensed"]
+    assert ledger.free("licensed") == Resources(2, others=(("disk", 0.5),))
+    assert not ledger.has_room("licensed", LICENSE, PYTHON)
+    assert ledger.most_free(["license"]).others == ()
+    assert ledger.place(LICENSE, PYTHON) == Wait()
+    ledger.release("licensed", LICENSE, ())
+    assert ledger.has_room("licensed", LICENSE, PYTHON)
+    assert ledger.most_free(["license", "disk"]).others == (("disk", 0.5), ("license", 1.0))
+    assert ledger.most_free().others == ()
+
+
+def test_what_a_worker_holds_beyond_what_it_has_is_owed() -> None:
+    ledger = ledger_of(a=Resources(4))
+    ledger.reserve("a", LICENSE, ())
+    assert ledger.free("a") == Resources(3, others=(("license", -1.0),))
+    ledger.release("a", LICENSE, ())
+    assert ledger.free("a") == Resources(4)
+
+
+def test_the_reason_names_a_resource_of_the_users_that_no_worker_has_enough_of() -> None:
+    ledger = ledger_of(a=Resources(8, others=(("license", 1.0),)), b=Resources(2))
+    why = reason(ledger, Resources(1, others=(("license", 2.0), ("robot", 1.0))))
+    assert "2 license where the largest worker has 1" in why
+    assert "1 robot where the largest worker has 0" in why
+    assert "CPU" not in why
+
+
+def test_of_named_workers_the_same_rule_chooses_and_others_do_not_count() -> None:
+    ledger = ledger_of(a=Resources(1), b=Resources(2), c=Resources(64))
+    ledger.add_worker("old", Resources(99), "3.10")
+    some = ["a", "b", "old", "gone"]
+    placed = [ledger.place(Resources(1), PYTHON, some) for _ in range(4)]
+    assert placed == [Placement("b", ()), Placement("a", ()), Placement("b", ()), Wait()]
+    answer = ledger.place(Resources(4), PYTHON, some)
+    assert isinstance(answer, Never)
+    assert "4 CPUs where the largest worker has 2" in answer.reason
+    ledger.suspend("b")
+    ledger.release("b", Resources(1), ())
+    assert ledger.place(Resources(1), PYTHON, some) == Wait()
+
+
+# --- how many at once ---------------------------------------------------------------------------
+
+
+def test_how_many_fit_is_counted_over_all_workers_by_the_scarcest_resource() -> None:
+    ledger = ledger_of(a=Resources(4, 2, 8 * GIB), b=Resources(2, 1, GIB), c=Resources(1))
+    assert ledger.copies(Resources(1), PYTHON, 100) == 7
+    assert ledger.copies(Resources(1), PYTHON, 5) == 5
+    assert ledger.copies(Resources(1, 1), PYTHON, 100) == 3
+    assert ledger.copies(Resources(1, 2), PYTHON, 100) == 1
+    assert ledger.copies(Resources(0.1, 0.3), PYTHON, 100) == 9
+    assert ledger.copies(Resources(0, 0, 3 * GIB), PYTHON, 100) == 2
+    assert ledger.copies(Resources(0), PYTHON, 100) == 100
+    assert ledger.copies(LICENSE, PYTHON, 100) == 0
+    assert ledger.copies(Resources(1), "3.10", 100) == 0
+    assert ledger.copies(Resources(1), PYTHON, 100, ["b", "c", "gone"]) == 3
+
+
+def test_what_is_taken_or_away_is_not_free_and_yet_there() -> None:
+    ledger = ledger_of(a=Resources(4, 1), b=Resources(2))
+    ledger.reserve("a", Resources(3, 0.5), (0,))
+    ledger.suspend("b")
+    assert ledger.copies(Resources(1), PYTHON, 100) == 1
+    assert ledger.copies(Resources(0, 0.25), PYTHON, 100) == 2
+    assert ledger.copies_in_all(Resources(1), PYTHON, 100) == 6
+    assert ledger.copies_in_all(Resources(0, 0.25), PYTHON, 100) == 4
+    assert ledger.copies_in_all(Resources(1), PYTHON, 5) == 5
+    assert ledger.copies_in_all(Resources(1), PYTHON, 100, ["b"]) == 2
+    ledger.reserve("a", Resources(9), ())
+    assert ledger.copies(Resources(1), PYTHON, 100) == 0
 
 
 # --- never --------------------------------------------------------------------------------------
@@ -175,6 +312,7 @@ workers = st.lists(
         st.sampled_from([0, 0.5, 1, 3, 8, 16.3]),
         st.integers(0, 4),
         st.integers(0, 8).map(lambda n: n * GIB),
+        st.sampled_from([(), (("license", 1.0),), (("license", 2.5),)]),
     ),
     min_size=1,
     max_size=4,
@@ -182,10 +320,48 @@ workers = st.lists(
 requests = st.builds(
     Resources,
     st.sampled_from([0, 0.1, 0.25, 1 / 3, 1, 2, 8]),
-    st.integers(0, 2),
+    st.sampled_from([0, 0, 0.1, 0.5, 0.7, 1, 2]),
     st.integers(0, 3).map(lambda n: n * GIB),
+    st.sampled_from([(), (), (("license", 0.5),), (("license", 1.0),)]),
 )
 events = st.lists(st.tuples(st.booleans(), requests, st.integers(0, 99)), max_size=50)
+
+
+Held = list[tuple[Resources, tuple[int, ...]]]  # on one worker, each with its GPUs
+
+
+def left_of_gpus(total: Resources, held: Held) -> list[float]:
+    """Return what is free of each GPU, by the plainest count."""
+    left = [1000] * int(total.gpus)
+    for asked, gpu_ids in held:
+        for gpu in gpu_ids:
+            left[gpu] -= min(1000, round(1000 * asked.gpus))
+    return [count / 1000 for count in left]
+
+
+def has_room(asked: Resources, total: Resources, held: Held) -> bool:
+    free = total - sum((each for each, _ in held), Resources())
+    left = left_of_gpus(total, held)
+    if asked.gpus < 1:
+        has_gpus = not asked.gpus or max(left, default=0) >= asked.gpus
+    else:
+        has_gpus = left.count(1) >= asked.gpus
+    return has_gpus and msgspec.structs.replace(asked, gpus=0).fits(free)
+
+
+def copies_by_trying(asked: Resources, total: Resources, held: Held, at_most: int) -> int:
+    """Return how many more fit, placing one after the other wherever there is room."""
+    held = list(held)
+    for count in range(at_most):
+        if not has_room(asked, total, held):
+            return count
+        left = left_of_gpus(total, held)
+        if asked.gpus < 1:
+            gpus = [gpu for gpu, free in enumerate(left) if asked.gpus and free >= asked.gpus][:1]
+        else:
+            gpus = [gpu for gpu, free in enumerate(left) if free == 1][: int(asked.gpus)]
+        held.append((asked, tuple(gpus)))
+    return at_most
 
 
 @hypothesis.given(workers, events)
@@ -199,13 +375,22 @@ def test_no_order_of_placing_and_ending_gives_out_more_than_there_is(
             asked, where = placed.pop(which % len(placed))
             ledger.release(where.worker, asked, where.gpu_ids)
             continue
-        before = [ledger.free(f"w{i}") for i in range(len(totals))]
+        held_by = [
+            [(a, w.gpu_ids) for a, w in placed if w.worker == f"w{i}"] for i in range(len(totals))
+        ]
+        room = [has_room(asked, t, held) for t, held in zip(totals, held_by, strict=True)]
+        copies = [
+            copies_by_trying(asked, t, held, 9) for t, held in zip(totals, held_by, strict=True)
+        ]
+        assert ledger.copies(asked, PYTHON, 9) == min(9, sum(copies))
+        in_all = sum(copies_by_trying(asked, total, [], 9) for total in totals)
+        assert ledger.copies_in_all(asked, PYTHON, 9) == min(9, in_all)
         match ledger.place(asked, PYTHON):
             case Placement() as where:
-                assert len(where.gpu_ids) == asked.gpus
+                assert len(where.gpu_ids) == math.ceil(asked.gpus)
                 placed.append((asked, where))
             case Wait():
-                assert not any(asked.fits(free) for free in before)
+                assert not any(room)
                 assert any(asked.fits(total) for total in totals)
             case Never(reason=why):
                 assert why
@@ -213,11 +398,9 @@ def test_no_order_of_placing_and_ending_gives_out_more_than_there_is(
         for i, total in enumerate(totals):
             here = [(a, w) for a, w in placed if w.worker == f"w{i}"]
             held = sum((a for a, _ in here), Resources())
-            gpu_ids = [gpu for _, w in here for gpu in w.gpu_ids]
             assert held.fits(total)
             assert ledger.free(f"w{i}") == total - held
-            assert len(set(gpu_ids)) == len(gpu_ids)
-            assert set(gpu_ids) <= set(range(total.gpus))
+            assert all(left >= 0 for left in left_of_gpus(total, [(a, w.gpu_ids) for a, w in here]))
     for asked, where in placed:
         ledger.release(where.worker, asked, where.gpu_ids)
     assert [ledger.free(f"w{i}") for i in range(len(totals))] == [t + Resources() for t in totals]
@@ -250,7 +433,8 @@ def test_the_choice_is_that_of_a_search_among_all_whoever_comes_and_goes(
         elif isinstance(change, Resources):
             alike = [name for name, (_, python) in there.items() if python == PYTHON]
             frees = {name: ledger.free(name) for name in alike}
-            fitting = [name for name in alike if change.fits(frees[name])]
+            held = {n: [(a, w.gpu_ids) for a, w in placed if w.worker == n] for n in alike}
+            fitting = [name for name in alike if has_room(change, there[name][0], held[name])]
             assert fitting == [name for name in there if ledger.has_room(name, change, PYTHON)]
             answer = ledger.place(change, PYTHON)
             if fitting:
@@ -264,10 +448,12 @@ def test_the_choice_is_that_of_a_search_among_all_whoever_comes_and_goes(
         assert ledger.cpus == sum((total for total, _ in there.values()), Resources()).cpus
         if there:
             frees_of_all = [ledger.free(name) for name in there]
-            assert ledger.most_free() == Resources(
+            most = max(free.amount_of("license") for free in frees_of_all)
+            assert ledger.most_free(["license"]) == Resources(
                 max(free.cpus for free in frees_of_all),
                 max(free.gpus for free in frees_of_all),
                 max(free.memory for free in frees_of_all),
+                (("license", most),) if most else (),
             )
 
 

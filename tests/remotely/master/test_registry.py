@@ -18,12 +18,13 @@ import msgspec
 import pytest
 
 from remotely.master.admission import Admission
+from remotely.master.affinity import workers_for
 from remotely.master.registry import Registry
-from remotely.master.waiting import Waiter, WaitingList
+from remotely.master.waiting import Waiter, WaitingList, gang_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
 from remotely.protocol.lease import EXPECTED_S, RESTARTS_WITHIN_S
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, parse_others
 
 PYTHON = "3.11"
 GIB = 1 << 30
@@ -100,17 +101,25 @@ class Cluster:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def joins(self, worker: str, cpus: float = 2, gpus: int = 0, python: str = PYTHON) -> None:
+    def joins(
+        self,
+        worker: str,
+        cpus: float = 2,
+        gpus: int = 0,
+        python: str = PYTHON,
+        machine: str = "",
+        **others: float,
+    ) -> None:
         """Join, or be back, with what lives there."""
         self.cut_off.discard(worker)
         register = control.Register(
             worker=worker,
             python=python,
-            host="",
-            machine="",
+            host=machine,
+            machine=machine,
             address="",
             pid=1,
-            resources=Resources(cpus, gpus, 8 * GIB),
+            resources=Resources(cpus, gpus, 8 * GIB, parse_others(others)),
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
         )
@@ -151,7 +160,10 @@ def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
         "python": PYTHON,
         "key": KEY,
         "resources": Resources(
-            wishes.pop("cpus", 1), wishes.pop("gpus", 0), wishes.pop("memory", 0)
+            wishes.pop("cpus", 1),
+            wishes.pop("gpus", 0),
+            wishes.pop("memory", 0),
+            parse_others(wishes.pop("others", {})),
         ),
         **wishes,
     }
@@ -207,7 +219,8 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
             modules = [[], ["numpy"], ["numpy", "torch"]][b % 3]
             cluster.hello(who, modules, actor if b % 4 == 0 and a % 3 else "")
         case "join":
-            cluster.joins(worker, [2, 1, 4, 2.5][a % 4], a % 2, [PYTHON, PYTHON, "3.10"][b % 3])
+            python = [PYTHON, PYTHON, "3.10"][b % 3]
+            cluster.joins(worker, [2, 1, 4, 2.5][a % 4], a % 2, python, "ab"[a % 2], license=b % 2)
         case "forget" if worker in cluster.living:  # an end that is not told
             cluster.living[worker].pop(actor, None)
         case "lose":
@@ -240,7 +253,12 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
                 who,
                 actor,
                 cpus=[0.5, 1, 2, 4][a % 4],
-                gpus=int(b % 5 == 0),
+                gpus=[1, 0, 0.4, 0, 0][b % 5],
+                others={"license": 0.5} if a % 5 == 1 else {},
+                machine="abc"[b % 3] if a % 7 == 3 else "",
+                near=f"actor-{a % 8}" if a % 7 == 4 else "",
+                gang=f"gang-{b % 2}" if a % 3 == 2 else "",
+                together=2 + b % 2 if a % 3 == 2 else 1,
                 owner=who if b % 3 else "",
                 max_restarts=[0, 2][a % 2],
                 name="store" if a % 2 else actor,
@@ -307,6 +325,9 @@ def check(registry: Registry) -> None:
     records = list(actors.items())
     assert held_by(registry._actors.by_owner) == by((r.request.owner, a) for a, r in records)
     assert held_by(registry._actors.by_worker) == by((r.worker, a) for a, r in records)
+    assert held_by(registry._actors.by_gang) == by(
+        (r.request.gang, a) for a, r in records if r.request.gang
+    )
     assert held_by(registry._actors.by_watcher) == by(
         (w, a) for a, r in records for w in r.watchers
     )
@@ -358,12 +379,19 @@ def check_waiting(registry: Registry) -> None:
         (w.request.name, w.request.actor) for w in waiters if w.request.named
     )
     assert not waiting._waiters.keys() & registry._actors.records.keys()
+    assert held_by(waiting._by_gang) == by(
+        (gang_of(w.request), w.request.actor) for w in waiters if gang_of(w.request)
+    )
     for waiter in waiters:
         assert waiter.session in registry._sessions
         asked, python = needs_of(waiter.request)
-        assert not any(
-            registry._workers.ledger.has_room(w, asked, python) for w in registry.workers
-        )
+        among = workers_for(waiter.request, registry._state)
+        count = 1
+        if gang := gang_of(waiter.request):
+            count = waiting.gang_size(gang)
+            if count + registry._actors.by_gang.count(gang) < waiter.request.together:
+                continue
+        assert registry._workers.ledger.copies(asked, python, count, among) < count
         sizes = registry._workers.ledger._sizes
         totals = sizes[python].largest if python in sizes else []
         assert not registry.workers or any(asked.fits(total) for total in totals)
@@ -1472,3 +1500,17 @@ def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Clust
     cluster.registry.list_keys([], [])
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.registry._admission.role_of(b"l" * 40) is None
+
+
+def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_and_no_other(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("other")
+    cluster.joins("worker")
+    cluster.has("client", "actor", cpus=2)
+    home = cluster.registry._actors.records["actor"].worker
+    cluster.told(object)
+    cancel = control.Cancel(actor="actor", route=b"route", call=1, answer=2)
+    cluster.says("client", cancel)
+    cluster.says("client", msgspec.structs.replace(cancel, actor="nobody"))
+    assert cluster.told(control.Cancel) == [(home, cancel)]

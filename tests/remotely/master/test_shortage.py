@@ -52,13 +52,33 @@ def test_what_is_reserved_beyond_what_there_is_is_not_told_as_less_than_nothing(
 
 
 def test_a_group_that_can_never_live_at_once_is_told_how_many_cpus_it_takes() -> None:
-    why = why_never_together("Counter", 8, ONE, Resources(2, 0, 1 << 30))
-    assert why is not None
+    why = why_never_together("Counter", 8, ONE, 2, Resources(2, 0, 1 << 30))
     assert why.startswith("8 actors of Counter ask for 8 CPUs; this cluster has 2 CPUs in all. ")
     assert "remotely.connect(cpus=8)" in why
-    assert why_never_together("Counter", 2, ONE, Resources(2)) is None
-    assert why_never_together("Counter", 20, Resources(0.1), Resources(2)) is None
-    assert why_never_together("Counter", 1, Resources(9), Resources(2)) is None  # the ledger's part
+    licensed = Resources(1, 0.5, others=(("license", 1.0),))
+    why = why_never_together("Counter", 3, licensed, 1, Resources(8, 1, 5, (("license", 1.0),)))
+    assert "ask for 3 CPUs, 1.5 GPUs and 3 license; this cluster has 8 CPUs, 1 GPU and 1 lic" in why
+    assert "connect(cpus=" not in why
+
+
+def test_a_group_that_a_started_cluster_can_never_hold_is_told_for_how_many_there_is_room() -> None:
+    why = why_never_together("Counter", 8, ONE, 6, None)
+    assert why.startswith(
+        "8 actors of Counter live at once, each with 1 CPU; all machines together have room for 6"
+    )
+    assert "join more machines first" in why
+
+
+def test_a_group_that_waits_is_told_that_all_of_it_waits() -> None:
+    why = why_waiting("A", ONE, Resources(1), [], 0, Resources(4), 4)
+    assert why.startswith("4 actors of A, which live at once, ask for 1 CPU each; the most")
+    assert "connect(cpus=7)" in why
+
+
+def test_resources_of_the_users_are_told_as_they_are_free() -> None:
+    asked = Resources(1, others=(("license", 2.0),))
+    why = why_waiting("A", asked, Resources(4, others=(("license", -1.0),)), [], 0, None)
+    assert "asks for 1 CPU and 2 license; the most that a machine has free is 4 CPUs and 0 l" in why
 
 
 def test_gpus_that_are_not_there_are_no_matter_of_a_number_in_connect() -> None:

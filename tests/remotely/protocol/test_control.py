@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from remotely.errors import RemotelyError, VersionMismatch, WireError
 from remotely.protocol import control
-from remotely.protocol.numbers import MOST_GPUS
+from remotely.protocol.numbers import MOST_FLIGHT_RECORD, MOST_GPUS, MOST_OTHERS
 from remotely.protocol.resources import Resources
 
 UNIONS: dict[str, Any] = {
@@ -52,7 +52,7 @@ OF_FIELD: dict[tuple[type[msgspec.Struct], str], st.SearchStrategy[Resources]] =
     (control.Register, "resources"): st.builds(
         Resources,
         cpus=st.floats(0, 1e12),
-        gpus=st.integers(0, MOST_GPUS),
+        gpus=st.integers(0, MOST_GPUS).map(float),
         memory=st.integers(0, control.MOST),
     )
 }
@@ -75,7 +75,13 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         kind, bounds = arguments
         if kind is str:
             return st.from_regex(bounds.pattern, fullmatch=True)
+        if kind is bytes:
+            return st.binary(min_size=bounds.min_length or 0, max_size=min(bounds.max_length, 100))
         return NUMBERS[kind](bounds.ge, bounds.le)
+    if origin is tuple and arguments[-1] is ...:
+        return st.lists(values(arguments[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values, arguments))
     if origin is list:
         return st.lists(values(arguments[0]), max_size=2)
     if origin is dict:
@@ -185,9 +191,20 @@ def test_a_worker_with_more_gpus_than_a_machine_may_have_is_refused(
     register: msgspec.Struct,
 ) -> None:
     bad = msgspec.to_builtins(register, builtin_types=(bytes,))
-    bad["resources"]["gpus"] = MOST_GPUS + 1
-    with pytest.raises(msgspec.ValidationError, match="4097 GPUs"):
+    for wrong, says in (({"gpus": MOST_GPUS + 1}, "4097 GPUs"), ({"gpus": 0.5}, "all whole")):
+        bad["resources"].update(wrong)
+        with pytest.raises(msgspec.ValidationError, match=says):
+            msgspec.msgpack.decode(msgspec.msgpack.encode(bad), type=control.Register)
+    bad["resources"].update(gpus=0, others=[(f"r{n}", 1.0) for n in range(MOST_OTHERS + 1)])
+    with pytest.raises(msgspec.ValidationError, match="101 resources"):
         msgspec.msgpack.decode(msgspec.msgpack.encode(bad), type=control.Register)
+
+
+def test_a_flight_record_has_no_more_than_a_recorder() -> None:
+    for nbytes, is_taken in ((MOST_FLIGHT_RECORD, True), (MOST_FLIGHT_RECORD + 1, False)):
+        obituary = control.Obituary(actor="a", life=0, flight_record=bytes(nbytes))
+        sent = control.encode(control.Died(obituary=obituary))
+        assert accepts("to the master from a worker", sent) is is_taken
 
 
 @pytest.mark.parametrize("wrong", ["", "..", "../x", "a/b", "a\0", "a\n", "é", "a" * 65])

@@ -9,7 +9,7 @@ import pytest
 
 from remotely.protocol.lease import FENCE_S
 from remotely.transport import fence as fence_module
-from remotely.transport.fence import PROBE_BEFORE_S, Fence, PortProbe, WorkerFence, now
+from remotely.transport.fence import PROBE_BEFORE_S, Fence, WorkerFence, now
 from tests.clusters import free_port
 
 
@@ -58,21 +58,6 @@ def test_the_time_of_a_suspend_counts(fence: Fence, monkeypatch: pytest.MonkeyPa
 def test_two_workers_never_share_one(fence: Fence, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         Fence(tmp_path, make=True)
-
-
-def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
-    assert PortProbe(("127.0.0.1", free_port())).refused()
-
-
-def test_who_listens_or_is_silent_has_not_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        assert not PortProbe(listening.getsockname()).refused()
-    with (
-        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
-        socket.create_connection(silent.getsockname()),  # the one that it has room for
-    ):
-        assert not PortProbe(silent.getsockname()).refused()
-    assert not PortProbe(("no.such.machine.invalid", 9)).refused()
 
 
 # --- the worker's ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from remotely.machine import this_machine
 from remotely.protocol import control
+from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.loop import Loop
 from remotely.worker.child import Child
@@ -29,7 +30,15 @@ class Family:
         self.failures: dict[str, str] = {}
         self.loop = Loop()
         home = Home(
-            "a worker", folder, f"ipc://{folder}/master", b"", "", [], "host", "machine", True
+            "a worker",
+            folder,
+            f"ipc://{folder}/master",
+            b"",
+            Listening(),
+            [],
+            "host",
+            "machine",
+            True,
         )
         self.nursery = Nursery(self.loop, home, LogFiles(folder), self, ThrottledLog(print))
 

@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 import remotely
-from remotely.machine import processes, this_machine
+from remotely.machine import memory_file, processes, this_machine
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
+from remotely.protocol.numbers import MOST_FLIGHT_RECORD
 from remotely.transport.loop import Loop
 from remotely.worker.child import Child, Stage
 from remotely.worker.log_relay import LogRelay
@@ -140,6 +142,31 @@ def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
         ends_at.append(child.term_at)
         now += 1
     assert ends_at == [105, 105, 107, 107, 107]
+    undertaker.bury(child)
+
+
+def test_a_descriptor_that_is_no_memory_is_not_read_and_the_first_memory_stays(
+    child: Child, undertaker: Undertaker
+) -> None:
+    read, write = os.pipe()
+    os.close(write)
+    child.keep_recorder(None)
+    child.keep_recorder(OwnedFd(read))  # reading it would wait, or be an error
+    assert child.recorder is None
+    for text in (b"first", b"second"):
+        memory = memory_file.create("remotely-test", 8)
+        os.pwrite(memory, text, 0)
+        child.keep_recorder(OwnedFd(memory))
+    assert child.take_flight_record() == b"first\0\0\0"
+    assert child.take_flight_record() == b""
+    undertaker.bury(child)
+
+
+def test_more_than_a_flight_record_may_have_is_cut_off(
+    child: Child, undertaker: Undertaker
+) -> None:
+    child.keep_recorder(OwnedFd(memory_file.create("remotely-test", 2 * MOST_FLIGHT_RECORD)))
+    assert len(child.take_flight_record()) == MOST_FLIGHT_RECORD
     undertaker.bury(child)
 
 

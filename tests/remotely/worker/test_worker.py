@@ -11,6 +11,7 @@ import pytest
 from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
+from remotely.protocol.listening import Listening
 from remotely.transport.keys import fresh_keys
 from remotely.worker.child import Child
 from remotely.worker.worker import Worker
@@ -47,7 +48,7 @@ class Played:
                 worker="w",
                 master=f"ipc://{folder}/master",
                 key=key.to_dict(),
-                tcp_host="",
+                listening=Listening(),
                 folder=f"{folder}/w",
                 cpus=1,
                 gpus=[],
@@ -133,13 +134,13 @@ def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_ma
 def test_a_dead_actor_is_buried_though_what_it_started_talks_on(played: Played) -> None:
     word, heard = control.encode(control.Count(calls=1)), 0
 
-    def recv(size: int) -> bytes:
+    def receive() -> tuple[bytes, None]:
         nonlocal heard
         heard += 1
         assert heard < 10_000
-        return word
+        return word, None
 
     log = SimpleNamespace(end=lambda: None)
-    child = SimpleNamespace(socket=SimpleNamespace(recv=recv), log=log)
+    child = SimpleNamespace(receive=receive, log=log)
     played.worker._actors._last_words(cast(Child, child))
     assert heard >= 278  # as many as a socket holds

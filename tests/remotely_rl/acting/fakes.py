@@ -14,6 +14,7 @@ import remotely
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.environments import Episode
+from remotely_rl.supervision import CrashReport
 
 
 class Sample(NamedTuple):
@@ -24,6 +25,7 @@ class Sample(NamedTuple):
     version: int
     steps: int = 1
     episodes: list[Episode] = []  # noqa: RUF012 - nobody writes into it
+    crashes: tuple[CrashReport, ...] = ()
 
 
 class Fake:

@@ -43,7 +43,7 @@ def test_who_dies_in_a_round_is_missing_from_it_and_replaced_by_the_next() -> No
     two.die()
     three.finish()
     assert [sample.who for sample in rounds.take(0)] == [0, 2]
-    assert said == ["an actor died and is replaced: 1 was killed"]
+    assert said == ["actor 1 died: 1 was killed; it is replaced"]
     wait_for_newcomer(rounds.crew)
     rounds.begin(params(2))
     for actor in rounds.crew.actors:
@@ -91,7 +91,7 @@ def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
     two.finish()
     taken: list[Any] = list(rounds.take(0))
     assert taken == [Sample(1, 1, 1)]
-    assert said[0].startswith("an actor raised and is replaced: ZeroDivisionError: in the envir")
+    assert said[0].startswith("actor 0 raised: ZeroDivisionError: in the environment; it is")
     wait_for_newcomer(rounds.crew)
     assert one.closed
     assert [actor.who for actor in rounds.crew.actors] == [1, 2]

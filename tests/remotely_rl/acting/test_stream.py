@@ -13,6 +13,7 @@ import remotely
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.stream import Stream
 from remotely_rl.environments import Episode
+from remotely_rl.supervision import CrashReport
 from tests.remotely_rl.acting.fakes import Fake, Sample, crew_of, faked, params
 
 
@@ -199,6 +200,7 @@ class Rollout(NamedTuple):
     pid: int
     episodes: list[Episode]
     steps: int = 1
+    crashes: tuple[CrashReport, ...] = ()
 
 
 @remotely.remote_class

@@ -175,7 +175,7 @@ def test_what_a_checkpoint_holds_of_the_actors_is_not_unpickled(
 
 def test_a_model_of_the_users_own_is_to_be_given(tmp_path: Path) -> None:
     def wide(shape: tuple[int, ...], outputs: int) -> nn.Module:
-        return networks.recurrent_network(shape, outputs, 8)
+        return networks.RecurrentMLP(shape, outputs, 8)
 
     run = train(tmp_path / "run", model=wide)
     assert len(evaluate(run, 2, model=wide).scores) == 2

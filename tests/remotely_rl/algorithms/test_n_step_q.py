@@ -12,6 +12,7 @@ from remotely_rl.algorithms.n_step_q import QActor
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
+from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.learning.batches import gae_batch
 from tests.remotely_rl import toys
 
@@ -175,3 +176,17 @@ def test_what_it_cannot_learn_is_refused(
     with pytest.raises(TrainingError, match=message):
         n_step_q.train(config, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_illegal_actions_have_no_part_in_the_dueling_mean_and_are_never_chosen() -> None:
+    policy = torch.tensor([[1.0, ILLEGAL, 3.0], [ILLEGAL, ILLEGAL, -5.0]])
+    q = n_step_q.q_values(policy, torch.tensor([10.0, 7.0]), dueling=True)
+    assert q.tolist() == [[9, ILLEGAL, 11], [ILLEGAL, ILLEGAL, 7]]
+    generator = torch.Generator().manual_seed(0)
+    random, greedy = (
+        [n_step_q.epsilon_greedy(q, torch.full((2,), chance), generator) for _ in range(50)]
+        for chance in (1.0, 0.0)
+    )
+    assert {int(drawn[0]) for drawn in random} == {0, 2}
+    assert {int(drawn[1]) for drawn in random} == {2}
+    assert {tuple(drawn.tolist()) for drawn in greedy} == {(2, 2)}

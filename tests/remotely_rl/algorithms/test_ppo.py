@@ -93,7 +93,10 @@ def test_one_pass_over_a_whole_round_is_the_update_of_a2c() -> None:
     trajectory = toys.actor(ours.config, ours.model).sample().trajectory
     ppo.update(ours, trajectory, 50)
     a2c.update(theirs, trajectory, 50)
-    torch.testing.assert_close(toys.weights(ours.model), toys.weights(theirs.model))
+    # The same sums in another order: they differ by roundings of float32.
+    torch.testing.assert_close(
+        toys.weights(ours.model), toys.weights(theirs.model), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_no_update_goes_far_from_where_it_began_however_often_it_goes_over_its_round() -> None:

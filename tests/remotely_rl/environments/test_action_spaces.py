@@ -9,19 +9,26 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
 from remotely_rl.environments import action_spaces
 from remotely_rl.environments.action_spaces import Actions, Continuous, Discrete, MultiDiscrete
+from remotely_rl.environments.masks import is_choice
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import distributions
 
 DISCRETE = Discrete(4)
 MULTI = MultiDiscrete((2, 3), (0, 0))
 VECTOR = Continuous((-1.0, -1.0), (1.0, 1.0), (2,))
-ALL = [DISCRETE, MULTI, VECTOR]
-NAMES = ["Discrete", "MultiDiscrete", "Continuous"]
+BOTH = spaces.Dict(
+    {"arm": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(4)]),
+     "legs": spaces.MultiDiscrete([2, 3], start=[1, 5])}
+)  # fmt: skip
+NESTED = action_spaces.of(BOTH)
+ALL = [DISCRETE, MULTI, VECTOR, NESTED]
+NAMES = ["Discrete", "MultiDiscrete", "Continuous", "Dict"]
 
 # Of a coin that shows 1 three times in four.
 LOADED = torch.tensor([0.0, math.log(3.0)])
@@ -56,9 +63,21 @@ def gaussian(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     return torchs.log_prob(action), torchs.entropy()
 
 
+def all_of_them(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    vector = gaussian(policy[..., :4], action[..., :2])
+    number = categorical(policy[..., 4:8], action[..., 2])
+    numbers = two_categoricals(policy[..., 8:], action[..., 3:])
+    return vector[0] + number[0] + numbers[0], vector[1] + number[1] + numbers[1]
+
+
 @pytest.mark.parametrize(
     ("of", "torchs"),
-    [(DISCRETE, categorical), (MULTI, two_categoricals), (VECTOR, gaussian)],
+    [
+        (DISCRETE, categorical),
+        (MULTI, two_categoricals),
+        (VECTOR, gaussian),
+        (NESTED, all_of_them),
+    ],
     ids=NAMES,
 )
 def test_probabilities_and_entropies_are_those_of_torch_in_any_batch(
@@ -249,8 +268,7 @@ def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Tuple([spaces.Discrete(2)]),
-        spaces.Dict({"left": spaces.Discrete(2)}),
+        spaces.Tuple([]),
         spaces.MultiDiscrete(np.full((2, 2), 3)),
         spaces.MultiBinary((2, 2)),
         spaces.Box(0, 9, (2,), np.int32),
@@ -261,6 +279,54 @@ def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
 def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
     space: gymnasium.Space[object],
 ) -> None:
-    said = r"this environment's action space is .*; supported are Discrete, MultiDiscrete and M"
-    with pytest.raises(TrainingError, match=f"(?s){said}"):
+    said = r"is .*; supported are Discrete, MultiDiscrete and MultiBinary of one axis, a Box of f"
+    with pytest.raises(TrainingError, match=f"(?s)this environment's action space {said}"):
         action_spaces.of(space)
+    nested = spaces.Dict({"arm": spaces.Tuple([spaces.Discrete(2), space])})
+    with pytest.raises(TrainingError, match=rf"(?s)action\['arm'\]\[1\] {said}"):
+        action_spaces.of(nested)
+
+
+def test_a_nested_action_reaches_the_environment_nested_as_its_space_is() -> None:
+    assert (NESTED.outputs, NESTED.choices, NESTED.shape) == (13, (4, 2, 3), (5,))
+    action = NESTED.to_environment(np.array([[0.5, -9, 3, 0, 2], [0, 0, 1, 1, 0]], np.float32))
+    assert list(action) == ["arm", "legs"]
+    assert action["arm"][0].tolist() == [[0.5, -1], [0, 0]]
+    assert action["arm"][1].tolist() == [3, 1]
+    assert action["legs"].tolist() == [[1, 7], [2, 5]]
+    for row in iterate(batch_space(BOTH, 2), action):
+        assert BOTH.contains(row)
+
+
+def test_messages_say_which_outputs_are_for_which_part() -> None:
+    assert action_spaces.described(NESTED) == (
+        "4 for action['arm'][0], 4 for action['arm'][1], 5 for action['legs']"
+    )
+    assert action_spaces.described(DISCRETE) == ""
+
+
+@pytest.mark.parametrize("of", [DISCRETE, MULTI, NESTED], ids=["Discrete", "MultiDiscrete", "Dict"])
+def test_an_illegal_action_is_never_drawn_and_has_no_part_in_entropy_or_gradient(
+    of: Actions,
+) -> None:
+    legal = policy(of, 200)
+    is_logit = is_choice(of)
+    numbers = legal.clone().requires_grad_()
+    illegal = torch.zeros(of.outputs, dtype=torch.bool)
+    illegal[np.flatnonzero(is_logit)[1]] = True  # the second action of the first choice
+    masked = torch.where(illegal, distributions.ILLEGAL, numbers)
+
+    action = of.sample(masked, torch.Generator().manual_seed(1))
+    first_choice = action if action.dim() == 1 else action[:, 2 if of is NESTED else 0]
+    assert 1 not in first_choice.long()
+    assert torch.isfinite(of.log_prob(masked, action)).all()
+
+    (of.entropy(masked) + of.log_prob(masked, action)).sum().backward()  # type: ignore[no-untyped-call]
+    assert numbers.grad is not None
+    assert torch.isfinite(numbers.grad).all()
+    assert (numbers.grad[:, illegal] == 0).all()
+
+
+def test_the_entropy_over_legal_actions_is_that_of_a_policy_that_has_no_others() -> None:
+    masked = torch.tensor([0.0, distributions.ILLEGAL, math.log(3.0)])
+    assert Discrete(3).entropy(masked).item() == pytest.approx(ITS_ENTROPY)

@@ -46,7 +46,7 @@ def test_atari_games_are_set_apart_too_and_those_with_lives() -> None:
 
 def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row() -> None:
     envs = environments.make("ALE/Breakout-v5", 1, Atari(image_size=42))
-    assert envs.observation_shape == (4, 42, 42)
+    assert envs.spec.shape == (4, 42, 42)
     envs.reset(3)
     rng = np.random.default_rng(3)
     score, length, ended = 0.0, 0, False

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from remotely_rl import environments
 from remotely_rl.environments import Environments, Episode
 from remotely_rl.errors import TrainingError
-from tests.remotely_rl import toys
+from tests.remotely_rl import space_toys, toys
 
 
 def play(envs: Environments, steps: int) -> list[environments.Step]:
@@ -138,3 +138,84 @@ def test_environments_that_only_begin_all_together_cannot_be_set_apart() -> None
     envs.reset(1)
     with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
         envs.decorrelate(5, np.random.default_rng(1))
+
+
+def masked(mode: AutoresetMode, kind: type[space_toys.Masked] = space_toys.Masked) -> Environments:
+    return Environments(SyncVectorEnv([kind] * 3, autoreset_mode=mode))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("kind", [space_toys.Masked, space_toys.MaskObserved])
+def test_a_mask_is_that_of_the_observation_that_is_acted_on(
+    mode: AutoresetMode, kind: type[space_toys.Masked]
+) -> None:
+    envs = masked(mode, kind)
+    obs = envs.reset(1)
+    ended = np.zeros(3, np.bool_)
+    for turn in range(25):
+        states: list[Any] = [env.unwrapped for env in envs.vector.envs]
+        for mask, state, is_last in zip(obs["action_mask"], states, ended, strict=True):
+            if is_last and mode is AutoresetMode.NEXT_STEP:
+                assert mask.all()
+            else:
+                assert mask.tolist() == state.mask.tolist()
+        # One loses now and then: episodes do not end together.
+        action = np.array([mask.argmax() for mask in obs["action_mask"]])
+        if turn % 5 == 4:
+            action[turn % 3] = obs["action_mask"][turn % 3].argmin()
+        step = envs.step(action)
+        obs, ended = step.obs, step.terminated | step.truncated
+    assert len({episode.length for episode in envs.pop_episodes()}) > 1
+
+
+def test_random_play_and_staggered_starts_take_legal_actions_only() -> None:
+    class Strict(space_toys.Masked):
+        def judge(self, action: Any) -> tuple[float, bool]:
+            assert self.mask[action - 1], "an illegal action"
+            return super().judge(action)
+
+    envs = environments.make(Strict, 4)
+    seen = envs.play_randomly(50, seed=3)
+    assert seen["action_mask"].shape == (200, 8)
+    envs.reset(1)
+    obs = envs.decorrelate(19, np.random.default_rng(0))
+    assert set(obs["action_mask"].sum(1)) <= {2, 8}  # 8 where an episode is over
+    assert envs.pop_crashes() == []
+
+
+def test_an_episode_that_is_over_needs_no_legal_action() -> None:
+    envs = environments.make(space_toys.Masked, 1)
+    obs = envs.reset(1)
+    for _ in range(space_toys.LENGTH):  # the toy has none then
+        step = envs.step(obs["action_mask"].argmax(1))
+        obs = step.obs
+    assert step.terminated.all()
+    assert obs["action_mask"].all()
+
+
+class Breaks(toys.Counting):
+    """Raises in the second step of its first episode."""
+
+    broken = False
+
+    def step(self, action: int) -> Any:
+        if self.now == 1 and not type(self).broken:
+            type(self).broken = True
+            raise RuntimeError("the simulator broke")
+        return super().step(action)
+
+
+def test_the_row_of_a_crash_is_no_experience_and_its_episode_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Breaks, "broken", False)
+    envs = environments.make(Breaks, 1)
+    envs.reset(1)
+    rows = play(envs, 7)
+    assert [row.obs.item() for row in rows] == [1, 1, 0, 1, 2, 3, 0]
+    assert [row.valid.item() for row in rows] == [True, False, False, True, True, True, False]
+    assert [row.truncated.item() for row in rows] == [False, True, *5 * [False]]
+    assert [row.begins.item() for row in rows] == [False, False, True, *3 * [False], True]
+    assert envs.pop_episodes() == [Episode(60.0, 3)]
+    (report,) = envs.pop_crashes()
+    assert report.step == 2

@@ -1,11 +1,17 @@
-"""Observations of any space as one array."""
+"""Observations of any space, as the trees that models take."""
+
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 
-from remotely_rl import environments
+from remotely_rl import environments, trees
 from remotely_rl.environments import Environments
+from remotely_rl.environments.observations import Leaf, Observations
+from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
 
 
@@ -16,8 +22,7 @@ def play(envs: Environments, steps: int) -> list[environments.Step]:
 
 def test_images_come_with_their_channels_first_and_as_bytes() -> None:
     envs = environments.make(toys.Picture, 2)
-    assert envs.observation_shape == (3, 8, 9)
-    assert envs.dtype == np.uint8
+    assert envs.spec == Leaf((3, 8, 9), np.dtype(np.uint8))
     envs.reset(1)
     (row,) = play(envs, 1)
     assert row.obs.shape == (2, 3, 8, 9)
@@ -41,17 +46,74 @@ def test_the_smaller_of_the_first_and_the_last_axis_of_an_image_are_its_channels
     space: tuple[int, int, int], shape: tuple[int, int, int], dtype: type[np.generic]
 ) -> None:
     envs = environments.make(lambda: toys.Blank(gymnasium.spaces.Box(0, 1, space, dtype)), 2)
-    assert envs.observation_shape == shape
+    assert envs.spec == Leaf(shape, np.dtype(dtype))
     assert envs.reset(1).shape == (2, *shape)
-    assert play(envs, 1)[0].obs.dtype == envs.dtype == dtype
+    assert play(envs, 1)[0].obs.dtype == dtype
+
+
+INT8, INT64, FLOAT = np.dtype(np.int8), np.dtype(np.int64), np.dtype(np.float32)
+
+SPACES: list[tuple[gymnasium.Space[Any], Any]] = [
+    (spaces.Box(-1, 1, (3,), np.float64), Leaf((3,), FLOAT)),
+    (spaces.Box(-9, 9, (2, 2), np.int16), Leaf((2, 2), FLOAT)),
+    (spaces.Box(0, 255, (), np.uint8), Leaf((), np.dtype(np.uint8))),
+    (spaces.Discrete(5, start=2), Leaf((), INT64, (5,), (2,))),
+    (spaces.MultiDiscrete([3, 4]), Leaf((2,), INT64, (3, 4), (0, 0))),
+    (spaces.MultiBinary([2, 3]), Leaf((2, 3), INT8)),
+    (
+        spaces.Dict({"image": spaces.Box(0, 255, (8, 9, 3), np.uint8), "goal": spaces.Discrete(4)}),
+        {"image": Leaf((3, 8, 9), np.dtype(np.uint8)), "goal": Leaf((), INT64, (4,), (0,))},
+    ),
+    (
+        spaces.Tuple([spaces.Discrete(2), spaces.Dict(x=spaces.Box(0, 1, (1,)))]),
+        (Leaf((), INT64, (2,), (0,)), {"x": Leaf((1,), FLOAT)}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("space", "spec"), SPACES)
+def test_an_observation_is_a_tree_nested_like_its_space(
+    space: gymnasium.Space[Any], spec: Any
+) -> None:
+    observations = Observations(space)
+    assert observations.spec == spec
+
+    batch = observations.of(batch_space(space, 5).sample())
+
+    for path, leaf in trees.items(spec):
+        array = trees.at(batch, path)
+        assert (array.shape, array.dtype) == ((5, *leaf.shape), leaf.dtype)
+
+
+@pytest.mark.parametrize(("space", "spec"), SPACES)
+def test_an_observation_holds_what_the_environment_gave(
+    space: gymnasium.Space[Any], spec: Any
+) -> None:
+    raw = batch_space(space, 3).sample()
+    batch = Observations(space).of(raw)
+    for path, _ in trees.items(spec):
+        ours, theirs = trees.at(batch, path), trees.at(raw, path)
+        if ours.shape != theirs.shape:
+            theirs = np.moveaxis(theirs, -1, 1)
+        np.testing.assert_array_equal(ours, theirs.astype(ours.dtype))
+
+
+def test_a_stack_of_images_in_colour_is_one_image_whose_channels_are_those_of_all_frames() -> None:
+    space = spaces.Box(0, 255, (4, 12, 10, 3), np.uint8)
+    raw = np.arange(2 * 4 * 12 * 10 * 3).reshape(2, 4, 12, 10, 3).astype(np.uint8)
+    observations = Observations(space)
+    assert observations.spec.shape == (12, 12, 10)
+    image = observations.of(raw)
+    assert image[1, 3 * 2 + 1, 5, 6] == raw[1, 2, 5, 6, 1]
 
 
 @pytest.mark.parametrize(
-    ("env_id", "shape"), [("CartPole-v1", (4,)), ("FrozenLake-v1", (16,)), ("Blackjack-v1", (45,))]
+    ("space", "where"),
+    [
+        (spaces.Text(5), "this environment's observation space"),
+        (spaces.Dict(a=spaces.Dict(b=spaces.Text(5))), r"observation\['a'\]\['b'\]"),
+    ],
 )
-def test_any_space_of_observations_becomes_one_array(env_id: str, shape: tuple[int, ...]) -> None:
-    envs = environments.make(env_id, 2)
-    assert envs.observation_shape == shape
-    assert envs.reset(1).shape == (2, *shape)
-    assert play(envs, 1)[0].obs.dtype == envs.dtype == np.float32
-    envs.close()
+def test_a_space_that_no_model_takes_is_named(space: gymnasium.Space[Any], where: str) -> None:
+    with pytest.raises(TrainingError, match=rf"{where} is Text.*supported are Box, Discrete"):
+        Observations(space)

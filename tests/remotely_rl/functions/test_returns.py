@@ -237,3 +237,33 @@ def test_no_gradient_goes_through_gae() -> None:
     value = torch.ones(4, 1, requires_grad=True)
     out = returns.gae(torch.ones(3, 1), torch.ones(3, 1), value)
     assert not any(part.requires_grad for part in out)
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
+def test_before_the_row_of_a_crash_is_what_a_rollout_that_ended_there_would_give(
+    gae_lambda: float,
+) -> None:
+    """Row 3 crashed: it repeats the observation that was seen last, and row 4 resets."""
+    torch.manual_seed(1)
+    reward, value, log_rho = torch.randn(8, 1), torch.randn(9, 1), 0.3 * torch.randn(8, 1)
+    gamma = torch.full((8, 1), GAMMA)
+    value[4] = value[3]
+    valid = torch.ones(8, 1, dtype=torch.bool)
+    valid[3] = valid[4] = False
+    given = {"valid": valid, "gae_lambda": gae_lambda}
+    short = {"gae_lambda": gae_lambda}
+    for whole, before, after in (
+        (
+            returns.gae(reward, gamma, value, **given),  # type: ignore[arg-type]
+            returns.gae(reward[:3], gamma[:3], value[:4], **short),  # type: ignore[arg-type]
+            returns.gae(reward[5:], gamma[5:], value[5:], **short),  # type: ignore[arg-type]
+        ),
+        (
+            returns.v_trace(log_rho, reward, gamma, value, **given),  # type: ignore[arg-type]
+            returns.v_trace(log_rho[:3], reward[:3], gamma[:3], value[:4], **short),  # type: ignore[arg-type]
+            returns.v_trace(log_rho[5:], reward[5:], gamma[5:], value[5:], **short),  # type: ignore[arg-type]
+        ),
+    ):
+        for of_whole, of_before, of_after in zip(whole, before, after, strict=True):
+            assert torch.allclose(of_whole[:3], of_before)
+            assert torch.allclose(of_whole[5:], of_after)

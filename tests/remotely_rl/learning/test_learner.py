@@ -34,7 +34,7 @@ def learner(config: Common = CONFIG, model: nn.Module | None = None) -> Learner[
 
 def remembering() -> nn.Module:
     torch.manual_seed(0)
-    return networks.recurrent_network((2,), 2, units=5)
+    return networks.RecurrentMLP((2,), 2, units=5)
 
 
 def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: Any) -> Trajectory:

@@ -1,5 +1,6 @@
 """The default networks, your own, and what is said of one that does not fit."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import networks
+from remotely_rl import networks, trees
+from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
+from remotely_rl.functions.distributions import ILLEGAL
 
 BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 
@@ -20,13 +23,14 @@ BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
         ((3, 64, 72), BYTES, networks.NatureCNN),
         ((4, 42, 42), BYTES, networks.SmallCNN),
         ((4,), FLOATS, networks.MLP),
-        ((3, 5, 5), BYTES, networks.MLP),
+        ((3, 8, 8), BYTES, networks.TinyCNN),
+        ((3, 4, 4), BYTES, networks.MLP),
     ],
 )
 def test_the_network_that_fits_the_observations_is_chosen(
     shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module]
 ) -> None:
-    model = networks.build(None, shape, dtype, 6)
+    model = networks.build(None, Leaf(shape, dtype), 6)
     assert type(model) is kind
     policy, value = model(torch.from_numpy(np.zeros((5, *shape), dtype)))
     assert policy.shape == (5, 6)
@@ -35,7 +39,7 @@ def test_the_network_that_fits_the_observations_is_chosen(
 
 def test_a_module_that_is_given_made_is_copied() -> None:
     mine = networks.MLP((4,), 2)
-    assert networks.build(mine, (4,), FLOATS, 2) is not mine
+    assert networks.build(mine, Leaf((4,), FLOATS), 2) is not mine
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,7 @@ def test_a_module_that_is_given_made_is_copied() -> None:
 def test_the_network_that_fits_gets_a_memory_before_its_heads(
     shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module], width: int
 ) -> None:
-    model = networks.build(None, shape, dtype, 6, lstm_units=8)
+    model = networks.build(None, Leaf(shape, dtype), 6, lstm_units=8)
     assert type(model) is kind
     assert networks.is_recurrent(model)
     obs = torch.from_numpy(np.zeros((2, 3, *shape), dtype))
@@ -114,7 +118,10 @@ class NoPieces(Forgetful):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (NoValue, r"NoValue maps observations \[2, 4\] to a Tensor; expected \(policy \[2, 3\]"),
+        (
+            NoValue,
+            r"NoValue maps observations of shape \[2, 4\] \(float32\) to a Tensor; expected \(poli",
+        ),
         (WideValue, r"\(policy \[2, 3\], value \[2, 1\]\); expected .*value \[2\]\)"),
         (TooFewActions, r"\(policy \[2, 2\], value \[2\]\); expected \(policy \[2, 3\]"),
         (OtherInput, r"OtherInput fails on observations of shape \[2, 4\] \(float32\)"),
@@ -131,10 +138,104 @@ def test_a_model_that_does_not_fit_is_told_what_was_expected_and_what_it_gave(
     model: Any, said: str
 ) -> None:
     with pytest.raises(TrainingError, match=said):
-        networks.build(model, (4,), FLOATS, 3)
+        networks.build(model, Leaf((4,), FLOATS), 3)
 
 
 @pytest.mark.parametrize("own", [networks.MLP, networks.MLP((4,), 3)], ids=["class", "made"])
 def test_a_model_of_ones_own_brings_its_memory_itself(own: networks.ModelSource) -> None:
     with pytest.raises(TrainingError, match=r"a model of your own brings its own .* lstm at 0"):
-        networks.build(own, (4,), FLOATS, 3, lstm_units=64)
+        networks.build(own, Leaf((4,), FLOATS), 3, lstm_units=64)
+
+
+def leaf(*shape: int, dtype: np.dtype[Any] = FLOATS) -> Leaf:
+    return Leaf(shape, dtype)
+
+
+NESTED = {
+    "camera": {"image": leaf(3, 24, 30, dtype=BYTES)},
+    "mode": Leaf((), np.dtype(np.int64), (4,), (2,)),
+    "parts": (leaf(2), Leaf((2,), np.dtype(np.int64), (3, 5), (0, -1))),
+}
+
+
+def observed(spec: Any, rows: int) -> Any:
+    """Observations of a spec, all of them legal."""
+
+    def of(one: Leaf) -> Tensor:
+        if not one.counts:
+            return torch.randint(200, (rows, *one.shape)).to(getattr(torch, one.dtype.name))
+        low, high = torch.tensor(one.starts), torch.tensor(one.counts)
+        return (low + torch.randint(1000, (rows, len(low))) % high).reshape(rows, *one.shape)
+
+    return trees.map_tree(of, spec)
+
+
+@pytest.mark.parametrize("units", [0, 8])
+def test_a_nested_observation_has_an_encoder_for_each_leaf_all_of_which_the_policy_hears(
+    units: int,
+) -> None:
+    torch.manual_seed(1)
+    model = networks.build(None, NESTED, 6, units)
+    obs = observed(NESTED, 7)
+    sequence = trees.map_tree(lambda x: x[None], obs)
+    begins, state = torch.ones(1, 7).bool(), networks.initial_state(model, 7)
+
+    def policy(seen: Any) -> Tensor:
+        out: Tensor = networks.unroll(model, seen, state, begins)[0]
+        return out
+
+    plain = policy(sequence)
+    assert plain.shape == (1, 7, 6)
+    for changed in range(len(trees.leaves(NESTED))):
+        numbers = itertools.count()
+        other = trees.map_tree(
+            lambda x, y: y if next(numbers) == changed else x,  # noqa: B023 - called at once
+            obs, observed(NESTED, 7),
+        )  # fmt: skip
+        assert not torch.equal(policy(trees.map_tree(lambda x: x[None], other)), plain), changed
+
+
+def test_a_module_of_ones_own_is_given_the_shapes_and_the_observation_as_they_are_nested() -> None:
+    class Mine(nn.Module):
+        def __init__(self, shape: Any, outputs: int):
+            super().__init__()
+            assert shape["camera"]["image"] == (3, 24, 30)
+            self.normalizer = networks.Normalizer(shape["parts"][0], of=("parts", 0))
+            self.policy, self.value = nn.Linear(2, outputs), nn.Linear(2, 1)
+
+        def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+            assert obs["camera"]["image"].dtype == torch.uint8
+            x = self.normalizer(obs["parts"][0])
+            return self.policy(x), self.value(x).squeeze(-1)
+
+    model = networks.build(Mine, NESTED, 6)
+    obs = observed(NESTED, 9)
+    networks.update_normalizers(model, obs, every=1)
+    torch.testing.assert_close(model.normalizer.mean, obs["parts"][0].mean(0))
+
+
+def test_a_normalizer_that_does_not_say_which_observation_is_its_is_named() -> None:
+    model = nn.ModuleDict({"eyes": networks.Normalizer((2,))})
+    with pytest.raises(TrainingError, match=r"'eyes' must say .* of=KEY, one of \['camera'\]"):
+        networks.update_normalizers(model, observed(NESTED, 2))
+
+
+@pytest.mark.parametrize("units", [0, 4])
+def test_a_masked_policy_is_the_models_own_but_for_illegal_actions(units: int) -> None:
+    spec = {"observation": leaf(4), "action_mask": leaf(3, dtype=np.dtype(np.bool_))}
+    model = networks.build(None, spec, 3, units)
+    assert networks.is_recurrent(model) == bool(units)
+    mask = torch.tensor([[True, False, True], [True, True, True]])
+    obs = {"observation": torch.randn(1, 2, 4), "action_mask": mask[None]}
+    state, begins = networks.initial_state(model, 2), torch.ones(1, 2).bool()
+    policy, value, _ = networks.unroll(model, obs, state, begins)
+    assert isinstance(model, networks.MaskedPolicy)
+    inner, same, _ = networks.unroll(model.model, obs["observation"], state, begins)
+    assert policy[0, 0, 1] == ILLEGAL
+    assert torch.equal(policy[0][mask], inner[0][mask])
+    assert torch.equal(value, same)
+
+
+def test_what_the_outputs_are_for_is_told_where_they_are_too_few() -> None:
+    with pytest.raises(TrainingError, match=r"expected \(policy \[2, 3\].*\(3 is 1 for a, 2 for b"):
+        networks.build(TooFewActions, leaf(4), 3, outputs_are="1 for a, 2 for b")

@@ -71,7 +71,7 @@ def test_being_asked_counts_nothing_in_whether_it_learns_or_acts(mode: bool) -> 
 
 
 def test_what_is_counted_in_reaches_every_normalizer_one_row_in_seven() -> None:
-    model = networks.recurrent_network((2,), 3, units=4)
+    model = networks.RecurrentMLP((2,), 3, units=4)
     obs = torch.arange(28.0).view(14, 2)
     networks.update_normalizers(model, obs)
     (normalizer,) = (part for part in model.modules() if isinstance(part, networks.Normalizer))

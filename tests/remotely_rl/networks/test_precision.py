@@ -32,7 +32,7 @@ CONFIG = Common(env=toys.Guess, envs_per_actor=4, rollout_steps=6, precision="bf
         (toys.network(), CPU, {"avx512_bf16": True}, torch.float32),
         (networks.SmallCNN((4, 42, 42), 6), GPU, {}, torch.bfloat16),
         (toys.network(), GPU, {"avx512_bf16": True}, torch.float32),
-        (networks.recurrent_network((4,), 2, 8), GPU, {}, torch.float32),
+        (networks.RecurrentMLP((4,), 2, 8), GPU, {}, torch.float32),
     ],
 )
 def test_auto_is_what_is_faster_on_this_machine(
@@ -80,7 +80,7 @@ def test_a_learner_in_bfloat16_keeps_parameters_losses_and_gradients_in_float32(
 @pytest.mark.parametrize("units", [0, 5])
 def test_an_actor_in_bfloat16_acts_by_the_newest_parameters(units: int) -> None:
     """What was converted for one call of `sample` is not kept for the next."""
-    model = networks.recurrent_network((2,), 2, units) if units else toys.network()
+    model = networks.RecurrentMLP((2,), 2, units) if units else toys.network()
     actor = toys.actor(CONFIG, model)
     actor.sample()
     with torch.no_grad():

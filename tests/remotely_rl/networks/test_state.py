@@ -23,6 +23,4 @@ def test_state_travels_as_arrays_and_is_a_copy() -> None:
 
 def test_the_state_of_another_model_is_refused_by_the_names_that_differ() -> None:
     with pytest.raises(ValueError, match=r"parameters of another model: .*lstm"):
-        networks.load_state(
-            toys.network(), networks.state_of(networks.recurrent_network((2,), 2, 4))
-        )
+        networks.load_state(toys.network(), networks.state_of(networks.RecurrentMLP((2,), 2, 4)))

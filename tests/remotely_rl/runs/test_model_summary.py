@@ -6,12 +6,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import nn
 
 from remotely_rl import a2c, environments, networks
 from remotely_rl.runs import model_summary
-from tests.remotely_rl import toys
+from tests.remotely_rl import space_toys, toys
 
 
 def said(
@@ -19,7 +19,7 @@ def said(
 ) -> Any:
     envs = environments.make(lambda: toys.Blank(space), 1)
     outputs = envs.actions.outputs
-    model = networks.build(maker, envs.observation_shape, envs.dtype, outputs, units)
+    model = networks.build(maker, envs.spec, outputs, units)
     size = sum(parameter.numel() for parameter in model.parameters())
     first, *rest = model_summary.lines(model, envs)
     assert f"; {size:,} parameters; sees " in first
@@ -48,7 +48,7 @@ def image(*shape: int, dtype: Any = np.uint8) -> Box:
         ),
         (
             Discrete(5), 0,
-            "model: MLP, 64, 64; as much for the value; sees a Discrete, flattened to 5 numbers",
+            "model: MLP, 64, 64; as much for the value; sees one of 5",
         ),
     ],
 )  # fmt: skip
@@ -59,33 +59,67 @@ def test_the_layers_and_what_they_see_are_said_in_a_line(
 
 
 @pytest.mark.parametrize(
-    "space",
+    ("space", "line"),
     [
-        Dict({"camera": image(30, 30, 3), "speed": Box(0, 1, (1,))}),
-        image(4, 20, 20, 3),  # a stack of pictures
-        image(64, 64),
+        (
+            Dict({"camera": image(30, 30, 3), "speed": Box(0, 1, (1,))}),
+            (
+                "model: 2 convolutions, 256, 64, 64; as much for the value; sees a Dict of"
+                " ['camera'] images of 3 channels, 30x30, ['speed'] 1 number"
+            ),
+        ),
+        (
+            image(4, 20, 20, 3),  # a stack of pictures
+            "model: 2 convolutions, 256; sees images of 12 channels, which came last, 20x20",
+        ),
+        (
+            image(64, 64),
+            (
+                "model: 3 convolutions, 256, 64, 64; as much for the value; sees images of 1"
+                " channel, 64x64"
+            ),
+        ),
+        (
+            Tuple([MultiDiscrete([3, 3, 4]), MultiBinary(2)]),
+            (
+                "model: MLP, 64, 64; as much for the value; sees a Tuple of [0] 3 numbers, each"
+                " one of 3 or 4, [1] 2 numbers"
+            ),
+        ),
     ],
-    ids=["Dict", "stack", "gray"],
+    ids=["Dict", "stack", "gray", "Tuple"],
 )
-def test_of_images_that_no_convolution_sees_a_run_says_so(space: gymnasium.Space[Any]) -> None:
-    line, (warning,) = said(space)
+def test_each_part_of_what_is_seen_is_said(space: gymnasium.Space[Any], line: str) -> None:
+    assert said(space) == (line, [])
+
+
+def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
+    line, (warning,) = said(image(6, 30, 30, 7))  # seven frames of six channels, perhaps
     assert line.startswith("model: MLP")
     assert "flattened to" in line
     assert warning.startswith("no convolutions see the images in it")
 
 
+def test_that_illegal_actions_are_masked_is_said() -> None:
+    envs = environments.make(space_toys.Masked, 1)
+    envs.reset(1)
+    model = networks.build(None, envs.spec, envs.actions.outputs)
+    (line,) = model_summary.lines(model, envs)
+    assert line.endswith("sees 1 number; illegal actions are masked")
+
+
 class Own(nn.Module):
-    def __init__(self, shape: tuple[int, ...], outputs: int):
+    def __init__(self, shape: Any, outputs: int):
         super().__init__()
-        self.inner = networks.MLP(shape, outputs)
+        self.inner = networks.SmallCNN(shape["camera"], outputs)
 
     def forward(self, obs: Any) -> Any:
-        return self.inner(obs)
+        return self.inner(obs["camera"])
 
 
 def test_of_a_model_of_ones_own_the_name_is_said_and_no_advice_given() -> None:
     line, rest = said(Dict({"camera": image(30, 30, 3)}), maker=Own)
-    assert line == "model: Own; sees a Dict, flattened to 2,700 numbers"
+    assert line == "model: Own; sees a Dict of ['camera'] images of 3 channels, 30x30"
     assert not rest
 
 

@@ -21,12 +21,7 @@ def report(env: int = 3, lived: int = 1_000) -> CrashReport:
 def test_the_first_crash_is_told_at_once_with_its_details() -> None:
     said: list[str] = []
     Crashes(said.append, clock=Clock()).add(report())
-    assert said == [
-        (
-            "environment 3 died in step 7, seed 5: SIGSEGV; it is replaced, and its episode ends as"
-            " truncated\na stack"
-        )
-    ]
+    assert said == [("environment 3 died in step 7, seed 5: SIGSEGV; it is replaced\na stack")]
 
 
 def test_the_others_are_told_together_after_a_minute() -> None:
@@ -41,7 +36,7 @@ def test_the_others_are_told_together_after_a_minute() -> None:
     crashes.stepped(1_000)
     assert len(said) == 2
     assert said[1].startswith(
-        "4 environments crashed in 60 s and were replaced; the last: environment 4 died in step 7"
+        "4 more crashed in 60 s and were replaced; the last: environment 4 died in step 7"
     )
 
 
@@ -61,3 +56,19 @@ def test_too_many_crashes_end_the_run_in_a_sentence_that_says_what_to_do() -> No
         crashes.add(report(lived=0))
     with pytest.raises(TrainingError, match=r"crash too often.*SIGSEGV.*max_crash_rate"):
         crashes.add(report(lived=0))
+
+
+def test_the_first_of_another_cause_is_told_at_once() -> None:
+    said: list[str] = []
+    crashes = Crashes(said.append, clock=Clock())
+    for cause in (Cause.DIED, Cause.DIED, Cause.HUNG, Cause.HUNG):
+        crashes.stepped(1_000)
+        crashes.add(CrashReport(3, cause, "why", lived=1_000))
+    assert len(said) == 2
+    assert "2 more crashed in 0 s and were replaced; the last: environment 3 hung" in said[1]
+
+
+def test_a_machine_that_takes_a_hundred_environments_with_it_does_not_end_a_run() -> None:
+    crashes = Crashes(lambda text: None, clock=Clock())
+    for _ in range(100):
+        crashes.add(CrashReport(None, Cause.LOST, "box is gone"))

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from remotely_rl.supervision.finite import NotFinite, WrongShape, check_reward, checks_of
+from remotely_rl.supervision.rows import NotFinite, Rows, WrongShape
+
+
+def check(space: gymnasium.Space[Any], obs: Any) -> None:
+    rows = Rows(space, 3)
+    rows.write(1, obs)
+    rows.check_row(1)
+    assert rows.are_finite()
+
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (4, 4), np.uint8)
@@ -15,13 +23,15 @@ IMAGE = spaces.Box(0, 255, (4, 4), np.uint8)
 
 def test_finite_observations_pass_even_if_their_squares_overflow() -> None:
     for obs in ([1.0, 2.0, 3.0], [3e38, 3e38, -3e38]):
-        checks_of(BOX)(np.array(obs, np.float32))
+        rows = Rows(BOX, 1)
+        rows.write(0, np.array(obs, np.float32))
+        rows.check_row(0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_the_place_of_the_first_bad_number_is_named(bad: float) -> None:
-    with pytest.raises(NotFinite, match=r"the observation has 1 .* at \[2\]"):
-        checks_of(BOX)(np.array([0, 0, bad], np.float32))
+    with pytest.raises(NotFinite, match=r"the observation has 1 .* at 2 of 3"):
+        check(BOX, np.array([0, 0, bad], np.float32))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +45,7 @@ def test_the_leaf_is_named(space: gymnasium.Space[Any], obs: Any, leaf: str) -> 
     bad = np.array([0, np.nan, 0], np.float32)
     whole = {**obs, "b": bad} if isinstance(obs, dict) else (*obs, bad)
     with pytest.raises(NotFinite, match=f"the observation{leaf} has"):
-        checks_of(space)(whole)
+        check(space, whole)
 
 
 @pytest.mark.parametrize(
@@ -50,17 +60,29 @@ def test_the_leaf_is_named(space: gymnasium.Space[Any], obs: Any, leaf: str) -> 
 )
 def test_what_is_not_of_its_space_is_found(space: gymnasium.Space[Any], obs: Any) -> None:
     with pytest.raises(WrongShape, match="its space has"):
-        checks_of(space, finite=False)(obs)
+        check(space, obs)
 
 
 def test_discrete_observations_and_lists_pass() -> None:
-    checks_of(spaces.Discrete(3))(2)
-    checks_of(BOX)([1.0, 2.0, 3.0])
+    check(spaces.Discrete(3), 2)
+    check(BOX, [1.0, 2.0, 3.0])
 
 
-def test_rewards_are_finite() -> None:
-    check_reward(1)
-    check_reward(np.float64(-3.5))
-    for bad in (float("nan"), np.inf):
-        with pytest.raises(NotFinite, match="the reward is"):
-            check_reward(bad)
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        (IMAGE, np.full((4, 4), 0.5)),
+        (IMAGE, np.full((4, 4), 256)),
+        (spaces.Discrete(3), 1.5),
+        (spaces.Discrete(3), np.array([1])),
+    ],
+)
+def test_numbers_that_the_space_cannot_hold_are_found(space: Any, obs: Any) -> None:
+    with pytest.raises(WrongShape, match="its space has"):
+        check(space, obs)
+
+
+def test_integers_and_doubles_pass_where_they_fit() -> None:
+    check(IMAGE, np.full((4, 4), 255))
+    check(BOX, np.zeros(3))
+    check(spaces.Discrete(3), np.int32(2))

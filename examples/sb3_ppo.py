@@ -1,0 +1,32 @@
+"""Stable-Baselines3's PPO on environments that survive their crashes.
+
+    pip install stable-baselines3
+    python examples/sb3_ppo.py
+
+The one line that differs is that which makes `envs`.  Environments live in actors of this machine,
+or of a cluster if you connect to one first: remotely.connect("host:8010").
+"""
+
+import contextlib
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from remotely_rl.sb3 import VecEnv
+
+
+def main(total_steps: int = 50_000) -> float:
+    torch.set_num_threads(1)  # faster for a network as small as this one, and the actors have cores
+    envs = VecEnv("CartPole-v1", 8)  # in place of make_vec_env("CartPole-v1", 8)
+    model = PPO("MlpPolicy", envs, n_steps=128, batch_size=256, device="cpu", seed=1, verbose=1)
+    model.learn(total_steps)
+    mean, _ = evaluate_policy(model, envs, n_eval_episodes=16)
+    envs.close()
+    print(f"mean return {mean:.1f}")
+    return float(mean)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

@@ -1,0 +1,92 @@
+"""`remotely run`."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from remotely.cli.options import cpus_option, gpus_option, ports_option
+from remotely.protocol.listening import Ports
+
+
+@click.command(
+    short_help="Run a command on a cluster of all ranks of a job.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--wait-for",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many ranks there are, rank 0 among them, where the launcher does not say.",
+)
+@click.option(
+    "--rendezvous",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="A folder on a disk that all machines share.  [~/.remotely/jobs]",
+)
+@click.option("--job", help="The name of this job, where the launcher gives it none.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the ranks wait for each other.",
+)
+@ports_option
+@cpus_option
+@gpus_option
+def run(
+    command: tuple[str, ...],
+    wait_for: int | None,
+    rendezvous: Path | None,
+    job: str | None,
+    patience: float,
+    ports: Ports,
+    cpus: int | None,
+    gpus: int | list[str] | None,
+) -> None:
+    """Run COMMAND on a cluster that lasts as long as it.
+
+    Have your launcher start this same line on every machine. Rank 0 starts a cluster and runs
+    COMMAND there, once all other ranks have joined; its exit code is that of COMMAND. The others
+    give away their machines until COMMAND ends.
+
+    \b
+    srun remotely run -- python train.py                              Slurm
+    mpirun -n 8 remotely run -- python train.py                       Open MPI, MPICH, Intel MPI
+    torchrun --no-python ... remotely run -- python train.py
+    remotely run --wait-for 8 --rendezvous /shared -- python train.py   an indexed Job
+
+    COMMAND finds the cluster by REMOTELY_ADDRESS and REMOTELY_KEY: a script with
+    remotely.connect(), or without it, runs as it is. The keys are made for this job alone.
+
+    Ranks on one machine share its cores and GPUs, unless --cpus and --gpus, or Slurm's
+    --cpus-per-task and --gpus-per-task, say what each has.
+    """
+    from remotely.machine import folders, interfaces, this_machine
+    from remotely.machine.gpus import visible
+    from remotely.ops import job as jobs
+    from remotely.ops import launchers
+    from remotely.ops.cluster import Network
+    from remotely.ops.daemon_process import Offer
+
+    rank = launchers.rank_of(os.environ, wait_for, job or "")
+    folder = (rendezvous or folders.home() / "jobs").expanduser().absolute() / (
+        rank.job or f"alone-{os.getpid()}"
+    )
+    if cpus is None:
+        cpus = launchers.cpus_of(rank, this_machine.cores(), os.environ)
+    if gpus is None:
+        gpus = launchers.gpus_of(rank, visible(), os.environ)
+    offer = Offer(cpus, gpus)
+    if rank.rank:
+        jobs.follow(rank, folder, Network(ports=ports), offer, patience)
+        return
+    if rank.launcher is launchers.ALONE:
+        click.echo("remotely run: no launcher: a cluster of this machine alone", err=True)
+    host = interfaces.everywhere() if rank.size > 1 else "127.0.0.1"
+    sys.exit(jobs.lead(rank, folder, Network(host, (), ports), offer, patience, list(command)))

@@ -1,0 +1,88 @@
+"""Daemons that this process keeps: they end with it, however it ends.
+
+Each has the end of a pipe for its standard input.  The kernel closes the other end when this
+process ends, even by SIGKILL, and the daemon then leaves in good order: a master sees all its
+workers off, a worker ends its actors.
+
+If one of them ends, so do the others.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from remotely.machine import pid_file
+from remotely.ops import daemon_process
+from remotely.ops.daemon_process import END_S, Daemon
+from remotely.protocol.lease import LEAVE_S
+
+
+class Foreground:
+    """Keeps the daemons that it is given, until `close`."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Daemon, Path]] = []
+
+    def keep(self, daemon: Daemon, file: Path) -> None:
+        """Keep a daemon that has been started with a pipe; `file` is its pid file."""
+        self._kept.append((daemon, file))
+
+    def wait(self, *also: int) -> None:
+        """Return when a daemon has ended, or a process of these pidfds; at once if none is kept."""
+        if not self._kept and not also:
+            return
+        poll = select.poll()
+        with contextlib.ExitStack() as opened:
+            for daemon, _ in self._kept:
+                pidfd = os.pidfd_open(daemon.pid)
+                opened.callback(os.close, pidfd)
+                poll.register(pidfd, select.POLLIN)
+            for pidfd in also:
+                poll.register(pidfd, select.POLLIN)
+            poll.poll()
+
+    def any_ended(self) -> bool:
+        """Return whether one of the daemons has ended."""
+        return any(daemon.poll() is not None for daemon, _ in self._kept)
+
+    def close(self) -> bool:
+        """End all; return whether each of them ended in good order."""
+        for daemon, _ in self._kept:
+            daemon_process.close_input(daemon)
+        deadline = time.monotonic() + LEAVE_S + END_S
+        ended_well = True
+        for daemon, file in self._kept:
+            try:
+                daemon.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+            # `remotely stop` may send SIGTERM to one that has left, and is about to exit.
+            if daemon.returncode not in (0, -signal.SIGTERM):
+                ended_well = False
+                pid_file.leave(file)  # it could not
+        return ended_well
+
+
+@contextlib.contextmanager
+def exiting_on_signals() -> Iterator[None]:
+    """Turn SIGTERM, SIGINT and SIGHUP into SystemExit, once: what follows is not interrupted."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def leave(number: int, frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,145 @@
+"""How the ranks of a job find each other: a folder that all their machines see.
+
+    DIR/JOB/               0700; made and removed by rank 0
+        master.key         the keys of this job alone
+        client.key
+        worker.key
+        address.json       where rank 0 is; it comes last
+        rank-3.json        rank 3 is there, or has joined, or why it has not
+
+Each file is put in place by a rename, so that nobody reads half of it.  A file of an earlier run of
+the same job, which its rank 0 could not remove, leads nowhere: nobody answers there, or CURVE
+refuses; so the ranks look at the folder again until their patience ends.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from remotely.errors import RemotelyError
+from remotely.machine import processes, this_machine
+from remotely.ops.launchers import names_of
+from remotely.transport import key_files
+
+
+class Invitation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where rank 0 is, and which process it is."""
+
+    addresses: list[str]  # "host:port", the first to be tried first
+    machine: str
+    pid: int
+    started: float
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank says of itself."""
+
+    rank: int
+    machine: str
+    state: Literal["came", "joined", "failed"]
+    why: str = ""  # it has not joined yet
+
+
+class Rendezvous:
+    """The folder of one job, as one rank sees it."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder = folder
+        self._rank = rank
+        self._invitation = folder / "address.json"
+
+    # --- rank 0 -----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise RemotelyError if such a job runs already."""
+        old = self.invitation()
+        is_here = old is not None and old.machine == this_machine.machine_name()
+        if old and is_here and processes.is_alive(old.pid, old.started):
+            raise RemotelyError(
+                f"a job of this name runs already: {self.folder} is that of pid {old.pid}. "
+                "Give one of them another name: --job"
+            )
+
+    def open(self) -> None:
+        """Make the folder and the keys, in place of what an earlier run has left."""
+        remove(self.folder)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        key_files.make_keys(self.folder)
+
+    def invite(self, addresses: list[str]) -> None:
+        """Tell the other ranks where this one is."""
+        pid = os.getpid()
+        invitation = Invitation(
+            addresses=addresses,
+            machine=this_machine.machine_name(),
+            pid=pid,
+            started=processes.birth(pid) or 0.0,
+        )
+        self._write(self._invitation, invitation)
+
+    def notes(self) -> dict[int, Note]:
+        """Return what the other ranks have written, by rank."""
+        found = {}
+        for file in self.folder.glob("rank-*.json"):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                note = msgspec.json.decode(file.read_bytes(), type=Note)
+                found[note.rank] = note
+        return found
+
+    # --- the others -------------------------------------------------------------------------------
+
+    def invitation(self) -> Invitation | None:
+        """Return where rank 0 is, if it has said so."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(self._invitation.read_bytes(), type=Invitation)
+        return None
+
+    def is_open(self) -> bool:
+        """Return whether rank 0, of this run or an earlier one, has made the folder."""
+        return self.folder.exists()
+
+    def note(self, state: Literal["came", "joined", "failed"], why: str = "") -> None:
+        """Say how far this rank is, if rank 0 has made the folder.
+
+        It also makes a client of NFS look into the folder afresh: a change of its own does.
+        """
+        note = Note(rank=self._rank, machine=this_machine.machine_name(), state=state, why=why)
+        with contextlib.suppress(OSError):
+            self._write(self.folder / f"rank-{self._rank}.json", note)
+
+    def _write(self, file: Path, content: msgspec.Struct) -> None:
+        temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+        temporary.write_bytes(msgspec.json.encode(content))
+        temporary.replace(file)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of a job, although other ranks may be writing into it."""
+    gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def missing(size: int, notes: dict[int, Note], folder: Path, within_s: float, by: str) -> str:
+    """Return which ranks have not joined, and why, as far as rank 0 can know."""
+    absent = [rank for rank in range(1, size) if rank not in notes]
+    stuck = [note for rank, note in sorted(notes.items()) if note.state != "joined"]
+    late = sorted(absent + [note.rank for note in stuck])
+    told = [f"{names_of(late)} of {size} did not come within {within_s:.0f} s"]
+    if absent:
+        told.append(
+            f"nothing was heard of {names_of(absent)}: {by} has not started them, or "
+            f"{folder.parent} is not on a disk that their machines share (name one that is: "
+            "--rendezvous DIR)"
+        )
+    told += [
+        f"rank {note.rank} is on {note.machine}" + (f", but {note.why}" if note.why else "")
+        for note in stuck
+    ]
+    return "; ".join(told)

@@ -1,0 +1,139 @@
+"""Starts and stops a cluster on the machines of hosts.toml, by OpenSSH.
+
+OpenSSH itself is run, so that the user's own configuration, agent and known hosts hold: host keys
+are checked, and nothing asks for a password.  A machine joins by `remotely join` there; its key
+goes over standard input, and is in no argument.
+"""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import NamedTuple
+
+from remotely.errors import RemotelyError
+from remotely.machine import folders, pid_file
+from remotely.ops import cluster
+from remotely.ops.cluster import Network
+from remotely.ops.daemon_process import Offer
+from remotely.ops.host_file import Host, HostFile
+from remotely.protocol.address import join_address
+
+AT_ONCE = 32  # sessions of ssh
+CONNECT_S = 5  # for a machine to answer
+SESSION_S = 60.0  # for what is done there
+SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
+
+# What to do about what ssh says, by its words.
+HINTS = (
+    (
+        r"Host key verification failed|host key is known|IDENTIFICATION HAS CHANGED",
+        "connect once by hand, 'ssh {host}', and compare the fingerprint with that of the machine",
+    ),
+    (
+        r"Permission denied",
+        "it needs a key without a password, or one in ssh-agent: 'ssh-copy-id {host}'",
+    ),
+    (
+        r"[Cc]ommand not found|: not found|No such file or directory",
+        'say where remotely is there, by command = "/path/to/remotely" in the host file',
+    ),
+    (
+        r"timed out|No route to host|Connection refused|Could not resolve",
+        "'ssh {host}' has to work from here",
+    ),
+)
+
+
+class Outcome(NamedTuple):
+    """What became of one machine."""
+
+    host: str
+    is_done: bool
+    said: str  # a sentence
+
+
+def up(file: HostFile) -> Iterator[Outcome]:
+    """Start the cluster here, unless it runs, and have all machines join; yield each as it ends.
+
+    Raises RemotelyError if the cluster cannot be started.
+    """
+    host = file.listen or file.master
+    if not any(daemon.role == "master" for daemon in pid_file.running(file.port)):
+        announced = (file.master,) if file.listen else ()
+        network = Network(host, announced, file.port_range)
+        cluster.start(network, file.port, Offer(file.cpus, file.gpu_choice))
+    key = (folders.key_folder() / "worker.key").read_bytes()
+    yield from _on_each(file, lambda host: join_words(file, host), key)
+
+
+def down(file: HostFile) -> Iterator[Outcome]:
+    """End the cluster, and what is left of it on each machine; yield each as it ends."""
+    ended = cluster.stop(file.port)
+    if stayed := [daemon.pid for daemon in ended if daemon.alive]:
+        raise RemotelyError(f"pid {', '.join(map(str, stayed))} did not end")
+    yield from _on_each(file, lambda host: leave_words(file, host), b"")
+
+
+def join_words(file: HostFile, host: Host) -> list[str]:
+    """Return the command by which a machine joins."""
+    words = [host.command or file.command, "join", join_address(file.master, file.port)]
+    words += ["--key", "-", "--once"]
+    for option, value in (
+        ("--cpus", host.cpus),
+        ("--gpus", host.gpus),
+        ("--host", host.address or None),
+        ("--ports", host.ports or file.ports or None),
+        *(("--announce", name) for name in host.announce),
+    ):
+        if value is not None:
+            words += [option, str(value)]
+    return words
+
+
+def leave_words(file: HostFile, host: Host) -> list[str]:
+    """Return the command by which a machine leaves this cluster, and no other."""
+    address = join_address(file.master, file.port)
+    return [host.command or file.command, "stop", "--joined", address]
+
+
+def _on_each(
+    file: HostFile, words_for: Callable[[Host], list[str]], send: bytes
+) -> Iterator[Outcome]:
+    hosts = file.all_hosts
+    with ThreadPoolExecutor(min(AT_ONCE, len(hosts)), thread_name_prefix="ssh") as pool:
+        futures = [pool.submit(_at, host.ssh, words_for(host), send) for host in hosts]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _at(host: str, words: list[str], send: bytes) -> Outcome:
+    try:
+        done = subprocess.run(
+            [*SSH, "--", host, shlex.join(words)],
+            input=send,
+            capture_output=True,
+            timeout=SESSION_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise RemotelyError("there is no ssh on this machine: install OpenSSH") from None
+    except subprocess.TimeoutExpired:
+        return Outcome(host, False, f"nothing came of it within {SESSION_S:.0f} s")
+    out, err = (_text(stream) for stream in (done.stdout, done.stderr))
+    if not done.returncode:
+        return Outcome(host, True, out.partition("\n")[0])
+    return Outcome(host, False, explained(host, err or out or f"exit code {done.returncode}"))
+
+
+def explained(host: str, words: str) -> str:
+    """Return the words of ssh, or of remotely there, with what to do about them."""
+    hint = next((todo for pattern, todo in HINTS if re.search(pattern, words)), "")
+    told = " ".join(words.split())
+    return f"{told.rstrip('.')}; {hint.format(host=host)}" if hint else told
+
+
+def _text(stream: bytes) -> str:
+    text = stream.decode(errors="replace").strip()
+    return text.removeprefix("Error: ")

@@ -1,0 +1,86 @@
+"""Finds a port to listen at, and an address to connect to."""
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+import zmq
+
+from remotely.errors import MasterLost, RemotelyError
+from remotely.machine import interfaces, this_machine
+from remotely.protocol.address import join_address, nobody, parse_address, unknown_host, unreachable
+from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.listening import Listening, Ports
+from remotely.transport import sockets
+
+Bound = TypeVar("Bound")  # the port, or a socket that is bound to it
+
+_NOT_OURS = (errno.EADDRINUSE, errno.EACCES)
+
+
+def bind_within(ports: Ports, bind: Callable[[int], Bound]) -> Bound:
+    """Bind to the first port of a range that is free, and return what `bind` returns.
+
+    `bind` takes a port, 0 for any.  It raises OSError or ZMQError with EADDRINUSE if that port is
+    taken.  Raises RemotelyError if all of them are.
+    """
+    for port in ports.starting_at(os.getpid()):
+        try:
+            return bind(port)
+        except (OSError, zmq.ZMQError) as error:
+            if error.errno not in _NOT_OURS:
+                raise
+    raise RemotelyError(
+        f"no port of {ports} is free on {this_machine.machine_name()}: each actor that is reached "
+        "from other machines needs one. Give its machine a larger range (--ports)"
+    )
+
+
+def listen(server: "zmq.Socket[bytes]", listening: Listening) -> str:
+    """Bind a ZeroMQ socket for other machines; return the endpoints that those connect to."""
+
+    def bind(port: int) -> int:
+        sockets.bind(server, f"tcp://{join_address(listening.host, port or '*')}")
+        return int(server.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    return listening.endpoints(bind_within(listening.ports, bind))
+
+
+def nearest(endpoints: str) -> str:
+    """Return which of the endpoints of a process to connect to from this machine.
+
+    The first that is on a network of this machine; else the first.
+    """
+    first, *others = endpoints.split(" ")
+    if not others:
+        return first
+    return next((e for e in (first, *others) if interfaces.is_near(parse_address(e)[0])), first)
+
+
+def reach(host: str, port: int, or_else: str) -> str:
+    """Return the address, "host:port", at which something listens there.
+
+    A name with one IPv4 address stays a name, because that address may change; of a name with
+    several, it is the address that answered.  Raises MasterLost in words, `or_else` at their end.
+    """
+    try:
+        with socket.create_connection((host, port), CONNECT_S) as connection:
+            found = str(connection.getpeername()[0])
+        known = socket.getaddrinfo(host, port, socket.AF_INET) if ":" not in found else ()
+    except (socket.gaierror, UnicodeError) as error:
+        raise MasterLost(unknown_host(host, error)) from None
+    except OSError as error:
+        code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+        why = unreachable(here(host, port), host, port, code, str(error))
+        raise MasterLost(nobody(join_address(host, port), why, or_else)) from None
+    return join_address(host if {a[4][0] for a in known} == {found} else found, port)
+
+
+def here(host: str, port: int) -> str:
+    """Return what to call this machine for somebody who opens a firewall between it and `host`."""
+    with contextlib.suppress(OSError):
+        return this_machine.address_towards(host, port)
+    return this_machine.machine_name()

@@ -1,0 +1,160 @@
+"""Masks: which actions are legal, as the environment tells it.
+
+A mask comes from `info["action_mask"]`, of `reset` and of `step`, or from a leaf `action_mask` of a
+Dict observation (the habit of Gymnasium and PettingZoo).  1 or true means legal.  Its form depends
+on the action space:
+
+    Discrete         [n]
+    MultiDiscrete    a tuple of arrays, one for each choice; or these one after the other
+    MultiBinary      the same, two numbers for each bit
+    Dict, Tuple      a dict or a tuple of masks; what is left out, or None, is legal
+                     or all logits of all discrete choices, one after the other
+
+The mask of a policy, [B, outputs], is true for legal actions and for all that is not discrete.
+A row after which its episode is over needs none: there everything is legal.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl.environments.action_spaces import Actions, Composite, MultiDiscrete
+from remotely_rl.errors import TrainingError
+
+
+class Masks:
+    """Converts the masks of B environments."""
+
+    def __init__(self, actions: Actions, count: int):
+        """Raise TrainingError for actions of which none are discrete."""
+        self._actions = actions
+        self._count = count
+        self._is_choice = is_choice(actions)
+        self._is_one_choice = actions.choices == (actions.outputs,)
+        if not actions.choices:
+            raise TrainingError(
+                "the environment gives an action_mask, but its actions are continuous: only"
+                " Discrete, MultiDiscrete and MultiBinary actions can be masked"
+            )
+        self._starts = np.concatenate([[0], np.cumsum(actions.choices)[:-1]])
+
+    def of(self, raw: Any, needed: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """Return the masks of policies, [B, outputs].
+
+        `raw` is batched as a vector environment does it; where `needed` [B] is false, everything is
+        legal.  Raise TrainingError for a mask of the wrong shape, or a choice without any legal
+        action where it is needed; it names the environment.
+        """
+        flat = self._flat(raw, needed)
+        if needed is not None:
+            flat[~needed] = True
+        if self._is_one_choice and flat.any(1).all():
+            return flat
+        legal = np.logical_or.reduceat(flat, self._starts, axis=1)
+        if not legal.all():
+            env, choice = np.argwhere(~legal)[0]
+            which = f" in choice {choice}" if len(self._starts) > 1 else ""
+            raise TrainingError(
+                f"environment {env} has no legal action{which}: its action_mask is 0 for all"
+                f" {self._actions.choices[choice]}, and its episode goes on"
+            )
+        mask = np.ones((self._count, self._actions.outputs), np.bool_)
+        mask[:, self._is_choice] = flat
+        return mask
+
+    def _flat(self, raw: Any, needed: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """Return the logits of all choices, one after the other, [B, sum of the counts]."""
+        width = sum(self._actions.choices)
+        if _is_plain(raw) and raw.shape[1:] == (width,):
+            return np.asarray(raw.astype(np.bool_))
+        flat = np.ones((self._count, width), np.bool_)
+        for env in range(self._count) if needed is None else np.flatnonzero(needed):
+            flat[env] = self._row(_row_of(raw, int(env)), int(env))
+        return flat
+
+    def _row(self, mask: Any, env: int) -> NDArray[np.bool_]:
+        choices = list(self._actions.choices)
+        if _is_plain(mask) and mask.size == sum(choices):
+            return np.asarray(mask.reshape(-1).astype(np.bool_))
+        parts = list(_parts(self._actions, mask))
+        if [len(part) for part in parts] != choices:
+            raise TrainingError(
+                f"environment {env} has an action_mask of {_described(mask)}; its actions need"
+                f" {' + '.join(map(str, choices))} numbers"
+            )
+        return np.concatenate(parts).astype(np.bool_)
+
+
+def is_choice(actions: Actions) -> NDArray[np.bool_]:
+    """Return which outputs of a policy are logits, [outputs]."""
+    parts = actions.parts if isinstance(actions, Composite) else (actions,)
+    return np.concatenate([np.full(part.outputs, bool(part.choices)) for part in parts])
+
+
+def _is_plain(mask: Any) -> bool:
+    return isinstance(mask, np.ndarray) and mask.dtype != object
+
+
+def _row_of(raw: Any, env: int) -> Any:
+    """Return one environment's part of what a vector environment has batched."""
+    if isinstance(raw, tuple):
+        return tuple(_row_of(part, env) for part in raw)
+    if not isinstance(raw, dict):
+        return raw[env]
+    row = {}
+    for key, part in raw.items():
+        # For each key of an info, Gymnasium adds another that says which environments have it.
+        is_of_another = key.startswith("_") and key[1:] in raw
+        if not is_of_another and raw.get(f"_{key}", _EVERY)[env]:
+            row[key] = _row_of(part, env)
+    return row
+
+
+class _Every:
+    """True at each index."""
+
+    def __getitem__(self, index: int) -> bool:
+        return True
+
+
+_EVERY = _Every()
+_NO_MASK = np.empty(0)  # has the wrong length for any choice
+
+
+def _parts(actions: Actions, mask: Any) -> Iterator[NDArray[Any]]:
+    """Yield the mask of each choice, as far as the mask is nested like the actions."""
+    if isinstance(actions, Composite):
+        yield from _parts_of_composite(actions, actions.places, mask)
+    elif mask is None:
+        yield from (np.ones(count) for count in actions.choices)
+    elif isinstance(actions, MultiDiscrete):
+        choices = mask
+        if _is_plain(mask) and mask.size == actions.outputs:
+            choices = np.split(mask.reshape(-1), np.cumsum(actions.counts)[:-1])
+        yield from (np.asarray(choice).reshape(-1) for choice in choices)
+    elif actions.choices:
+        yield np.asarray(mask).reshape(-1)
+
+
+def _parts_of_composite(actions: Composite, places: Any, mask: Any) -> Iterator[NDArray[Any]]:
+    if isinstance(places, (dict, tuple)):
+        keys = list(places) if isinstance(places, dict) else range(len(places))
+        if mask is not None and not isinstance(mask, type(places)):
+            yield _NO_MASK
+            return
+        known = mask or {}
+        has = known if isinstance(known, dict) else dict(enumerate(known))
+        for key in keys:
+            yield from _parts_of_composite(actions, places[key], has.get(key))
+    else:
+        yield from _parts(actions.parts[places], mask)
+
+
+def _described(mask: Any) -> str:
+    if isinstance(mask, np.ndarray):
+        return f"shape {mask.shape}"
+    if isinstance(mask, (tuple, list)):
+        return f"a {type(mask).__name__} of {len(mask)}"
+    return f"a {type(mask).__name__}"

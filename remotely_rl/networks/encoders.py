@@ -1,0 +1,113 @@
+"""Encoders: from an observation to features, a vector.
+
+    Box, MultiBinary, vectors      normalized, as they are
+    images                         normalized, convolutions that fit their size, 256 features
+    Discrete, MultiDiscrete        an embedding of each number
+    Dict, Tuple                    the features of the parts, one after the other
+
+A leaf `action_mask` of a Dict is not encoded: the policy is masked with it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import trees
+from remotely_rl.environments.observations import ACTION_MASK, Leaf
+from remotely_rl.networks.cnn import convolutions_for
+from remotely_rl.networks.layers import orthogonal_init
+from remotely_rl.networks.normalizer import Normalizer
+from remotely_rl.trees import Path, Tree
+
+IMAGE_FEATURES = 256
+MAX_EMBEDDING = 32  # numbers that stand for one of a Discrete's values, at most
+
+
+class VectorEncoder(nn.Module):
+    """Numbers without a shape that matters: normalized."""
+
+    def __init__(self, leaf: Leaf, of: Path = ()):
+        super().__init__()
+        self.normalizer = Normalizer(leaf.shape, of=of)
+        self.width = leaf.size
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.normalizer(obs).flatten(1)  # type: ignore[no-any-return]
+
+
+class ImageEncoder(nn.Module):
+    """An image [channels, height, width], or [height, width]."""
+
+    def __init__(self, leaf: Leaf, of: Path = ()):
+        super().__init__()
+        self.normalizer = Normalizer(leaf.shape, of=of)
+        self.has_channels = len(leaf.shape) == 3
+        shape = leaf.shape if self.has_channels else (1, *leaf.shape)
+        convolutions = convolutions_for(shape)
+        with torch.no_grad():
+            flat = int(convolutions(torch.zeros(1, *shape)).shape[1])
+        self.body = nn.Sequential(convolutions, nn.Linear(flat, IMAGE_FEATURES), nn.ReLU())
+        self.width = IMAGE_FEATURES
+        orthogonal_init(self.body, 2**0.5)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        image = self.normalizer(obs)
+        return self.body(image if self.has_channels else image.unsqueeze(1))  # type: ignore[no-any-return]
+
+
+class DiscreteEncoder(nn.Module):
+    """One number of `leaf.counts`, or several: an embedding each."""
+
+    offsets: Tensor
+
+    def __init__(self, leaf: Leaf):
+        super().__init__()
+        starts, counts = torch.tensor(leaf.starts), torch.tensor(leaf.counts)
+        # All embeddings are in one table.
+        self.register_buffer("offsets", counts.cumsum(0) - counts - starts, persistent=False)
+        size = min(MAX_EMBEDDING, max(leaf.counts))
+        self.embedding = nn.Embedding(sum(leaf.counts), size)
+        self.width = size * len(leaf.counts)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.embedding(obs.reshape(len(obs), -1) + self.offsets).flatten(1)  # type: ignore[no-any-return]
+
+
+class TreeEncoder(nn.Module):
+    """An encoder for each leaf of a Dict or a Tuple."""
+
+    def __init__(self, spec: Tree):
+        super().__init__()
+        self.paths = [path for path, _ in trees.items(spec) if path != (ACTION_MASK,)]
+        encoders = [encoder_of(trees.at(spec, path), path) for path in self.paths]
+        self.leaves = nn.ModuleList(encoders)
+        self.width = sum(encoder.width for encoder in encoders)
+
+    def forward(self, obs: Tree) -> Tensor:
+        pairs = zip(self.leaves, self.paths, strict=True)
+        return torch.cat([leaf(trees.at(obs, path)).float() for leaf, path in pairs], 1)
+
+
+def encoder_of(spec: Tree, path: Path = ()) -> Any:
+    """Make the encoder of an observation; it has a `width` and maps [N, ...] to [N, width]."""
+    if not isinstance(spec, Leaf):
+        return TreeEncoder(spec)
+    if spec.counts:
+        return DiscreteEncoder(spec)
+    return ImageEncoder(spec, path) if is_image(spec) else VectorEncoder(spec, path)
+
+
+LEAST_SIDE = 5  # of an image; what is smaller is a vector
+LEAST_SIDE_OF_ONE_CHANNEL = 20  # without an axis for channels it may as well be a table
+
+
+def is_image(leaf: Leaf) -> bool:
+    """Return whether a leaf is encoded by convolutions."""
+    match leaf.shape:
+        case (_, height, width):
+            return min(height, width) >= LEAST_SIDE
+        case (height, width):
+            return min(height, width) >= LEAST_SIDE_OF_ONE_CHANNEL
+    return False

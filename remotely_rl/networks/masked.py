@@ -1,0 +1,42 @@
+"""MaskedPolicy: a model whose policy gives illegal actions no probability."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
+from remotely_rl.functions.distributions import ILLEGAL
+from remotely_rl.networks.memory import is_recurrent
+from remotely_rl.trees import Tree
+
+
+class MaskedPolicy(nn.Module):
+    """Any model, and the masks of its actions (`environments/masks.py`).
+
+    It maps {"observation": ..., "action_mask": bool [..., outputs]} as the model maps the
+    observation alone.  The logits of illegal actions become ILLEGAL.
+    """
+
+    illegal: Tensor
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, obs: Tree, *memory: Tensor) -> tuple[Any, ...]:
+        policy, *rest = self.model(obs[OBSERVATION], *memory)
+        return (torch.where(obs[ACTION_MASK], policy.float(), ILLEGAL), *rest)
+
+
+class MaskedRecurrentPolicy(MaskedPolicy):
+    """The same for a model with a memory."""
+
+    def initial_state(self, count: int) -> Tensor:
+        """Return the model's memory before an episode."""
+        return cast(Tensor, self.model.initial_state(count))  # type: ignore[operator]
+
+
+def masked(model: nn.Module) -> MaskedPolicy:
+    """Return the model with masks, as recurrent as it is."""
+    return MaskedRecurrentPolicy(model) if is_recurrent(model) else MaskedPolicy(model)

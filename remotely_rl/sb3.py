@@ -1,0 +1,136 @@
+"""VecEnv for Stable-Baselines3: one changed line in its user's script.
+
+    from remotely_rl.sb3 import VecEnv
+
+    envs = VecEnv("CartPole-v1", 8)  # in place of make_vec_env(..., vec_env_cls=SubprocVecEnv)
+    PPO("MlpPolicy", envs).learn(100_000)
+
+Environments that crash, die or hang are replaced (`remotely_rl.VectorEnv`).  Their episodes end as
+those that a time limit has cut: info has `TimeLimit.truncated` and `terminal_observation`, from
+which Stable-Baselines3 bootstraps, and `crash_report`.
+
+It needs the package stable_baselines3, which is no dependency of this one.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from remotely_rl.supervision.vector import CRASH
+from remotely_rl.vector import VectorEnv, infos
+
+try:
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import base_vec_env
+except ImportError as error:
+    raise ImportError(
+        "remotely_rl.sb3 needs Stable-Baselines3: pip install stable-baselines3"
+    ) from error
+
+Make = Callable[[], gymnasium.Env[Any, Any]]
+
+
+class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        env: str | Make | Sequence[Make],
+        n_envs: int | None = None,
+        *,
+        env_kwargs: dict[str, Any] | None = None,
+        monitor: bool = True,
+        **settings: Any,
+    ):
+        """Make the environments; `settings` are those of `remotely_rl.VectorEnv`.
+
+        `env_kwargs` are for `gymnasium.make`, if `env` is an id.  With `monitor` each is in a
+        Monitor, as `make_vec_env` has them: training then reports the returns of episodes.
+        """
+        if isinstance(env, str):
+            env = partial(gymnasium.make, gymnasium.spec(env).id, **(env_kwargs or {}))
+        if monitor:
+            env = (
+                partial(_monitored, env)
+                if callable(env)
+                else [partial(_monitored, make) for make in env]
+            )
+        self.envs = VectorEnv(env, n_envs, autoreset_mode=AutoresetMode.SAME_STEP, **settings)
+        self.reset_infos: list[dict[str, Any]]
+        super().__init__(
+            self.envs.num_envs, self.envs.single_observation_space, self.envs.single_action_space
+        )
+
+    def reset(self) -> Any:
+        """Reset all environments; return their observations."""
+        options = [dict(one) if one else None for one in self._options]
+        if any(one != options[0] for one in options):
+            raise ValueError("the options of a reset are to be the same for all environments")
+        obs, info = self.envs.reset(seed=self._seeds, options=options[0])
+        self.reset_infos = self._split(info)
+        self._reset_seeds()
+        self._reset_options()
+        return obs
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Begin a step."""
+        self.envs.step_async(actions)
+
+    def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[Any]]:
+        """Return its rows: those that end an episode have the first observation of the next."""
+        obs, rewards, terminated, truncated, info = self.envs.step_wait()
+        dones = terminated | truncated
+        each = self._split(info)
+        for i in np.flatnonzero(dones):
+            first = each[i]
+            first.pop(CRASH, None)  # the final info has it as well
+            each[i] = {
+                **first.pop("final_info", {}),
+                "terminal_observation": first.pop("final_obs"),
+            }
+            self.reset_infos[i] = first
+        for one, is_cut in zip(each, (truncated & ~terminated).tolist(), strict=True):
+            one["TimeLimit.truncated"] = is_cut
+        return obs, rewards.astype(np.float32), dones, each
+
+    def close(self) -> None:
+        """End the actors."""
+        self.envs.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Read an attribute of some environments, or of all."""
+        return self.envs.call_at(list(self._get_indices(indices)), attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Set an attribute of some environments, or of all; in those that replace them too."""
+        self.envs.set_attr_at(list(self._get_indices(indices)), attr_name, value)
+
+    def env_method(
+        self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
+    ) -> list[Any]:
+        """Call a method of some environments, or of all."""
+        which = list(self._get_indices(indices))
+        return self.envs.call_at(which, method_name, *args, **kwargs)
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+        """Return which environments have a wrapper of a class."""
+        return self.envs.are_wrapped(list(self._get_indices(indices)), wrapper_class)
+
+    def get_images(self) -> Sequence[Any]:
+        """Return a frame of each environment."""
+        return self.envs.render() or ()
+
+    def _split(self, info: dict[str, Any]) -> list[dict[str, Any]]:
+        if not info:
+            return [{} for _ in range(self.num_envs)]
+        return [infos.of(info, i) for i in range(self.num_envs)]
+
+
+def _monitored(make: Make) -> gymnasium.Env[Any, Any]:
+    env: gymnasium.Env[Any, Any] = Monitor(make())
+    return env

@@ -1,0 +1,113 @@
+"""From an error of `remotely` to a CrashReport: what happened in an actor that failed.
+
+An exception that left a method is told with the frames of its traceback that are the user's.  A
+death is told with its signal or exit code, and with what the flight record says: which environment
+was being stepped, and whether it hung.
+"""
+
+import faulthandler
+import os
+import re
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+
+import remotely
+from remotely.errors import RemoteTraceback
+from remotely_rl.errors import TrainingError
+from remotely_rl.supervision.flight import FlightRecord
+from remotely_rl.supervision.report import Cause, CrashReport
+from remotely_rl.supervision.watchdog import SWITCH_EXIT, SWITCH_SAYS
+
+LOST = (remotely.ActorDied, remotely.WorkerLost)
+
+# A frame of a traceback, with the lines of code below it.
+FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+).*\n(?:    .*\n)*', re.M)
+# Folders of files that are not the user's.
+NOT_THE_USERS = (
+    f"{Path(__file__).parents[1]}/",
+    *(f"{Path(module.__file__ or '').parent}/" for module in (remotely, gymnasium)),
+)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether another actor may succeed: not if the request itself is wrong."""
+    if isinstance(error, (*LOST, remotely.ActorRaised)):
+        return True
+    return isinstance(error, Exception) and not isinstance(
+        error, (remotely.RemotelyError, TrainingError)
+    )
+
+
+def report_of(error: BaseException, lived: int = 0) -> CrashReport:
+    """Return what is known of an actor that failed.
+
+    `lived` is how many steps each of its environments had taken, as far as its owner knows.
+    """
+    if isinstance(error, remotely.WorkerLost):
+        return CrashReport(None, Cause.LOST, last_line(error), lived=lived)
+    if isinstance(error, remotely.ActorDied):
+        return _of_death(error, lived)
+    first, _, frames = readable(error).partition("\n")
+    return CrashReport(None, Cause.RAISED, first, frames, lived=lived)
+
+
+def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
+    record = FlightRecord.read(getattr(error, "flight_record", None))
+    what = last_line(error).removesuffix("; the call may have run")  # nobody calls it again
+    cause, details = Cause.DIED, error.stderr.rstrip()
+    if record is not None and (stack := record.stack_of_hang) is not None:
+        cause, details = Cause.HUNG, _users_frames(stack) or stack
+        what = f"it has not returned for {record.limit_s:g} s"
+    elif error.exit == SWITCH_EXIT and SWITCH_SAYS in error.stderr:
+        cause = Cause.HUNG
+        what = "it has not returned in time, nor let another thread run"
+        details = details[details.index(SWITCH_SAYS) :]
+    if record is None or (env := record.env) is None:
+        return CrashReport(None, cause, what, details, lived=lived)
+    report = record.report(env, cause, what, details)
+    return replace(report, lived=max(lived, report.lived))
+
+
+def disable_stack_dumps() -> None:
+    """Make a native crash of this process print no stack.
+
+    For actors that replace others: the first have shown their stacks, of a hundred lines each.
+    """
+    if os.environ.get("REMOTELY_LOCAL") != "1":  # else this is the user's own process
+        faulthandler.disable()
+
+
+def readable(error: BaseException) -> str:
+    """Return an actor's error with the frames of its traceback that are the user's, or all frames.
+
+    For a death, return how it ended: the stack of a native crash is on the terminal already.
+    """
+    if isinstance(error, LOST):
+        return last_line(error)
+    if isinstance(error, remotely.ActorRaised):
+        text = str(error)
+    elif isinstance(error.__cause__, RemoteTraceback):
+        text = str(error.__cause__.args[0])
+    else:
+        text = "".join(traceback.format_exception(error))
+    return f"{last_line(error)}\n{_users_frames(text) or text}"
+
+
+def _users_frames(text: str) -> str:
+    return "\n".join(
+        frame.group().rstrip()
+        for frame in FRAME.finditer(f"{text}\n")
+        if not frame["file"].startswith((*NOT_THE_USERS, "<frozen "))
+    )
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of a traceback; for a death, what happened."""
+    if isinstance(error, LOST):
+        return str(error).splitlines()[0]
+    if isinstance(error, remotely.ActorRaised):
+        return str(error).rstrip().splitlines()[-1]
+    return "".join(traceback.format_exception_only(error)).rstrip()

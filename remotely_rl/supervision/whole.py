@@ -1,0 +1,107 @@
+"""WatchedVectorEnv: a vector environment of somebody else, watched over as a whole.
+
+Its environments cannot be told from each other, nor remade one by one: ale-py's native games, or a
+class of the user's own.  A hang ends the process, a death leaves a flight record, and NaN and
+infinity are errors that name the environment and the step.
+"""
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from remotely_rl.supervision.flight import FlightRecord
+from remotely_rl.supervision.rows import NAME, NotFinite, leaves_of
+from remotely_rl.supervision.watchdog import Watchdog
+
+
+class WatchedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        step_timeout_s: float = 0.0,
+        flight: Any = None,
+        check_finite: bool = True,
+    ):
+        super().__init__(env)
+        self._record = FlightRecord(0, None, flight)
+        self._watchdog = Watchdog(self._record, step_timeout_s) if step_timeout_s else None
+        self._check_finite = check_finite
+        try:
+            leaves = list(leaves_of(env.single_observation_space))
+        except TypeError:  # of a kind that only its own wrapper understands
+            leaves = []
+        self._has_floats = any(np.issubdtype(leaf.dtype, np.floating) for leaf in leaves)
+        self._step = 0
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take a step.  Raises NotFinite for NaN or infinity."""
+        self._step += 1
+        self._record.begin(threading.get_ident())
+        row = self.env.step(actions)
+        self._record.end()
+        if self._check_finite:
+            reward = np.asarray(row[1], np.float64)
+            if not math.isfinite(np.vdot(reward, reward)):
+                self._name(reward, "the reward")
+            if self._has_floats:
+                self._look(row[0])
+        return row
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all, or those of options["reset_mask"]."""
+        self._record.begin(threading.get_ident())
+        row = self.env.reset(seed=seed, options=options)
+        self._record.end()
+        if self._check_finite and self._has_floats:
+            self._look(row[0])
+        return row
+
+    def watch(self, flight: Any, step_timeout_s: float) -> None:
+        """Keep the flight record in other memory from now on, and watch over the steps."""
+        self._record = self._record.move_to(flight)
+        if step_timeout_s and self._watchdog is None:
+            self._watchdog = Watchdog(self._record, step_timeout_s)
+
+    def close(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        if self._watchdog is not None:
+            self._watchdog.close()
+        self.env.close(**kwargs)
+
+    def _look(self, obs: Any, path: str = "") -> None:
+        if isinstance(obs, dict):
+            for key, part in obs.items():
+                self._look(part, f"{path}[{key!r}]")
+        elif isinstance(obs, tuple):
+            for i, part in enumerate(obs):
+                self._look(part, f"{path}[{i}]")
+        elif isinstance(obs, np.ndarray) and np.issubdtype(obs.dtype, np.floating):
+            flat = obs.reshape(-1)
+            if not math.isfinite(np.vdot(flat, flat)):
+                self._name(obs, NAME + path)
+
+    def _name(self, values: Any, name: str) -> None:
+        """Raise NotFinite if a number really is NaN or infinite: the quick look may be wrong."""
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            raise NotFinite(
+                f"environment {bad[0][0]}: {name} is {values[tuple(bad[0])]}"
+                f" in step {self._step:,} of the process"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_record": bytes(self._record.memory), "_watchdog": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        record = FlightRecord.read(bytearray(state["_record"]))
+        assert record is not None
+        self._record = record

@@ -1,0 +1,15 @@
+"""VectorEnv: a Gymnasium vector environment whose environments live in supervised actors.
+
+It imports no torch.
+
+    vector_env.py   VectorEnv, as its user sees it
+    host.py         Host: the actor, with a few environments
+    seat.py         Seat: what the VectorEnv holds of a host, and how it is replaced
+    board.py        Board: the rows of all environments, in memory that hosts of this machine share
+    bells.py        how they wake each other
+    infos.py        the infos of several hosts as one
+"""
+
+from remotely_rl.vector.vector_env import VectorEnv
+
+__all__ = ["VectorEnv"]

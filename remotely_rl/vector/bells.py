@@ -1,0 +1,128 @@
+"""Bells: how a VectorEnv and the hosts on its machine wake each other, once for each step.
+
+Pipes, which both sides read without spinning.  The VectorEnv makes them, and a host opens its ends
+as files of that process, `/proc/<pid>/fd/<fd>`: nothing has a name, and nothing is left behind.
+
+    a pipe for each host     the VectorEnv rings: a byte that says what to do
+    one pipe for all hosts   a host rings: two bytes, its index
+
+That a host has died is seen at once by its pidfd, even if a process that it started holds its pipe.
+"""
+
+import os
+import select
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# What the VectorEnv rings.  A step says into which of the two lists of observations to write.
+STEP = (b"0", b"1")
+MORE = b"m"  # the next part of the mail
+PAUSE = b"p"  # for calls
+
+_INDEX_NBYTES = 2
+
+
+class Address(NamedTuple):
+    """Where a host finds its ends."""
+
+    pid: int
+    rung: int
+    reply: int
+    index: int
+
+
+class Bell:
+    """A host's ends.  Raises OSError if they cannot be opened, or the VectorEnv is gone."""
+
+    def __init__(self, address: Address):
+        path = f"/proc/{address.pid}/fd"
+        self._rung = os.open(f"{path}/{address.rung}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._reply = os.open(f"{path}/{address.reply}", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._rung)
+            raise
+        self._index = address.index.to_bytes(_INDEX_NBYTES, "little")
+
+    def wait(self) -> bytes:
+        """Wait until it is rung; return what for, or nothing if the VectorEnv is gone."""
+        return os.read(self._rung, 1)
+
+    def answer(self) -> None:
+        """Ring back."""
+        os.write(self._reply, self._index)
+
+    def close(self) -> None:
+        os.close(self._rung)
+        os.close(self._reply)
+
+
+class Switchboard:
+    """The VectorEnv's ends, for so many hosts."""
+
+    def __init__(self, hosts: int):
+        self._answers, self._reply = os.pipe()
+        self._ring: list[int | None] = [None] * hosts
+        self._process: dict[int, int] = {}  # of each host that is connected, its pidfd
+        self._host_of: dict[int, int] = {}  # by pidfd
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
+        self._rest = b""
+
+    def address(self, host: int) -> tuple[Address, int]:
+        """Make a pipe for a host; return its address, and a descriptor for `connect`."""
+        self.disconnect(host)
+        rung, self._ring[host] = os.pipe()
+        return Address(os.getpid(), rung, self._reply, host), rung
+
+    def connect(self, host: int, rung: int, pid: int) -> None:
+        """The host has opened its ends."""
+        os.close(rung)  # its own is the only one now: once it has died, ringing fails
+        pidfd = self._process[host] = os.pidfd_open(pid)
+        self._host_of[pidfd] = host
+        self._poll.register(pidfd, select.POLLIN)
+
+    def ring(self, host: int, what: bytes) -> bool:
+        """Wake a host; return whether it is there."""
+        ring = self._ring[host]
+        if ring is None:
+            return False
+        try:
+            os.write(ring, what)
+        except BrokenPipeError:
+            return False
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> Iterator[tuple[int, bool]]:
+        """Wait until some hosts have answered or died; yield each, and whether it has answered.
+
+        What a host wrote before it died comes first, and its death comes again with each call.
+        """
+        events = self._poll.poll(None if timeout_s is None else int(1000 * timeout_s))
+        for fd, _ in sorted(events, key=lambda event: event[0] != self._answers):
+            if fd != self._answers:
+                yield self._host_of[fd], False
+                continue
+            data = self._rest + os.read(self._answers, 4096)
+            end = len(data) - len(data) % _INDEX_NBYTES
+            self._rest = data[end:]
+            for at in range(0, end, _INDEX_NBYTES):
+                yield int.from_bytes(data[at : at + _INDEX_NBYTES], "little"), True
+
+    def disconnect(self, host: int) -> None:
+        """The host is gone, or is to go."""
+        ring, self._ring[host] = self._ring[host], None
+        if ring is not None:
+            os.close(ring)
+        pidfd = self._process.pop(host, None)
+        if pidfd is not None:
+            self._poll.unregister(pidfd)
+            del self._host_of[pidfd]
+            os.close(pidfd)
+
+    def close(self) -> None:
+        """Close all ends; hosts that wait are woken by that."""
+        for host in range(len(self._ring)):
+            self.disconnect(host)
+        os.close(self._answers)
+        os.close(self._reply)

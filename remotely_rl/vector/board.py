@@ -1,0 +1,123 @@
+"""Board: the rows of all environments of a VectorEnv, in one piece of memory.
+
+    observations   [n, ...] of each leaf, twice: rows are written into the two in turn
+    actions        [n, ...] of each leaf
+    rewards, terminated, truncated   [n]
+    mail           [hosts, MAIL]: the pickled infos of a host's step, a part at a time
+    mail_nbytes    [hosts]: how long the part is; negative if there is more; FAILED if the host's
+                   call is about to raise instead
+
+Each host writes its own rows, from `begins[host]` to `begins[host + 1]`.  The bells say when.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+import remotely
+from remotely_rl.supervision import actions as packing
+from remotely_rl.supervision.rows import Rows, leaves_of
+
+MAIL = 1 << 16
+FAILED = np.iinfo(np.int64).min
+ALIGNMENT = 64
+
+
+class Board:
+    """The memory, and arrays over it; pickled, it is the same memory in another process.
+
+    Raises TypeError for a space that has parts that are no arrays.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        begins: Sequence[int],
+        memory: "remotely.SharedArray | None" = None,
+    ):
+        """`begins` are the first rows of the hosts, and the number of all rows."""
+        self._made_of = observation_space, action_space, list(begins)
+        self._single_observation_space = observation_space
+        self.plan = packing.plan_of(action_space)
+        if self.plan is None:
+            raise TypeError(f"actions of {action_space} are no arrays")
+        self.begins, count, hosts = list(begins), begins[-1], len(begins) - 1
+        self.action_space = batch_space(action_space, count)
+        fields: list[tuple[Any, tuple[int, ...]]] = [
+            *2 * [(leaf.dtype, (count, *leaf.shape)) for leaf in leaves_of(observation_space)],
+            *((dtype, (count, *shape)) for dtype, shape in _action_leaves(action_space)),
+            (np.float64, (count,)),
+            (np.bool_, (count,)),
+            (np.bool_, (count,)),
+            (np.uint8, (hosts, MAIL)),
+            (np.int64, (hosts,)),
+        ]
+        sizes = [_aligned(np.dtype(dtype).itemsize * int(np.prod(of))) for dtype, of in fields]
+        self.memory = memory or remotely.SharedArray(sum(sizes), np.uint8)
+        arrays: list[NDArray[Any]] = []
+        at = 0
+        for (dtype, shape), size in zip(fields, sizes, strict=True):
+            arrays.append(np.ndarray(shape, dtype, self.memory.array, at))
+            at += size
+        *trees, self.rewards, self.terminated, self.truncated, self.mail, self.mail_nbytes = arrays
+        leaves = len(list(leaves_of(observation_space)))
+        self.observations = trees[:leaves], trees[leaves : 2 * leaves]
+        self.actions = trees[2 * leaves :]
+        self._tree = _tree_of(action_space, iter(self.actions))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Board, (*self._made_of, self.memory)
+
+    def rows(self, parity: int) -> Rows:
+        """Return the rows of one of the two lists of observations."""
+        return Rows(self._single_observation_space, self.begins[-1], self.observations[parity])
+
+    def write_actions(self, actions: Any) -> None:
+        """Write a batch of actions, as Gymnasium batches them."""
+        _write(self._tree, actions)
+
+    def read_actions(self, host: int) -> Any:
+        """Return a copy of the actions of one host."""
+        return _slice(self._tree, self.begins[host], self.begins[host + 1])
+
+
+def _aligned(nbytes: int) -> int:
+    return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+
+
+def _action_leaves(space: gymnasium.Space[Any]) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    """Yield dtype and shape as Gymnasium batches them: not packed, as in a flight record."""
+    for leaf in leaves_of(space):
+        yield leaf.dtype, leaf.shape
+
+
+def _tree_of(space: gymnasium.Space[Any], arrays: Iterator[NDArray[Any]]) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _tree_of(part, arrays) for key, part in space.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_tree_of(part, arrays) for part in space)
+    return next(arrays)
+
+
+def _write(tree: Any, batch: Any) -> None:
+    if isinstance(tree, dict):
+        for key, part in tree.items():
+            _write(part, batch[key])
+    elif isinstance(tree, tuple):
+        for part, item in zip(tree, batch, strict=True):
+            _write(part, item)
+    else:
+        tree[:] = batch
+
+
+def _slice(tree: Any, begin: int, end: int) -> Any:
+    if isinstance(tree, dict):
+        return {key: _slice(part, begin, end) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_slice(part, begin, end) for part in tree)
+    return tree[begin:end].copy()

@@ -1,0 +1,279 @@
+"""Seat: the place of a host in a VectorEnv.  When the host dies, another takes it.
+
+A host on this machine takes steps by bells and shared memory, any other by messages.
+"""
+
+import contextlib
+import os
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import remotely
+from remotely_rl.acting import cluster
+from remotely_rl.supervision.failures import LOST
+from remotely_rl.supervision.vector import Make
+from remotely_rl.vector.bells import MORE, PAUSE, STEP, Switchboard
+from remotely_rl.vector.board import FAILED, Board
+from remotely_rl.vector.host import Host, Message, Rest, Settings
+
+MAKING_S = 5.0  # how long to wait, at the end, for a host that is being made
+
+
+class HostFailed(Exception):
+    """The host's process has ended, or its call has raised."""
+
+    @property
+    def why(self) -> BaseException:
+        """What has been raised."""
+        return self.__cause__ or self
+
+
+def on_a_thread(function: Callable[[], Any]) -> "Future[Any]":
+    """Call a function on a thread of its own, which does not keep the process from ending."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="host", daemon=True).start()
+    return future
+
+
+class Spare:
+    """A host without environments, made in advance: a death then costs no birth of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._making: Future[Any] | None = None
+        self.is_closed = False
+
+    def make(self) -> None:
+        """Begin to make it, unless there is one."""
+        with self._lock:
+            if self._making is None and not self.is_closed:
+                self._making = on_a_thread(Host)
+
+    def take(self) -> Any:
+        """Return it, or a new one if there is none."""
+        with self._lock:
+            making, self._making = self._making, None
+        if making is not None:
+            with contextlib.suppress(Exception):  # it was killed, or there was no room
+                host = making.result()
+                host.ping()
+                return host
+        return Host()
+
+    def close(self) -> None:
+        """End it."""
+        with self._lock:
+            self.is_closed = True
+            making, self._making = self._making, None
+        if making is not None:
+            _close_made(making)
+
+
+class Seat:
+    """See the module's docstring.  `begin` and `end` are its rows."""
+
+    def __init__(
+        self,
+        index: int,
+        begin: int,
+        makes: Sequence[Make],
+        settings: Settings,
+        on_end: Callable[["Seat", BaseException], None],
+    ):
+        """`on_end` is called from another thread when a host has died, at once."""
+        self.index, self.begin, self.end = index, begin, begin + len(makes)
+        self.attributes: list[tuple[str, dict[int, Any]]] = []  # that were set, for the next host
+        self.steps = 0  # that the host has taken
+        self.is_told = False  # that the host has died
+        self.error: BaseException | None = None  # why its last call has failed
+        self.is_shared = False
+        self._makes = list(makes)
+        self._settings = settings
+        self._on_end = on_end
+        self._host: Any = None
+        self._making: Future[Any] | None = None
+        self._serving: Future[None] | None = None
+        self._step: Future[Message] | None = None
+        self._bells: Switchboard | None = None
+        self._board: Board | None = None
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.begin, self.end)
+
+    def __contains__(self, env: int) -> bool:
+        return self.begin <= env < self.end
+
+    @property
+    def has_host(self) -> bool:
+        """Whether there is a host; it may have died a moment ago."""
+        return self._host is not None
+
+    # --- a host comes and goes --------------------------------------------------------------------
+
+    def make(self, spare: Spare, is_replacement: bool) -> None:
+        """Begin to make a host, on another thread."""
+        # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
+        args = self._makes, self._settings, list(self.attributes), is_replacement
+
+        def made() -> Any:
+            host: Any = spare.take() if is_replacement else Host()
+            host.make(*args)
+            if is_replacement:
+                spare.make()
+            return host
+
+        self._making = on_a_thread(made)
+
+    def join(self) -> None:
+        """Wait for the host that is being made.  Raises HostFailed."""
+        assert self._making is not None
+        self.steps, self.is_told, self.error = 0, False, None
+        self._host = self._result(self._making)
+
+    def share(self, board: Board | None, bells: Switchboard) -> None:
+        """Use shared memory if the host is on this machine.  Raises HostFailed."""
+        self._board, self._bells, self.is_shared = board, bells, False
+        if board is None:
+            return
+        address, rung = bells.address(self.index)
+        try:
+            pid = self._result(remotely.submit(self._host.share, board, address))
+        except HostFailed as error:
+            if not isinstance(error.__cause__, (remotely.NotShared, OSError)):
+                raise
+            self.error = None
+            os.close(rung)
+            bells.disconnect(self.index)
+            return
+        bells.connect(self.index, rung, pid)
+        self.is_shared = True
+        board.mail_nbytes[self.index] = 0
+        self._serve()
+
+    def leave(self) -> Any:
+        """The host has failed, or the VectorEnv closes: return it, if there is one."""
+        host, self._host, self._serving, self._step = self._host, None, None, None
+        if self._bells is not None:
+            self._bells.disconnect(self.index)
+        return host
+
+    def pop_making(self) -> "Future[Any] | None":
+        """Return the host that is being made, if one is, to be closed."""
+        making, self._making = self._making, None
+        return making
+
+    def why(self, timeout_s: float) -> BaseException | None:
+        """Return why the host has failed; None if that is not known in time."""
+        if self.error is None and self._serving is not None:
+            with contextlib.suppress(TimeoutError):
+                return self._serving.exception(timeout_s)
+        return self.error
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def begin_step(self, parity: int, actions: Any) -> bool:
+        """Let the host take a step; return whether it is there.  `actions` are of its rows."""
+        self.steps += 1
+        if self.is_shared:
+            assert self._bells is not None
+            return self._bells.ring(self.index, STEP[parity])
+        self._step = remotely.submit(self._host.step, actions)
+        return True
+
+    def read_mail(self, before: bytes = b"") -> tuple[Rest | None, bytes]:
+        """The host has answered: return what is not in arrays, if that has come in whole.
+
+        Returns the parts so far as well, for the next call.  Raises HostFailed.
+        """
+        assert self._board is not None
+        assert self._bells is not None
+        nbytes = int(self._board.mail_nbytes[self.index])
+        if nbytes == FAILED:
+            raise HostFailed from self.why(10.0)
+        self._board.mail_nbytes[self.index] = 0
+        data = before + self._board.mail[self.index, : abs(nbytes)].tobytes()
+        if nbytes < 0:
+            self._bells.ring(self.index, MORE)
+            return None, data
+        if not data:
+            return Rest({}, []), b""
+        rest: Rest = pickle.loads(data)  # noqa: S301 - from an actor that this process made
+        return rest, b""
+
+    def take_step(self) -> Message:
+        """Return the rows of a host on another machine.  Raises HostFailed."""
+        assert self._step is not None
+        rows: Message = self._result(self._step)
+        return rows
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def submit(self, method: str, *args: Any) -> "Future[Any]":
+        """Call a method of the host between two steps."""
+        if self.is_shared:
+            assert self._bells is not None
+            self._bells.ring(self.index, PAUSE)
+        call: Future[Any] = remotely.submit(getattr(self._host, method), *args)
+        if self.is_shared:
+            self._serve()
+        return call
+
+    def result(self, call: "Future[Any]") -> Any:
+        """Return what a call has returned, or raise what an environment has.
+
+        Raises HostFailed if the host has died.
+        """
+        if isinstance(error := call.exception(), LOST):
+            self.error = error
+            raise HostFailed from error
+        return call.result()
+
+    def _result(self, call: "Future[Any]") -> Any:
+        if error := call.exception():
+            self.error = error
+            raise HostFailed from error
+        return call.result()
+
+    def _serve(self) -> None:
+        serving = self._serving = remotely.submit(self._host.serve)
+        on_end = self._on_end
+
+        def ended(call: "Future[None]") -> None:
+            # The last one alone: those before it were ended by PAUSE.
+            if (error := call.exception()) and call is self._serving:
+                on_end(self, error)
+
+        serving.add_done_callback(ended)
+
+
+def end(seats: Sequence[Seat], bells: Switchboard, spare: Spare) -> None:
+    """End all hosts, also those that are being made."""
+    spare.is_closed = True
+    ends: list[Callable[[], None]] = [spare.close]
+    for seat in seats:
+        host, making = seat.leave(), seat.pop_making()
+        if host is not None:
+            ends.append(partial(cluster.close, host))
+        elif making is not None:
+            ends.append(partial(_close_made, making))
+    for ended in [on_a_thread(one) for one in ends]:
+        ended.exception()
+    bells.close()
+
+
+def _close_made(making: "Future[Any]") -> None:
+    """Close a host that is being made, or was.  One that hangs ends with this process."""
+    with contextlib.suppress(BaseException):
+        cluster.close(making.result(MAKING_S))

@@ -1,0 +1,126 @@
+"""Whether a call begins or is cancelled is decided once, in any order of the two threads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from remotely.actor import cancellations
+from remotely.actor.cancellations import ANSWER_TRIES, Cancellations
+from remotely.actor.replies import RoutedReply
+from remotely.protocol import control, wire
+from remotely.protocol.wire import Kind
+from remotely.values import codec
+
+ROUTE = b"route"
+
+
+class Caller:
+    """Takes answers, once it is connected."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bool]] = []
+        self.connects_after = 0
+        self.later: list[Callable[[], None]] = []
+        self.cancellations = Cancellations(self._take, lambda _, action: self.later.append(action))
+
+    def _take(self, reply: RoutedReply) -> bool:
+        if self.connects_after:
+            self.connects_after -= 1
+            return False
+        message = wire.decode(reply.frames, "actor")
+        assert message.kind is Kind.RESULT
+        self.answers.append((message.call_id, codec.decode(message.payload)))
+        return True
+
+    def cancel(self, call: int, route: bytes = ROUTE) -> bool:
+        cancel = control.Cancel(actor="a", route=route, call=call, answer=1000 + call)
+        self.cancellations.hear(cancel)
+        answered, never_runs = self.answers.pop()
+        assert answered == 1000 + call
+        return never_runs
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return Caller()
+
+
+def test_a_call_that_has_not_begun_is_cancelled_and_does_not_begin(caller: Caller) -> None:
+    assert caller.cancellations.begins(ROUTE, 1)
+    assert caller.cancel(2)
+    assert not caller.cancellations.begins(ROUTE, 2)
+    assert caller.cancellations.begins(ROUTE, 3)
+    assert not caller.cancellations.marks
+
+
+def test_one_that_has_begun_is_not_and_neither_is_one_before_it(caller: Caller) -> None:
+    caller.cancellations.begins(ROUTE, 5)
+    assert not caller.cancel(5)
+    assert not caller.cancel(4)
+    assert not caller.cancellations.marks
+
+
+def test_calls_of_other_connections_have_nothing_to_do_with_it(caller: Caller) -> None:
+    caller.cancellations.begins(b"other", 9)
+    assert caller.cancel(2)
+    assert caller.cancellations.begins(b"other", 2)
+    assert not caller.cancellations.begins(ROUTE, 2)
+
+
+def test_one_that_begins_late_on_another_thread_does_not_hide_a_later_one(caller: Caller) -> None:
+    caller.cancellations.begins(ROUTE, 6)
+    caller.cancellations.begins(ROUTE, 5)
+    assert not caller.cancel(6)
+
+
+def test_a_call_that_begins_while_it_is_marked_either_runs_or_is_cancelled(caller: Caller) -> None:
+    """Between the mark and the look at what has begun, the other thread takes each of its steps."""
+
+    class Marks(set[Any]):
+        """Has the call begin right after it was marked."""
+
+        looks_too = True
+
+        def add(self, call: Any) -> None:
+            super().add(call)
+            caller.cancellations.begun[ROUTE] = call[1]
+            if self.looks_too:
+                assert caller.cancellations.takes_mark(*call)
+
+    caller.cancellations.marks = marks = Marks()
+    assert caller.cancel(1)  # the other thread saw the mark, and does not run it
+    marks.looks_too = False
+    assert not caller.cancel(2)  # it did not, and will not
+    assert not caller.cancellations.takes_mark(ROUTE, 2)
+
+
+def test_a_caller_whose_connection_is_being_made_is_answered_when_it_is_there(
+    caller: Caller,
+) -> None:
+    caller.connects_after = 3
+    caller.cancellations.hear(control.Cancel(actor="a", route=ROUTE, call=1, answer=7))
+    while caller.later:
+        caller.later.pop()()
+    assert caller.answers == [(7, True)]
+    caller.connects_after = 10_000
+    caller.cancellations.hear(control.Cancel(actor="a", route=ROUTE, call=1, answer=8))
+    tries = 1
+    while caller.later:
+        caller.later.pop()()
+        tries += 1
+    assert tries == ANSWER_TRIES
+    assert caller.answers == [(7, True)]
+
+
+def test_what_is_kept_is_limited_and_never_makes_a_lie(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancellations, "MAX_ROUTES", 2)
+    monkeypatch.setattr(cancellations, "MAX_MARKS", 2)
+    for route in (b"a", b"b", b"c"):
+        caller.cancellations.begins(route, 5)
+    caller.cancellations.tidy()
+    assert not caller.cancel(5, b"a")  # it has begun, though that is forgotten
+    caller.cancellations.begins(b"a", 6)
+    assert [caller.cancel(call, b"a") for call in (7, 8, 9)] == [True, True, False]

@@ -1,0 +1,289 @@
+"""A group has its places whole or not at all; who names a machine or a neighbor gets that place."""
+
+from random import Random
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from remotely.protocol import control
+from tests.remotely.master.test_registry import Cluster, check
+
+GANG = "gang"
+
+
+def ask_all(cluster: Cluster, names: list[str], gang: str = GANG, **wishes: object) -> list[int]:
+    return [
+        cluster.asks("client", name, gang=gang, together=len(names), **wishes) for name in names
+    ]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.hello("client")
+    return made
+
+
+def test_a_group_is_placed_when_all_of_it_have_asked_and_not_before(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=4)
+    cluster.asks("client", "a", gang=GANG, together=2)
+    assert cluster.spawns() == []
+    assert cluster.told(control.Queued) == []  # nothing to say yet
+    cluster.asks("client", "b", gang=GANG, together=2)
+    assert cluster.spawns() == ["a", "b"]
+    check(cluster.registry)
+
+
+def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=4)
+    cluster.has("client", "in the way", cpus=2)
+    tickets = ask_all(cluster, ["a", "b", "c"])
+    told = cluster.told(control.Queued)
+    assert [q.ticket for _, q in told] == tickets
+    assert "3 actors of Counter, which live at once, ask for 1 CPU each" in told[0][1].why
+    cluster.has("client", "single", cpus=2)  # what the group cannot use is free for others
+    cluster.buries("single")
+    assert cluster.spawns() == []
+    cluster.buries("in the way")
+    assert cluster.spawns() == ["a", "b", "c"]
+    check(cluster.registry)
+
+
+def test_two_groups_that_each_need_most_of_it_never_wait_for_each_other(cluster: Cluster) -> None:
+    cluster.joins("w1", cpus=2)
+    cluster.joins("w2", cpus=2)
+    for number in range(3):  # each in turn, as two clients may
+        for gang in "xy":
+            cluster.asks("client", f"{gang}{number}", gang=gang, together=3)
+    assert cluster.spawns() == ["x0", "x1", "x2"]
+    for number in range(3):
+        cluster.buries(f"x{number}")
+    assert cluster.spawns() == ["y0", "y1", "y2"]
+
+
+def test_a_group_that_can_never_fit_is_refused_at_once_all_of_it(cluster: Cluster) -> None:
+    cluster.joins("w1", cpus=2)
+    cluster.joins("w2", cpus=3)
+    cluster.has("client", "in the way", cpus=2)
+    cluster.told(object)
+    tickets = ask_all(cluster, [f"a{n}" for n in range(6)])
+    refused = cluster.told(control.NotPlaced)
+    assert [r.ticket for _, r in refused] == tickets
+    assert {r.error for _, r in refused} == {"NoResources"}
+    assert "all machines together have room for 5" in refused[0][1].why
+    assert not len(cluster.registry._state.waiting)
+    ask_all(cluster, [f"b{n}" for n in range(5)])
+    assert len(cluster.told(control.Queued)) == 5
+
+
+def test_a_member_that_no_machine_is_large_enough_for_is_refused_as_a_single_one_is(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("w", cpus=2)
+    ask_all(cluster, ["a", "b"], cpus=3)
+    assert "3 CPUs where the largest worker has 2" in cluster.told(control.NotPlaced)[0][1].why
+    ask_all(cluster, ["c", "d"], python="3.9")
+    assert {r.error for _, r in cluster.told(control.NotPlaced)} == {"VersionMismatch"}
+
+
+def test_a_group_waits_for_machines_to_join_and_for_one_that_is_lost(cluster: Cluster) -> None:
+    ask_all(cluster, ["a", "b"])
+    assert "no machine has joined" in cluster.told(control.Queued)[0][1].why
+    cluster.joins("w", cpus=2, machine="m1")
+    assert cluster.spawns() == ["a", "b"]
+    cluster.registry.remove_worker("w", "lost", may_return=True)
+    cluster.joins("small", cpus=1, machine="m2")
+    ask_all(cluster, ["c", "d"], gang="other")
+    assert cluster.told(control.NotPlaced) == []  # the lost one is large enough
+    cluster.living["w"].clear()
+    cluster.joins("w", cpus=2, machine="m1")
+    assert cluster.spawns() == ["c", "d"]
+
+
+def test_a_group_of_which_one_is_taken_back_is_not_placed(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2)
+    cluster.has("client", "in the way")
+    ask_all(cluster, ["a", "b"])
+    cluster.says("client", control.End(actor="a", grace_s=0, kill=True))
+    cluster.buries("in the way")
+    assert cluster.spawns() == []
+    cluster.says("client", control.End(actor="b", grace_s=0, kill=True))
+    assert not len(cluster.registry._state.waiting)
+    check(cluster.registry)
+
+
+def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_by_itself(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("w1", cpus=1)
+    cluster.joins("w2", cpus=1)
+    ask_all(cluster, ["a", "b"])
+    assert cluster.spawns(at_most=1) == ["a"]
+    cluster.registry.remove_worker("w2", "lost")
+    cluster.to_spawn.clear()
+    cluster.joins("w3", cpus=1)
+    assert cluster.spawns() == ["b"]
+    check(cluster.registry)
+
+
+def test_a_later_life_of_a_member_has_its_place_by_itself(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2)
+    ask_all(cluster, ["a", "b"], max_restarts=1)
+    cluster.spawns()
+    cluster.buries("a")
+    cluster.asks("client", "a", gang=GANG, together=2, max_restarts=1, life=1)
+    assert cluster.spawns() == ["a"]
+
+
+def test_a_new_master_counts_those_that_the_one_before_has_placed(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=4)
+    ask_all(cluster, ["a", "b", "c"])
+    assert cluster.spawns(at_most=2) == ["a", "b"]
+    cluster.to_spawn.clear()  # the worker never heard of the third
+    cluster.starts_master()
+    cluster.hello("client")
+    cluster.asks("client", "c", gang=GANG, together=3)  # what has no answer is asked again
+    assert cluster.spawns() == []
+    cluster.joins("w", cpus=4)
+    assert cluster.spawns() == ["c"]
+    check(cluster.registry)
+
+
+def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: Cluster) -> None:
+    cluster.joins("w1", cpus=9, gpus=1, license=1)
+    cluster.joins("w2", cpus=9, gpus=2, license=2)
+    ask_all(cluster, [f"a{n}" for n in range(4)], gpus=0.7)
+    assert "room for 3" in cluster.told(control.NotPlaced)[0][1].why
+    ask_all(cluster, [f"b{n}" for n in range(3)], gang="b", gpus=0.7, others={"license": 1})
+    assert cluster.spawns() == ["b0", "b1", "b2"]
+    cluster.asks("client", "late", others={"license": 1})
+    assert "0 license" in cluster.told(control.Queued)[0][1].why
+
+
+@hypothesis.given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_in_any_order_of_asking_and_ending_a_group_lives_whole_or_not_at_all(
+    machines: list[int], sizes: list[int], random: Random
+) -> None:
+    cluster = Cluster()
+    cluster.hello("client")
+    for number, cpus in enumerate(machines):
+        cluster.joins(f"w{number}", cpus=cpus)
+    asks = [(gang, n) for gang, size in enumerate(sizes) for n in range(size)]
+    random.shuffle(asks)
+    for gang, n in asks:
+        cluster.asks("client", f"{gang}.{n}", gang=f"g{gang}", together=sizes[gang])
+        _are_whole(cluster, sizes)
+    while any(cluster.living.values()):
+        first = next(a for living in cluster.living.values() for a in living)
+        gang = int(first.partition(".")[0])
+        for n in range(sizes[gang]):
+            cluster.buries(f"{gang}.{n}")
+        _are_whole(cluster, sizes)
+    refused = [said for _, said in cluster.said if isinstance(said, control.NotPlaced)]
+    assert len(refused) == sum(size for size in sizes if size > sum(machines) and size > 1)
+    assert not len(cluster.registry._state.waiting)  # nobody waits for ever
+
+
+def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
+    cluster.spawns()
+    living = [a.partition(".")[0] for here in cluster.living.values() for a in here]
+    for gang, size in enumerate(sizes):
+        assert living.count(str(gang)) in (0, size)
+    check(cluster.registry)
+
+
+# --- where ----------------------------------------------------------------------------------------
+
+
+def test_who_names_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -> None:
+    cluster.joins("w1", cpus=1, machine="small")
+    cluster.joins("w2", cpus=8, machine="large")
+    cluster.has("client", "a", machine="small")
+    assert "a" in cluster.living["w1"]
+    cluster.asks("client", "b", machine="small")
+    assert "It is to be on small" in cluster.told(control.Queued)[0][1].why
+    cluster.has("client", "c")
+    assert "c" in cluster.living["w2"]
+    cluster.buries("a")
+    assert cluster.spawns() == ["b"]
+    assert "b" in cluster.living["w1"]
+    cluster.asks("client", "d", machine="small", cpus=2)
+    refused = cluster.told(control.NotPlaced)[0][1]
+    assert (refused.error, "2 CPUs where the largest worker has 1" in refused.why) == (
+        "NoResources",
+        True,
+    )
+    check(cluster.registry)
+
+
+def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Cluster) -> None:
+    cluster.joins("w1", machine="m1")
+    cluster.joins("w2", machine="m2")
+    cluster.asks("client", "a", machine="m3")
+    why = cluster.told(control.NotPlaced)[0][1].why
+    assert why == "no machine of this cluster is named 'm3': there are m1 and m2"
+    cluster.registry.remove_worker("w2", "lost", may_return=True)
+    cluster.asks("client", "b", machine="m2")
+    assert cluster.told(control.NotPlaced) == []  # it may come back
+    cluster.joins("w2", machine="m2")
+    assert cluster.spawns() == ["b"]
+
+
+def test_who_is_to_be_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -> None:
+    cluster.joins("w1", cpus=2, machine="m1")
+    cluster.joins("w2", cpus=8, machine="m2")
+    cluster.has("client", "a", machine="m1")
+    cluster.has("client", "b", near="a")
+    assert "b" in cluster.living["w1"]
+    cluster.asks("client", "c", near="a")
+    assert "It is to be near another actor" in cluster.told(control.Queued)[0][1].why
+    cluster.buries("b")
+    assert cluster.spawns() == ["c"]
+    cluster.asks("client", "d", near="a", machine="m2")
+    assert "another machine than 'm2'" in cluster.told(control.NotPlaced)[0][1].why
+    cluster.asks("client", "e", near="nobody")
+    assert "has ended, or has no place yet" in cluster.told(control.NotPlaced)[0][1].why
+
+
+def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
+    cluster.joins("w1", cpus=3, machine="m1")
+    cluster.joins("w2", cpus=8, machine="m2")
+    cluster.has("client", "a", machine="m1")
+    ask_all(cluster, ["b", "c"], near="a")
+    assert cluster.spawns() == ["b", "c"]
+    assert {"b", "c"} < cluster.living["w1"].keys()
+    ask_all(cluster, ["d", "e", "f", "g"], gang="other", near="a")
+    assert "room for 3" in cluster.told(control.NotPlaced)[0][1].why
+
+
+def test_who_is_to_be_near_an_actor_that_is_being_restarted_or_lost_waits(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("w1", cpus=4, machine="m1")
+    cluster.joins("w2", cpus=4, machine="m2")
+    cluster.has("client", "a", machine="m1", max_restarts=1)
+    cluster.buries("a")
+    cluster.asks("client", "b", near="a")
+    assert cluster.told(control.NotPlaced) == []
+    assert len(cluster.registry._state.waiting) == 1
+    ask_all(cluster, ["c", "d"], near="a")
+    assert cluster.told(control.NotPlaced) == []
+    cluster.asks("client", "a", machine="m1", max_restarts=1, life=1)
+    assert cluster.spawns() == ["a"]
+    assert cluster.spawns() == ["b", "c", "d"]
+    check(cluster.registry)
+
+
+def test_where_no_worker_runs_the_python_of_the_script_is_said_for_the_named_machine(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("w1", python="3.9", machine="m1")
+    cluster.joins("w2", machine="m2")
+    cluster.asks("client", "a", machine="m1")
+    why = cluster.told(control.NotPlaced)[0][1].why
+    assert why == "where it is to be, no worker runs Python 3.11"

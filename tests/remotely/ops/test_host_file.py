@@ -1,0 +1,101 @@
+"""hosts.toml: what it may say, and how its mistakes are told."""
+
+import pytest
+
+from remotely.ops.host_file import Host, parse_hosts
+from remotely.ops.ssh import explained, join_words, leave_words
+from remotely.protocol.listening import Ports
+
+GOOD = """
+address = "192.168.0.10"
+hosts = [
+  "node1",
+  "ada@node2",
+]
+
+[[host]]
+ssh = "node3"
+cpus = 4
+"""
+
+
+def test_a_short_file_is_enough() -> None:
+    file = parse_hosts('address = "10.0.0.1"\nhosts = ["a"]', "f")
+    assert (file.master, file.port, file.command) == ("10.0.0.1", 8010, "remotely")
+    assert file.all_hosts == [Host(ssh="a")]
+    assert file.gpu_choice is None
+
+
+def test_a_machine_may_have_settings_of_its_own() -> None:
+    file = parse_hosts(GOOD, "f")
+    assert [host.ssh for host in file.all_hosts] == ["node1", "ada@node2", "node3"]
+    assert file.all_hosts[2].cpus == 4
+
+
+def test_the_master_has_the_port_of_its_address_or_the_first_of_the_range() -> None:
+    more = '\nhosts = ["a"]\nports = "9000-9009"'
+    assert parse_hosts(f'address = "n:8011"{more}', "f").port == 8011
+    ranged = parse_hosts(f'address = "n"{more}', "f")
+    assert (ranged.port, ranged.port_range) == (9000, Ports(9000, 9009))
+    assert parse_hosts('address = "[fd00::1]:9"\nhosts = ["a"]', "f").master == "fd00::1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("cpus = 4", "cpu = 4", "line 10: cpu: there is no such field; there are ssh, cpus"),
+        ("cpus = 4", 'cpus = "x"', "line 10: cpus: expected `int"),
+        ("cpus = 4", "cpus = -4", "line 10: cpus: -4 is less than none"),
+        ("cpus = 4", 'gpus = "many"', "line 10: gpus: "),
+        ("cpus = 4", 'ports = "9"', "line 10: ports: '9' is no range of ports"),
+        ("cpus = 4", "cpus 4", "line 10: Expected"),
+        ('ssh = "node3"\n', "", "line 8: ssh: is missing"),
+        ('"node3"', '"-oProxyCommand=x"', "line 9: ssh: '-oProxyCommand=x' is no host"),
+        ('"node3"', '"node1"', "node1 is there twice"),
+        ('"ada@node2"', '"-oProxyCommand=x"', "line 5: hosts: '-oProxyCommand=x' is no host"),
+        ('"ada@node2"', "5", "line 3: hosts: expected `str`, got `int`"),
+        ("192.168.0.10", "a:b:c", "line 2: address: 'a:b:c' is no address"),
+        ('address = "192.168.0.10"', "", "address: is missing"),
+        ("address", "adress", "line 2: adress: there is no such field; there are address"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_field(old: str, new: str, told: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ValueError, match=r"hosts\.toml, line") as error:
+        parse_hosts(GOOD.replace(old, new), "hosts.toml")
+    assert told in str(error.value)
+
+
+def test_a_file_without_machines_is_told() -> None:
+    with pytest.raises(ValueError, match="there is none; name at least one"):
+        parse_hosts('address = "a"', "f")
+
+
+def test_what_is_said_to_each_machine() -> None:
+    file = parse_hosts(
+        'address = "10.0.0.1:9"\nports = "9000-9009"\n[[host]]\nssh = "a"\ncpus = 0\n'
+        'gpus = "2,3"\naddress = "10.0.0.2"\nannounce = ["x", "y"]\ncommand = "/opt/remotely"',
+        "f",
+    )
+    (host,) = file.all_hosts
+    assert " ".join(join_words(file, host)) == (
+        "/opt/remotely join 10.0.0.1:9 --key - --once --cpus 0 --gpus 2,3 --host 10.0.0.2 "
+        "--ports 9000-9009 --announce x --announce y"
+    )
+    assert leave_words(file, host) == ["/opt/remotely", "stop", "--joined", "10.0.0.1:9"]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("Host key verification failed.", "'ssh h1'"),
+        ("root@h1: Permission denied (publickey).", "ssh-copy-id h1"),
+        ("bash: line 1: remotely: command not found", 'command = "/path/to/remotely"'),
+        ("ssh: connect to host h1 port 22: Connection timed out", "'ssh h1' has to work"),
+    ],
+)
+def test_the_words_of_ssh_are_kept_and_followed_by_what_to_do(words: str, hint: str) -> None:
+    told = explained("h1", words)
+    assert told.startswith(words.rstrip("."))
+    assert hint in told
+    assert explained("h1", "something\nelse") == "something else"

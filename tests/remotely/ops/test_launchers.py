@@ -1,0 +1,138 @@
+"""Which rank of which job a process is, by what its launcher has set."""
+
+import pytest
+
+from remotely.ops.launchers import (
+    ALONE,
+    LAUNCHERS,
+    Launcher,
+    cpus_of,
+    fit,
+    gpus_of,
+    names_of,
+    rank_of,
+)
+
+SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "77@1",
+}
+TORCHRUN = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+INDEXED = {"JOB_COMPLETION_INDEX": "2", "HOSTNAME": "train-2"}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "size", "job", "here"),
+    [
+        (SLURM, 3, 8, "Slurm-1234.0", 1),
+        (OPEN_MPI, 1, 4, "Open_MPI-77_1", 2),
+        (TORCHRUN, 0, 2, "torchrun-none.node0.29500", 1),
+        (INDEXED, 2, 5, "an_indexed_job-train", 1),
+        ({**MPICH, "SLURM_JOB_ID": "9"}, 1, 2, "MPI-9", 2),
+        ({**MPICH, "PBS_JOBID": "9.head"}, 1, 2, "MPI-9.head", 2),
+    ],
+)
+def test_each_launcher_says_which_rank_of_which_job(
+    environ: dict[str, str], rank: int, size: int, job: str, here: int
+) -> None:
+    found = rank_of(environ, 5)
+    assert (found.rank, found.size, found.job, found.ranks_here) == (rank, size, job, here)
+
+
+def test_without_a_launcher_this_machine_is_alone() -> None:
+    found = rank_of({"PATH": "/bin"}, None)
+    assert (found.launcher, found.rank, found.size) == (ALONE, 0, 1)
+
+
+def test_the_inner_launcher_counts() -> None:
+    assert rank_of({**SLURM, **OPEN_MPI}, None).launcher.name == "Open MPI"
+    assert rank_of({**SLURM, **TORCHRUN}, None).launcher.name == "torchrun"
+
+
+def test_a_name_of_ones_own_is_that_of_the_job() -> None:
+    assert rank_of(SLURM, None, "mine").job == "Slurm-mine"
+
+
+def test_two_steps_of_a_job_are_two_jobs() -> None:
+    assert rank_of(SLURM, None).job != rank_of({**SLURM, "SLURM_STEP_ID": "1"}, None).job
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        (INDEXED, "--wait-for N"),
+        ({**SLURM, "SLURM_PROCID": "x"}, "SLURM_PROCID is 'x'"),
+        ({**SLURM, "SLURM_PROCID": "8"}, "SLURM_PROCID is 8, which is no rank of 8"),
+        ({**SLURM, "SLURM_NTASKS": "many"}, "SLURM_NTASKS is 'many'"),
+        (MPICH, "--job"),
+        ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_ID": ""}, "srun remotely run"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        rank_of(environ, None)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "here"),
+    [("4", "0", 4), ("2(x3),1", "0", 2), ("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("?", "0", 1)],
+)
+def test_slurm_says_how_many_ranks_each_machine_has(tasks: str, node: str, here: int) -> None:
+    environ = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node}
+    assert rank_of(environ, None).ranks_here == here
+
+
+def test_ranks_of_one_machine_share_its_cores_unless_slurm_says_what_each_has() -> None:
+    assert cpus_of(rank_of(OPEN_MPI, None), 8, OPEN_MPI) == 4
+    assert cpus_of(rank_of(OPEN_MPI, None), 1, OPEN_MPI) == 1
+    bound = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_PER_TASK": "6"}
+    assert cpus_of(rank_of(bound, None), 6, bound) == 6
+    assert cpus_of(rank_of(bound, None), 2, bound) == 2
+
+
+def test_ranks_of_one_machine_share_its_gpus_unless_slurm_shows_each_its_own() -> None:
+    seen = ["0", "1", "2"]
+    for number, own in (("0", ["0", "2"]), ("1", ["1"])):
+        environ = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": number}
+        assert gpus_of(rank_of(environ, None), seen, environ) == own
+    assert gpus_of(rank_of(SLURM, None), seen, SLURM) == seen
+    bound = {
+        **SLURM,
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_LOCALID": "1",
+        "SLURM_GPUS_PER_TASK": "1",
+    }
+    assert gpus_of(rank_of(bound, None), ["0"], bound) == ["0"]
+    assert gpus_of(rank_of({}, None), seen, {}) == seen
+
+
+def test_every_launcher_has_what_the_messages_need() -> None:
+    for row in LAUNCHERS:
+        assert isinstance(row, Launcher)
+        assert row.name
+        assert row.rank
+        assert row.job
+        assert row.by
+
+
+def test_ranks_are_named_as_in_a_sentence() -> None:
+    assert names_of([3]) == "rank 3"
+    assert names_of([1, 2]) == "ranks 1 and 2"
+    assert names_of([1, 2, 5]) == "ranks 1, 2 and 5"
+
+
+def test_a_job_never_leaves_its_folder() -> None:
+    assert "/" not in fit("../../etc")
+    assert fit("..") == ""
+    assert len(fit("x" * 1000)) <= 120

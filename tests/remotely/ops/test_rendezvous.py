@@ -1,0 +1,106 @@
+"""How ranks find each other in a folder."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from remotely.errors import RemotelyError
+from remotely.machine import processes
+from remotely.ops.rendezvous import Invitation, Note, Rendezvous, missing, remove
+from remotely.transport import key_files
+
+
+def test_what_rank_0_writes_the_others_read_and_what_they_write_it_reads(tmp_path: Path) -> None:
+    first, second = (Rendezvous(tmp_path / "jobs" / "9", rank) for rank in (0, 1))
+    assert second.invitation() is None
+    second.note("came")  # there is no folder yet, which is no error
+    first.open()
+    assert (first.folder.stat().st_mode & 0o777, second.invitation()) == (0o700, None)
+    first.invite(["10.0.0.1:9000"])
+    found = second.invitation()
+    assert found is not None
+    assert found.addresses == ["10.0.0.1:9000"]
+    second.note("came", "nobody answers")
+    assert first.notes()[1].why == "nobody answers"
+    second.note("joined")
+    assert first.notes()[1].state == "joined"
+    assert {file.stat().st_mode & 0o077 for file in first.folder.glob("*.key")} == {0}
+    assert not list(first.folder.glob(".*.json.*"))
+    assert second.is_open()
+
+
+def test_each_run_of_a_job_has_keys_of_its_own(tmp_path: Path) -> None:
+    meeting = Rendezvous(tmp_path / "9", 0)
+    meeting.open()
+    before = key_files.load_member(meeting.folder / "worker.key")
+    meeting.open()
+    assert key_files.load_member(meeting.folder / "worker.key") != before
+
+
+def test_of_two_jobs_of_one_name_the_second_is_told(tmp_path: Path) -> None:
+    meeting = Rendezvous(tmp_path / "9", 0)
+    meeting.open()
+    meeting.invite([])
+    with pytest.raises(RemotelyError, match=f"that of pid {os.getpid()}.*--job"):
+        Rendezvous(tmp_path / "9", 0).check()
+
+
+def test_what_a_killed_run_of_a_job_has_left_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = Rendezvous(tmp_path / "9", 0)
+    meeting.open()
+    meeting.invite([])
+    Rendezvous(tmp_path / "9", 3).note("joined")
+    monkeypatch.setattr(processes, "is_alive", lambda pid, started: False)
+    meeting.check()
+    meeting.open()
+    assert (meeting.invitation(), meeting.notes()) == (None, {})
+
+
+def test_half_a_file_is_no_file(tmp_path: Path) -> None:
+    meeting = Rendezvous(tmp_path, 0)
+    (tmp_path / "address.json").write_text('{"addresses": ["10.')
+    (tmp_path / "rank-1.json").write_text("{")
+    assert (meeting.invitation(), meeting.notes()) == (None, {})
+    assert Invitation.__struct_fields__
+
+
+def test_those_who_do_not_come_are_named_with_what_is_known_of_each() -> None:
+    notes = {
+        1: Note(rank=1, machine="node1", state="joined"),
+        2: Note(rank=2, machine="node2", state="came", why="a firewall drops it"),
+        4: Note(rank=4, machine="node4", state="failed", why=""),
+    }
+    told = missing(6, notes, Path("/shared/jobs/9"), 60, "srun")
+    assert told.startswith("ranks 2, 3, 4 and 5 of 6 did not come within 60 s")
+    assert "nothing was heard of ranks 3 and 5: srun has not started them" in told
+    assert "/shared/jobs is not on a disk that their machines share" in told
+    assert "rank 2 is on node2, but a firewall drops it" in told
+    assert told.endswith("rank 4 is on node4")
+    assert "nothing was heard" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
+
+
+def test_a_folder_is_removed_while_other_ranks_write_into_it(tmp_path: Path) -> None:
+    folder = tmp_path / "9"
+    Rendezvous(folder, 0).open()
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            Rendezvous(folder, 1).note("came")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            remove(folder)
+            assert not folder.exists()
+            folder.mkdir()
+        remove(folder)
+    finally:
+        stop.set()
+        writer.join()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,83 @@
+"""Addresses as people write them, and what is said when nobody answers there."""
+
+import errno
+
+import pytest
+
+from remotely.protocol.address import (
+    RUNS_ALREADY,
+    join_address,
+    nobody,
+    parse_address,
+    split_address,
+    unreachable,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("node1", "node1", None),
+        ("node1:9000", "node1", 9000),
+        ("tcp://10.0.0.1:9000", "10.0.0.1", 9000),
+        ("::1", "::1", None),
+        ("fd00::2", "fd00::2", None),
+        ("[fd00::2]", "fd00::2", None),
+        ("[fd00::2]:9000", "fd00::2", 9000),
+        ("tcp://[::1]:9000", "::1", 9000),
+    ],
+)
+def test_a_host_may_have_a_port_and_an_ipv6_address_brackets(
+    text: str, host: str, port: int | None
+) -> None:
+    assert split_address(text) == (host, port)
+    assert parse_address(text) == (host, port or 8010)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["node1:", "node1:x", "node1:0", "node1:99999", ":8010", "a:b:c", "[::1", "[::1]9000",
+     "[::1]:", "[node1]:9000", "[]:1", "node1:8010:8011"],
+)  # fmt: skip
+def test_what_is_no_address_is_told_as_such(text: str) -> None:
+    with pytest.raises(ValueError, match="is no address; write it as host:8010"):
+        split_address(text)
+
+
+def test_an_ipv6_address_is_put_into_brackets_before_its_port() -> None:
+    assert join_address("node1", 9000) == "node1:9000"
+    assert join_address("fd00::2", "*") == "[fd00::2]:*"
+    assert parse_address(join_address("fd00::2", 9000)) == ("fd00::2", 9000)
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        (errno.ECONNREFUSED, "nothing listens"),
+        (errno.ETIMEDOUT, "a firewall drops"),
+        (errno.EINPROGRESS, "a firewall drops"),
+        (errno.EHOSTUNREACH, "no way"),
+        (errno.ENETUNREACH, "no way"),
+        (0, "answers"),
+    ],
+)
+def test_why_there_is_no_connection_names_both_ends_and_the_port(code: int, word: str) -> None:
+    told = unreachable("10.0.0.1", "10.0.0.2", 9001, code)
+    assert all(part in told for part in ("10.0.0.1", "10.0.0.2", "port 9001", word))
+
+
+def test_a_failure_of_another_kind_is_told_in_the_words_of_the_system() -> None:
+    assert unreachable("a", "b", 1, errno.EMFILE, "Too many open files") == "Too many open files"
+    assert unreachable("a", "b", 1, None) == "there is no connection from a to port 1 of b"
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [("tcp://node0:8011", "node0", "8011"), ("[fd00::2]:8012", "fd00::2", "8012")],
+)
+def test_where_nobody_is_master_it_is_said_how_to_start_one(
+    address: str, host: str, port: str
+) -> None:
+    told = nobody(address, "silent", RUNS_ALREADY)
+    assert f"'remotely start --host {host} --port {port}'" in told
+    assert told.endswith("of its own machine alone")

@@ -1,0 +1,263 @@
+"""A call that has not begun is taken back, wherever it waits; one that has begun goes on."""
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely.values import arena
+from tests.clusters import wait_until
+
+
+@remotely.remote_class(cpus=0)
+class Noter:
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
+
+    def note(self, number: int, value: Any = None) -> int:
+        self.noted.append(number)
+        return number
+
+    def wait(self, gate: str) -> str:
+        Path(gate + ".begun").touch()
+        wait_until(Path(gate).exists, "the gate")
+        return gate
+
+    def hold_the_interpreter(self, seconds: float) -> None:
+        re_ = __import__("ctypes").PyDLL(None)  # a PyDLL call keeps the lock of the interpreter
+        re_.sleep(int(seconds))
+
+    def all(self) -> list[Any]:
+        return self.noted
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@remotely.remote_class(cpus=0)
+class Batcher:
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    def wait(self, gate: str) -> None:
+        Path(gate + ".begun").touch()
+        wait_until(Path(gate).exists, "the gate")
+
+    @remotely.batched
+    def note(self, numbers: list[int]) -> list[int]:
+        self.noted += numbers
+        return numbers
+
+    def all(self) -> list[int]:
+        return self.noted
+
+
+def busy(actor: Any, tmp_path: Path, name: str = "gate") -> tuple[Any, Path]:
+    """Have an actor run a call that ends when the returned file is there."""
+    gate = tmp_path / name
+    future = actor.wait.submit(str(gate))
+    wait_until(Path(f"{gate}.begun").exists, "it runs")
+    return future, gate
+
+
+def test_calls_that_have_not_begun_never_run_and_the_one_that_has_goes_on(
+    cluster: str, tmp_path: Path
+) -> None:
+    actor = Noter()
+    running, gate = busy(actor, tmp_path)
+    futures = [actor.note.submit(number) for number in range(30)]
+    assert [future.cancel() for future in futures[::2]] == [True] * 15
+    assert not running.cancel()
+    assert not running.cancelled()
+    assert all(future.cancelled() and future.cancel() for future in futures[::2])
+    with pytest.raises(CancelledError):
+        futures[0].result()
+    gate.touch()
+    assert running.result() == str(gate)
+    assert [future.result() for future in futures[1::2]] == list(range(1, 30, 2))
+    assert actor.all() == list(range(1, 30, 2))
+    assert not futures[1].cancel()
+
+
+def test_a_call_is_taken_back_also_where_calls_run_on_threads(here: None, tmp_path: Path) -> None:
+    actor = remotely.options(Noter, concurrency=2)()
+    first, one = busy(actor, tmp_path, "one")
+    second, two = busy(actor, tmp_path, "two")
+    futures = [actor.note.submit(number) for number in range(10)]
+    assert all(future.cancel() for future in futures[5:])
+    assert not first.cancel()
+    one.touch()
+    two.touch()
+    assert [future.result() for future in (first, second, *futures[:5])][2:] == list(range(5))
+    assert sorted(actor.all()) == list(range(5))
+
+
+def test_beside_async_methods_a_plain_call_that_waits_for_a_thread_is_taken_back(
+    here: None, tmp_path: Path
+) -> None:
+    @remotely.remote_class(cpus=0, concurrency=1)
+    class Mixed(Noter):
+        async def note_async(self, number: int) -> int:
+            self.noted.append(number)
+            return number
+
+        @remotely.batched
+        def note_batched(self, numbers: list[int]) -> list[int]:
+            self.noted += numbers
+            return numbers
+
+    actor: Any = remotely.options(Mixed, concurrency=2)()
+    first, one = busy(actor, tmp_path, "one")
+    second, two = busy(actor, tmp_path, "two")
+    waiting = actor.note.submit(1)
+    assert actor.note_async(2) == 2  # on the loop, past those that wait for a thread
+    begun = actor.note_async.submit(3)
+    assert begun.result() == 3
+    assert not begun.cancel()
+    later = actor.note.submit(4)
+    assert later.cancel()
+    one.touch()
+    two.touch()
+    first.result()
+    second.result()
+    assert waiting.result() == 1
+    assert actor.note_batched(5) == 5
+    assert sorted(actor.all()) == [1, 2, 3, 5]
+
+
+def test_calls_of_a_batched_method_are_taken_back(here: None, tmp_path: Path) -> None:
+    actor = Batcher()
+    running, gate = busy(actor, tmp_path)
+    futures = [actor.note.submit(number) for number in range(10)]
+    assert all(future.cancel() for future in futures[:4])
+    gate.touch()
+    running.result()
+    assert [future.result() for future in futures[4:]] == list(range(4, 10))
+    assert actor.all() == list(range(4, 10))
+
+
+def test_a_borrower_takes_back_its_own_call_and_no_other(here: None, tmp_path: Path) -> None:
+    @remotely.remote_class(cpus=0)
+    class Borrower:
+        def submit_and_cancel(self, actor: Noter, number: int) -> bool:
+            return remotely.submit(actor.note, number).cancel()
+
+    actor, borrower = Noter(), Borrower()
+    running, gate = busy(actor, tmp_path)
+    mine = actor.note.submit(1)
+    assert borrower.submit_and_cancel(actor, 2)
+    gate.touch()
+    running.result()
+    assert mine.result() == 1
+    assert actor.all() == [1]
+
+
+def test_large_arguments_of_a_cancelled_call_are_given_back(here: None, tmp_path: Path) -> None:
+    actor = Noter()
+    for _ in range(3):  # memory is shared by then
+        actor.note(-1, np.zeros(1 << 20))
+    running, gate = busy(actor, tmp_path)
+    futures = [actor.note.submit(number, np.zeros(1 << 20)) for number in range(3)]
+    channel = actor._remotely_remote.channel
+    assert all(future.cancel() for future in futures)
+    assert channel._back_pressure.nbytes == 0
+    gate.touch()
+    running.result()
+    assert actor.all() == [-1] * 3
+    ours = arena.ours()
+    assert ours is not None
+    wait_until(lambda: ours.lent_bytes == 0, "the blocks are released")
+
+
+def test_a_cancelled_call_calls_back_and_wakes_who_waits(here: None, tmp_path: Path) -> None:
+    actor = Noter()
+    running, gate = busy(actor, tmp_path)
+    future = actor.note.submit(1)
+    told: list[Any] = []
+    future.add_done_callback(told.append)
+    waiter = threading.Thread(target=lambda: told.append(future.exception is None))
+    waiter.start()
+    assert future.cancel()
+    waiter.join()
+    assert told.count(future) == 1
+    assert future in concurrent.futures.wait([future, running], timeout=0).done
+    gate.touch()
+    running.result()
+
+
+def test_an_awaited_call_is_cancelled_with_its_task(here: None, tmp_path: Path) -> None:
+    actor = Noter()
+    running, gate = busy(actor, tmp_path)
+
+    async def main() -> bool:
+        future = actor.note.submit(1)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(future), 0.01)
+        except TimeoutError:
+            return bool(future.cancelled())
+        return False
+
+    assert asyncio.run(main())
+    gate.touch()
+    running.result()
+    assert actor.all() == []
+
+
+def test_an_actor_that_cannot_answer_makes_cancel_say_no_in_bounded_time(here: None) -> None:
+    actor = Noter()
+    actor.all()
+    running = actor.hold_the_interpreter.submit(2)
+    time.sleep(0.2)  # nothing tells from outside that it holds the interpreter
+    future = actor.note.submit(1)
+    begin = time.monotonic()
+    was_cancelled = future.cancel()
+    assert time.monotonic() - begin < 1.9
+    assert not was_cancelled
+    running.result()
+    # The request arrives late, and is honoured or not: never both an outcome and a cancellation.
+    try:
+        assert future.result(20) == 1
+        assert actor.all() == [1]
+    except CancelledError:
+        assert actor.all() == []
+
+
+def test_a_call_to_an_actor_that_has_died_is_not_cancelled(here: None, tmp_path: Path) -> None:
+    actor = Noter()
+    running, _ = busy(actor, tmp_path)
+    future = actor.note.submit(1)
+    remotely.kill(actor)
+    assert not future.cancel()
+    with pytest.raises(remotely.ActorDied):
+        future.result()
+    with pytest.raises(remotely.ActorDied):
+        running.result()
+
+
+def test_from_a_done_callback_a_call_that_has_left_is_not_cancelled(
+    here: None, tmp_path: Path
+) -> None:
+    actor, other = Noter(), Noter()
+    running, gate = busy(actor, tmp_path)
+    future = actor.note.submit(1)
+    said: list[bool] = []
+    done = threading.Event()
+
+    def cancel(_: Any) -> None:
+        said.append(future.cancel())
+        done.set()
+
+    other.note.submit(1).add_done_callback(cancel)
+    assert done.wait(20)
+    gate.touch()
+    running.result()
+    if not said[0]:  # by the client's loop, which cannot wait for the answer
+        assert future.result() == 1

@@ -1,0 +1,199 @@
+"""`start` and `join` in the foreground, with patience, with a key from standard input."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.clusters import DEADLINE_S, SCRIPTS, wait_until
+from tests.command import Machine, add, copied_key
+
+
+@contextlib.contextmanager
+def foreground(machine: Machine, *words: object) -> Iterator["subprocess.Popen[str]"]:
+    """Run a command that stays; the block begins when it has said how to go on."""
+    with subprocess.Popen(
+        [SCRIPTS / "remotely", *map(str, words), "--foreground"],
+        env=machine.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdin is not None
+        running.stdin.close()
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def says(running: "subprocess.Popen[str]", what: str) -> None:
+    """Read until it has said something."""
+    assert running.stdout is not None
+    for line in running.stdout:
+        if what in line:
+            return
+    raise AssertionError(f"it has not said {what!r}")
+
+
+def end(running: "subprocess.Popen[str]", number: signal.Signals) -> str:
+    """Send a signal; return what is on standard error when it has ended."""
+    running.send_signal(number)
+    assert running.stderr is not None
+    said = running.stderr.read()
+    running.wait(DEADLINE_S)
+    return said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_cluster_in_the_foreground_ends_in_good_order_with_its_command(
+    machines: Any, port: int, number: signal.Signals
+) -> None:
+    first, second = machines("first"), machines("second")
+    with foreground(first, "start", "--port", port, "--cpus", 1) as start:
+        says(start, "To end it:        Ctrl-C")
+        key = copied_key(first, second)
+        with foreground(second, "join", f"127.0.0.1:{port}", "--key", key, "--cpus", 1) as join:
+            says(join, "To leave it: Ctrl-C")
+            with first.script(port) as script:
+                assert add(script, 1) == 1
+            assert end(start, number) == ""
+            assert start.returncode == 0
+            assert join.wait(DEADLINE_S) == 0  # with its master
+    assert first.pids(port) == second.pids(port) == {}
+
+
+def test_a_cluster_in_the_foreground_is_known_to_the_other_commands(
+    machine: Machine, port: int
+) -> None:
+    with foreground(machine, "start", "--port", port) as start:
+        says(start, "To end it")
+        assert "1 machine" in machine.does("status", "--port", port)
+        assert "has ended" in machine.does("stop", "--port", port)
+        assert start.wait(DEADLINE_S) == 0
+
+
+def test_a_machine_in_the_foreground_leaves_at_sigterm_and_the_cluster_goes_on(
+    machines: Any, port: int
+) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port, "--cpus", 1)
+    key = copied_key(first, second)
+    with foreground(second, "join", f"127.0.0.1:{port}", "--key", key) as join:
+        says(join, "has joined")
+        assert end(join, signal.SIGTERM) == ""
+        assert join.returncode == 0
+    assert len(first.status(port)["machines"]) == 1
+    first.does("stop", "--port", port)
+
+
+def test_when_the_command_in_the_foreground_is_killed_nothing_of_it_is_left(
+    machine: Machine, port: int
+) -> None:
+    with foreground(machine, "start", "--port", port) as start:
+        says(start, "To end it")
+        daemons = machine.pids(port).values()
+        with machine.script(port, "dict(detached=True, name='store')") as script:
+            add(script, 1)
+        start.kill()
+        wait_until(lambda: not any(map(psutil.pid_exists, daemons)), "the daemons end")
+
+
+@pytest.mark.parametrize("which", ["master", "worker"])
+def test_when_a_daemon_in_the_foreground_is_killed_so_ends_the_rest(
+    machine: Machine, port: int, which: str
+) -> None:
+    with foreground(machine, "start", "--port", port) as start:
+        says(start, "To end it")
+        os.kill(machine.pids(port)[which], signal.SIGKILL)
+        assert start.wait(DEADLINE_S) == 1
+        assert start.stderr is not None
+        assert "not ended in good order" in start.stderr.read()
+
+
+def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port: int) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    key = copied_key(first, second)
+    first.does("stop", "--port", port)
+    joining = threading.Thread(
+        target=second.does,
+        args=("join", f"127.0.0.1:{port}", "--key", key, "--patience", DEADLINE_S),
+    )
+    joining.start()
+    first.does("start", "--port", port)
+    joining.join(DEADLINE_S)
+    assert len(first.status(port)["machines"]) == 2
+    first.does("stop", "--port", port)
+
+
+def test_patience_has_an_end_which_is_told(machines: Any, port: int) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    key = copied_key(first, second)
+    first.does("stop", "--port", port)
+    why = second.refuses("join", f"127.0.0.1:{port}", "--key", key, "--patience", 0.5)
+    assert f"nothing listens at port {port} of 127.0.0.1" in why
+    assert "waited" in why
+
+
+def test_a_machine_leaves_by_itself_after_so_long_without_its_master(
+    machines: Any, port: int
+) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    key = copied_key(first, second)
+    words = ("join", f"127.0.0.1:{port}", "--key", key, "--end-without-master", 3)
+    with foreground(second, *words) as join:
+        says(join, "has joined")
+        os.kill(first.pids(port)["master"], signal.SIGKILL)
+        assert join.wait(DEADLINE_S) == 0
+        assert join.stderr is not None
+        assert "no word from the master" in join.stderr.read()
+    first.does("stop", "--port", port)
+
+
+def test_a_key_comes_from_standard_input_and_is_never_in_an_argument(
+    machines: Any, port: int
+) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port)
+    key = (first.keys / "worker.key").read_text()
+    command = [str(SCRIPTS / "remotely"), "join", f"127.0.0.1:{port}", "--key", "-"]
+    done = subprocess.run(
+        command, env=second.environment, input=key, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(first.status(port)["machines"]) == 2
+    secret = key.split('"secret": "')[1].split('"')[0]
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            assert not any(secret in word for word in process.cmdline())
+            assert not any(secret in value for value in process.environ().values())
+    first.does("stop", "--port", port)
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [("", "standard input has no key; send worker.key"), ("{}", "damaged"), ("no", "damaged")],
+)
+def test_what_is_no_key_on_standard_input_is_told(
+    machine: Machine, port: int, sent: str, told: str
+) -> None:
+    done = subprocess.run(
+        [SCRIPTS / "remotely", "join", f"127.0.0.1:{port}", "--key", "-"],
+        env=machine.environment,
+        input=sent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert told in done.stderr

@@ -1,0 +1,107 @@
+"""By a name, an actor is found or made: one of it, whoever asks at the same time."""
+
+import os
+from typing import Any
+
+import pytest
+
+import remotely
+
+
+@remotely.remote_class(cpus=0)
+class Store:
+    def __init__(self, content: str = "") -> None:
+        self.content = content
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def read(self) -> str:
+        return self.content
+
+
+@remotely.remote_class(cpus=0)
+class Client:
+    def get_or_make(self, name: str, content: str) -> tuple[int, str]:
+        self.store = remotely.options(Store, name=name, get_if_exists=True, detached=True)(content)
+        return self.store.pid(), self.store.read()
+
+    def own_handle(self) -> Any:
+        me = remotely.current_actor()
+        assert me is not None
+        return me.handle
+
+    def number(self) -> int:
+        return 7
+
+
+def test_of_many_who_ask_at_once_one_makes_it_and_all_get_it(cluster: str) -> None:
+    clients = remotely.group(Client, 4)
+    for turn in range(5):
+        name = f"store-{turn}"
+        calls = [c.get_or_make.submit(name, f"of {i}") for i, c in enumerate(clients)]
+        found = {call.result() for call in calls}
+        assert len(found) == 1
+        store: Store = remotely.get_actor(name)
+        assert {(store.pid(), store.read())} == found
+        remotely.close(store)
+
+
+def test_its_maker_owns_it_and_others_borrow_it(here: None) -> None:
+    make = remotely.options(Store, name="mine", get_if_exists=True)
+    mine = make("first")
+    again = make("second")
+    assert again == mine
+    assert again.read() == "first"
+    assert Client().get_or_make("mine", "third") == (mine.pid(), "first")
+    assert mine.read() == "first"  # what borrowed it has ended
+    remotely.close(mine)
+    assert make("fourth").read() == "fourth"
+
+
+def test_a_name_that_its_constructor_finds_taken_is_an_error(here: None) -> None:
+    @remotely.remote_class(cpus=0)
+    class Maker:
+        def __init__(self) -> None:
+            remotely.options(Store, name="taken")()
+
+    held = remotely.options(Store, name="taken")()
+    with pytest.raises(remotely.NameTaken, match="taken"):
+        remotely.options(Maker, name="maker", get_if_exists=True)()
+    assert held.read() == ""
+
+
+def test_in_one_process_it_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMOTELY_LOCAL", "1")
+    remotely.shutdown()
+    make = remotely.options(Store, name="mine", get_if_exists=True)
+    mine = make("first")
+    assert make("second") == mine
+    assert make("second").read() == "first"
+    remotely.shutdown()
+
+
+def test_without_a_name_or_for_a_class_or_a_group_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="by which name"):
+        remotely.options(Store, get_if_exists=True)
+    with pytest.raises(ValueError, match="True or False"):
+        remotely.options(Store, name="a", get_if_exists=1)
+    with pytest.raises(TypeError, match="option of one instance"):
+        remotely.remote_class(get_if_exists=True)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="for one actor"):
+        remotely.group(remotely.options(Store, name="a", get_if_exists=True), 2)
+
+
+def test_the_actors_of_the_cluster_are_listed_with_types(here: None) -> None:
+    store, client = remotely.options(Store, name="listed")(), Client()
+    found = {actor.name: actor for actor in remotely.actors()}
+    assert found["listed"].class_name == "Store"
+    assert found["listed"].pid == store.pid()
+    assert client in [remotely.get_actor(name) for name in found]
+
+
+def test_an_actor_passes_itself_to_others(here: None) -> None:
+    client = Client()
+    own = client.own_handle()
+    assert own == client
+    assert own.number() == 7

@@ -1,0 +1,180 @@
+"""`remotely up` and `down`: machines that join by ssh, by real OpenSSH servers on loopback.
+
+Skipped where there can be none.
+"""
+
+import contextlib
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.clusters import DEADLINE_S, SCRIPTS, wait_until
+from tests.command import Machine, add
+from tests.sshd import Hosts, why_no_sshd
+
+
+@pytest.fixture
+def hosts(machine: Machine, tmp_path: Path) -> Iterator[Hosts]:
+    if why := why_no_sshd():
+        pytest.skip(why)
+    made = Hosts(tmp_path, Hosts.on_loopback(2), machine.environment)
+    yield made
+    made.close()
+
+
+def does(hosts: Hosts, *words: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [SCRIPTS / "remotely", *map(str, words)],
+        env=hosts.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3 * DEADLINE_S,
+    )
+
+
+def daemons(hosts: Hosts) -> list[str]:
+    return [str(file) for home in hosts.homes for file in home.glob("run/*/*/joined-*.json")]
+
+
+def test_a_cluster_of_the_machines_of_a_file_is_started_used_and_ended(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    file = hosts.file(f"127.0.0.1:{port}")
+    up = does(hosts, "up", file)
+    assert (up.returncode, up.stderr) == (0, "")
+    for name in hosts.names:
+        assert f"{name}: This machine has joined 127.0.0.1:{port}" in up.stdout
+    assert f"2 of 2 machines have joined 127.0.0.1:{port}." in up.stdout
+    found = machine.status(port)
+    assert {m["address"]: m["cpus"] for m in found["machines"]} == {
+        "127.0.0.1": 0, "127.0.0.11": 1, "127.0.0.12": 1,
+    }  # fmt: skip
+    with machine.script(port) as script:
+        assert add(script, 3) == 3
+    again = does(hosts, "up", file)  # changes nothing
+    assert again.returncode == 0
+    assert len(machine.status(port)["machines"]) == 3
+    down = does(hosts, "down", file)
+    assert (down.returncode, down.stderr) == (0, "")
+    assert "2 of 2 machines have left." in down.stdout
+    assert daemons(hosts) == []
+
+
+def test_up_brings_back_what_is_missing_and_down_reaches_those_whose_master_was_killed(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    file = hosts.file(f"127.0.0.1:{port}")
+    does(hosts, "up", file)
+    lost = json.loads(Path(daemons(hosts)[0]).read_bytes())["pid"]
+    psutil.Process(lost).kill()
+    wait_until(lambda: len(machine.status(port)["machines"]) == 2, "its end is seen")
+    does(hosts, "up", file)
+    assert len(machine.status(port)["machines"]) == 3
+    for pid in machine.pids(port).values():
+        psutil.Process(pid).kill()
+    down = does(hosts, "down", file)
+    assert down.returncode == 0, down.stderr
+    assert f"This machine has left 127.0.0.1:{port}" in down.stdout
+    assert daemons(hosts) == []
+
+
+def test_down_leaves_another_cluster_of_the_same_port_alone(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    file = hosts.file(f"127.0.0.1:{port}")
+    does(hosts, "up", file)
+    machine.does("stop", "--port", port)
+    machine.does("start", "--port", port)
+    other = Machine(hosts.homes[0], Path(machine.environment["TMPDIR"]))
+    key = str(machine.keys / "worker.key")
+    other.does("join", f"localhost:{port}", "--key", key, "--cpus", 1)  # by another address
+    told = other.does("stop", "--joined", f"127.0.0.1:{port}")
+    assert "is not on" in told
+    assert len(machine.status(port)["machines"]) == 2
+    machine.does("stop", "--port", port)
+
+
+def test_a_host_whose_key_is_unknown_is_told_in_the_words_of_ssh_and_the_others_are_up(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    hosts.forget_key_of("h2")
+    up = does(hosts, "up", hosts.file(f"127.0.0.1:{port}"))
+    assert up.returncode == 1
+    assert "h1: This machine has joined" in up.stdout
+    assert "h2: " in up.stderr
+    assert "Host key verification failed" in up.stderr
+    assert "'ssh h2'" in up.stderr
+    assert "1 of 2 machines have joined" in up.stderr
+    assert "not h2" in up.stderr
+    assert len(machine.status(port)["machines"]) == 2
+    machine.does("stop", "--port", port)
+
+
+def test_a_host_that_is_dead_is_told_and_the_others_are_up(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    file = hosts.file(f"127.0.0.1:{port}")
+    with (
+        socket.create_server(("127.0.0.19", hosts.port), backlog=0) as silent,
+        socket.create_connection(silent.getsockname()),
+    ):
+        file.write_text(f'{file.read_text()}[[host]]\nssh = "dead"\n')
+        config = file.with_name("config")
+        config.write_text(f"{config.read_text()}Host dead\n  HostName 127.0.0.19\n"
+                          f"  Port {hosts.port}\n")  # fmt: skip
+        up = does(hosts, "up", file)
+    assert up.returncode == 1
+    assert "dead: ssh: connect to host 127.0.0.19" in up.stderr
+    assert "timed out" in up.stderr
+    assert "2 of 3 machines have joined" in up.stderr
+    assert len(machine.status(port)["machines"]) == 3
+    machine.does("stop", "--port", port)
+
+
+def test_a_host_without_remotely_is_told_with_what_to_write_where(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    file = hosts.file(f"127.0.0.1:{port}", h2='command = "no-such-remotely"')
+    up = does(hosts, "up", file)
+    assert "h2: " in up.stderr
+    assert 'command = "/path/to/remotely"' in up.stderr
+    machine.does("stop", "--port", port)
+
+
+def test_no_secret_is_in_an_argument_while_machines_join(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    file = hosts.file(f"127.0.0.1:{port}")
+    machine.does("start", "--port", port)  # makes the keys
+    key = (machine.keys / "worker.key").read_text()
+    secret = key.split('"secret": "')[1].split('"')[0]
+    up = subprocess.Popen(
+        [SCRIPTS / "remotely", "up", str(file)], env=hosts.environment, stdout=subprocess.DEVNULL
+    )
+    seen = 0
+    while up.poll() is None:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                seen += 1
+                assert not any(secret in word for word in process.cmdline())
+    assert seen
+    logs = [file.read_text() for home in hosts.homes for file in home.rglob("*.log")]
+    assert not any(secret in log for log in logs)
+    does(hosts, "down", file)
+
+
+def test_a_mistake_in_the_file_is_told_with_its_line_and_field(
+    machine: Machine, tmp_path: Path
+) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text('address = "10.0.0.1"\nhosts = ["node1"]\n\n[[host]]\nssh = "b"\ncpu = 3\n')
+    for command in ("up", "down"):
+        told = machine.refuses(command, file)
+        assert f"{file}, line 6: cpu: there is no such field" in told
+    assert "does not exist" in machine.refuses("up", tmp_path / "nothing.toml", code=2)

@@ -1,0 +1,246 @@
+"""`remotely run`: one line on every machine of a job.
+
+The ranks here are processes of one machine, started as srun would (tests/jobs.py).
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.clusters import DEADLINE_S, SCRIPTS, processes, wait_until
+from tests.command import Machine
+from tests.jobs import COMMAND, Job
+
+
+@pytest.fixture
+def job(machine: Machine, tmp_path: Path) -> Iterator[Callable[[int], Job]]:
+    """Make jobs by number; afterwards nothing of them is left in the folder they share."""
+    made: list[Job] = []
+
+    def make(number: int) -> Job:
+        made.append(Job(machine.environment, tmp_path / "shared", number))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+    wait_until(lambda: not list((tmp_path / "shared").glob("*")), "the folder is empty")
+
+
+def test_a_command_runs_once_on_a_cluster_of_all_ranks(job: Callable[[int], Job]) -> None:
+    one = job(1)
+    one.script(3)
+    assert one.line() == "machines 3"
+    assert one.line() == "ranks 0 1 2"
+    assert one.ends() == [0, 0, 0]
+    assert one.errors() == ["", "", ""]
+
+
+def test_the_exit_code_of_the_command_is_that_of_rank_0(job: Callable[[int], Job]) -> None:
+    one = job(1)
+    one.script(2, code=7)
+    assert one.line() == "machines 2"
+    assert one.ends() == [7, 0]
+
+
+def test_a_command_that_is_killed_gives_the_exit_code_of_a_shell(job: Callable[[int], Job]) -> None:
+    one = job(1)
+    one.start(1, "sh", "-c", "kill -KILL $$")
+    assert one.ends() == [128 + signal.SIGKILL]
+
+
+def test_a_command_that_is_not_there_is_told(job: Callable[[int], Job]) -> None:
+    one = job(1)
+    one.start(1, "no-such-command")
+    assert one.ends() == [127]
+    assert "no-such-command: No such file or directory" in one.errors()[0]
+
+
+def test_two_jobs_on_one_machine_do_not_disturb_each_other(job: Callable[[int], Job]) -> None:
+    one, two = job(1), job(2)
+    one.script(2)
+    two.script(2)
+    assert (one.line(), two.line()) == ("machines 2", "machines 2")
+    assert (one.line(), two.line()) == ("ranks 0 1", "ranks 0 1")
+    assert one.ends() == [0, 0]
+    assert [rank.poll() for rank in two.ranks] == [None, None]
+    assert two.ends() == [0, 0]
+
+
+def test_ranks_that_do_not_come_are_named(job: Callable[[int], Job]) -> None:
+    one = job(1)
+    one.script(4, ranks=(0, 2), options=("--patience", 3))
+    assert one.ends() == [1, 0]
+    told = one.errors()[0]
+    assert "ranks 1 and 3 of 4 did not come within 3 s" in told
+    assert "srun has not started them" in told
+    assert "--rendezvous DIR" in told
+
+
+def test_a_folder_that_is_not_shared_is_told_by_the_ranks_that_wait_in_vain(
+    job: Callable[[int], Job],
+) -> None:
+    one = job(1)
+    one.script(2, ranks=(1,), options=("--patience", 0.5))
+    assert one.ends() == [1]
+    told = one.errors()[0]
+    assert "rank 0 has written nothing to" in told
+    assert "is not on a disk that its machine shares with this one" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_when_rank_0_ends_before_all_have_come_those_that_wait_end_too(
+    job: Callable[[int], Job], tmp_path: Path, number: signal.Signals
+) -> None:
+    one = job(1)
+    one.script(3, ranks=(0,))
+    folder = tmp_path / "shared" / "Slurm-1.0"
+    wait_until(folder.exists, "rank 0 has made its folder")
+    one.script(3, ranks=(1,))
+    wait_until((folder / "rank-1.json").exists, "rank 1 has seen it")
+    one.ranks[0].send_signal(number)
+    codes = [rank.wait(DEADLINE_S) for rank in one.ranks]
+    assert codes[0] in (-number, 128 + number)
+    assert codes[1] in (0, 1)  # it had joined, or had not
+    wait_until(lambda: not processes(str(tmp_path)), "the end of everything")
+
+
+def test_a_job_of_a_name_that_runs_is_refused_and_the_first_goes_on(
+    job: Callable[[int], Job],
+) -> None:
+    one, two = job(1), job(1)
+    one.script(1)
+    assert one.line() == "machines 1"
+    two.script(1)
+    assert two.ranks[0].wait(DEADLINE_S) == 1
+    assert "a job of this name runs already" in two.errors()[0]
+    assert (one.folder / "Slurm-1.0" / "client.key").exists()
+    assert one.ends() == [0]
+
+
+@pytest.mark.parametrize("victim", ["rank 0", "command"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_whose_rank_0_is_ended_leaves_nothing(
+    job: Callable[[int], Job], tmp_path: Path, number: signal.Signals, victim: str
+) -> None:
+    one = job(1)
+    one.script(2)
+    assert one.line() == "machines 2"
+    if victim == "rank 0":
+        one.ranks[0].send_signal(number)
+    else:
+        (command,) = (p for p in processes(str(tmp_path)) if p.cmdline()[1:3] == ["-c", COMMAND])
+        command.send_signal(number)
+    codes = [rank.wait(DEADLINE_S) for rank in one.ranks]
+    expected = -number if (victim, number) == ("rank 0", signal.SIGKILL) else 128 + number
+    assert codes == [expected, 0]
+    wait_until(lambda: not processes(str(tmp_path)), "the end of everything")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_rank_that_is_ended_takes_what_is_its_own_and_the_others_go_on(
+    job: Callable[[int], Job], tmp_path: Path, number: signal.Signals
+) -> None:
+    one = job(1)
+    one.script(2)
+    assert [one.line(), one.line()] == ["machines 2", "ranks 0 1"]
+    one.ranks[1].send_signal(number)
+    one.ranks[1].wait(DEADLINE_S)
+
+    def of_rank_1() -> list[psutil.Process]:
+        found = []
+        for process in processes(str(tmp_path)):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("RANK_OF_TEST") == "1":
+                    found.append(process)
+        return found
+
+    wait_until(lambda: not of_rank_1(), "the end of rank 1")
+    assert one.ends()[0] == 0
+
+
+def test_ctrl_c_is_for_the_command_and_all_ranks_end_when_it_does(
+    job: Callable[[int], Job],
+) -> None:
+    one = job(1)
+    save = (
+        "import sys, time\n"
+        "print('there', flush=True)\n"
+        "try: time.sleep(600)\n"
+        "except KeyboardInterrupt: sys.exit(len(__import__('remotely').status().machines))\n"
+    )
+    one.start(2, sys.executable, "-c", save)
+    assert one.line() == "there"
+    for rank in one.ranks[::-1]:  # as a launcher passes it on
+        for process in (psutil.Process(rank.pid), *psutil.Process(rank.pid).children()):
+            if "remotely.worker" not in process.cmdline():
+                process.send_signal(signal.SIGINT)
+    for process in psutil.Process(one.ranks[0].pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:2] == ["-c"]:
+                process.send_signal(signal.SIGINT)
+    assert [rank.wait(DEADLINE_S) for rank in one.ranks] == [2, 0]
+
+
+def test_what_a_command_has_left_in_the_background_ends_with_it(
+    job: Callable[[int], Job], tmp_path: Path
+) -> None:
+    one = job(1)
+    begin = time.monotonic()
+    one.start(1, "sh", "-c", f"setsid sleep 600 {tmp_path} & (trap '' TERM; sleep 601) & exit 3")
+    assert one.ends() == [3]
+    assert time.monotonic() - begin < DEADLINE_S
+    assert not processes(str(tmp_path))
+
+
+def test_no_secret_is_in_an_argument_or_a_variable_of_any_process(
+    job: Callable[[int], Job], tmp_path: Path
+) -> None:
+    one = job(1)
+    one.script(2)
+    assert one.line() == "machines 2"
+    secrets = {
+        line.split('"')[3]
+        for file in (tmp_path / "shared").glob("*/*.key")
+        for line in file.read_text().splitlines()
+        if '"secret"' in line
+    }
+    assert len(secrets) == 3
+    for process in processes(str(tmp_path)):
+        with contextlib.suppress(psutil.Error):
+            words = [*process.cmdline(), *process.environ().values()]
+            assert not [word for word in words if any(secret in word for secret in secrets)]
+    assert one.ends() == [0, 0]
+
+
+def test_without_a_launcher_a_command_has_a_cluster_of_this_machine(machine: Machine) -> None:
+    remotely = str(SCRIPTS / "remotely")
+    command = [remotely, "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
+    clean = {k: v for k, v in machine.environment.items() if not k.startswith("SLURM")}
+    done = subprocess.run(
+        command, env=clean, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+    assert done.returncode == 5
+    assert "a cluster of this machine alone" in done.stderr
+    assert os.path.exists(machine.home / "jobs")
+
+
+def test_when_the_guard_is_ended_before_the_command_runs_so_is_the_job(
+    job: Callable[[int], Job], tmp_path: Path
+) -> None:
+    one = job(1)
+    one.script(2, ranks=(0,))
+    folder = tmp_path / "shared" / "Slurm-1.0"
+    wait_until((folder / "address.json").exists, "rank 0 waits for rank 1")
+    (guard,) = (p for p in psutil.Process(one.ranks[0].pid).children() if "run" in p.cmdline())
+    guard.terminate()
+    assert one.ranks[0].wait(DEADLINE_S) == 1
+    assert "before the command began" in one.errors()[0]

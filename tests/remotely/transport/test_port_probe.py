@@ -1,0 +1,55 @@
+"""What a machine says about a port, asked without waiting."""
+
+import errno
+import resource
+import socket
+
+import pytest
+
+from remotely.transport.port_probe import UNKNOWN, PortProbe
+from tests.clusters import free_port, wait_until
+
+
+def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
+    assert PortProbe("127.0.0.1", free_port()).refused()
+
+
+def test_who_listens_or_is_silent_has_not_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert not PortProbe(*listening.getsockname()).refused()
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
+        socket.create_connection(silent.getsockname()),  # the one that it has room for
+    ):
+        assert not PortProbe(*silent.getsockname()).refused()
+    assert not PortProbe("no.such.machine.invalid", 9).refused()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_who_listens_is_found_on_either_family(family: int) -> None:
+    host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+    with socket.create_server((host, 0), family=family) as listening:
+        port = listening.getsockname()[1]
+        wait_until(lambda: PortProbe(host, port).code() == 0, "it answers")
+
+
+def test_a_machine_that_says_nothing_is_still_being_tried() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
+        socket.create_connection(silent.getsockname()),
+    ):
+        assert PortProbe(*silent.getsockname()).code() == errno.EINPROGRESS
+
+
+def test_a_process_without_a_free_descriptor_learns_nothing_and_goes_on() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert PortProbe("127.0.0.1", 9).code() == UNKNOWN
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_outcome_that_was_read_stays_what_it_was() -> None:
+    probe = PortProbe("127.0.0.1", free_port())
+    assert probe.code() == probe.code() == errno.ECONNREFUSED

@@ -1,0 +1,182 @@
+"""One process's part: shapes, dtypes, views, pickles, and what keeps the memory alive."""
+
+import copy
+import gc
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely.client.ref import Ref
+from remotely.errors import NotShared
+from remotely.machine import this_machine
+from remotely.values import codec, in_transit, shared_array
+from remotely.values.shared_array import SharedArray
+
+
+def mappings() -> int:
+    """How many shared arrays this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("/memfd:remotely-shared-")
+
+
+def descriptors() -> int:
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found += "remotely-shared-" in os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            pass
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((3, 4), "float32"),
+        (5, np.int64),
+        ((), "u1"),
+        ((0,), float),
+        ((2, 0, 3), "f2"),
+        ((1025,), "f4"),
+        ([np.int64(2), 3], bool),
+        ((2,), [("obs", "u1", (4, 4)), ("reward", "f4")]),
+        ((2,), ">i4"),
+    ],
+)
+def test_it_is_zeros_of_the_shape_and_dtype_that_were_asked_for(shape: Any, dtype: Any) -> None:
+    shared = SharedArray(shape, dtype)
+    like = np.zeros(shape, dtype)
+    assert shared.shape == shared.array.shape == like.shape
+    assert shared.dtype == shared.array.dtype == like.dtype
+    assert shared.nbytes == like.nbytes
+    assert (shared.array == like).all()
+    assert shared.array.flags.writeable
+
+
+def test_numpy_sees_the_memory_itself_and_copies_only_when_told_to() -> None:
+    shared = SharedArray(4, "f4")
+    np.asarray(shared)[1] = 2
+    assert shared.array.tolist() == [0, 2, 0, 0]
+    assert np.asarray(shared) is shared.array
+    np.array(shared)[1] = 9  # a copy
+    assert np.asarray(shared, dtype="f8").dtype == "f8"
+    assert shared.array[1] == 2
+    with pytest.raises(ValueError, match="without a copy"):
+        shared.__array__("f8", copy=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error", "says"),
+    [
+        ((-1, 2), float, ValueError, "not below zero"),
+        ((1.5,), float, TypeError, "whole number"),
+        ("ab", float, TypeError, "whole number"),
+        (3, "no such", TypeError, "NumPy dtype"),
+        (3, object, TypeError, "without objects"),
+        (3, [("a", object)], TypeError, "without objects"),
+        ((1 << 40, 1 << 10), float, MemoryError, "this machine has"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_in_a_sentence(
+    shape: Any, dtype: Any, error: type[Exception], says: str
+) -> None:
+    before = descriptors()
+    with pytest.raises(error, match=says):
+        SharedArray(shape, dtype)
+    assert descriptors() == before
+
+
+def test_within_a_process_it_stays_the_same_object() -> None:
+    shared = SharedArray(3)
+    assert pickle.loads(pickle.dumps(shared)) is shared
+    assert copy.deepcopy({"a": [shared]})["a"][0] is shared
+
+
+def test_its_pickle_has_the_address_and_not_the_content() -> None:
+    shared = SharedArray(1 << 20, "u1")
+    assert len(pickle.dumps(shared)) < 1000
+
+
+def test_views_keep_the_memory_and_the_last_one_frees_it() -> None:
+    gc.collect()
+    mapped, opened = mappings(), descriptors()
+    shared = SharedArray(10, "f4")
+    part = shared.array[3:5]
+    shared.array[3] = 7
+    del shared
+    assert mappings() == mapped + 1
+    assert part[0] == 7
+    del part
+    assert (mappings(), descriptors()) == (mapped, opened)
+
+
+def test_a_pickle_that_outlives_its_array_is_refused_in_a_sentence() -> None:
+    shared = SharedArray(3)
+    data = pickle.dumps(shared)
+    del shared
+    with pytest.raises(NotShared, match="ended or let go of it before it arrived"):
+        pickle.loads(data)
+
+
+def test_a_descriptor_that_means_another_file_by_now_is_not_opened() -> None:
+    shared = SharedArray(3)
+    data = pickle.dumps(shared)
+    del shared
+    other = SharedArray(3)  # has the number of the first
+    with pytest.raises(NotShared):
+        pickle.loads(data)
+    assert (other.array == 0).all()
+
+
+def test_it_is_refused_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(SharedArray(3))
+    there = this_machine.identity() + "2"
+    monkeypatch.setattr(this_machine, "identity", lambda: there)
+    with pytest.raises(NotShared, match="memory of one machine"):
+        pickle.loads(data)
+
+
+def test_what_is_encoded_holds_the_arrays_within_it_also_through_a_ref() -> None:
+    shared = SharedArray(3)
+    encoded = codec.encode({"deep": [shared, shared]})
+    assert len(encoded.travelling) == 1  # pickle knows that both are one
+    outer = codec.encode([Ref(encoded)])
+    assert outer.travelling == encoded.travelling
+    assert codec.encode("nothing").travelling == ()
+
+
+def test_a_result_keeps_its_arrays_until_it_has_been_read() -> None:
+    encoded = codec.encode([SharedArray(3)])
+    in_transit.keep_result(encoded.travelling, 0.0)
+    (sent,) = encoded.travelling
+    del encoded
+    in_transit.tidy(1.0)
+    assert descriptors() > 0
+    sent.acknowledge()
+    del sent
+    in_transit.tidy(2.0)
+    assert descriptors() == 0
+
+
+def test_a_forked_child_shares_it_too() -> None:
+    shared = SharedArray(3, "i4")
+    child = os.fork()
+    if child == 0:
+        shared.array[1] = 5
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert shared.array[1] == 5
+
+
+def test_without_memory_files_it_is_plain_memory_that_cannot_be_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_array.memory_file, "SUPPORTED", False)
+    shared = remotely.SharedArray((2, 2))
+    shared.array[0] = 1
+    with pytest.raises(NotShared):
+        pickle.dumps(shared)

@@ -1,0 +1,77 @@
+"""Images of any environment: stacked, gray and scaled."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from remotely_rl import environments
+from remotely_rl.environments import Images
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import toys
+
+
+class Screen(toys.Counting):
+    """Red, the more so the longer its episode lasts."""
+
+    observation_space = spaces.Box(0, 255, (30, 24, 3), np.uint8)
+
+    def _obs(self) -> np.ndarray:
+        image = np.zeros((30, 24, 3), np.uint8)
+        image[:, :, 0] = 50 * self.now
+        return image
+
+
+@pytest.mark.parametrize(
+    ("images", "shape"),
+    [
+        (Images(), (3, 30, 24)),
+        (Images(gray=True), (1, 30, 24)),
+        (Images(size=20), (3, 20, 20)),
+        (Images(frame_stack=2), (6, 30, 24)),
+        (Images(size=20, gray=True, frame_stack=4), (4, 20, 20)),
+    ],
+)
+def test_images_become_what_is_asked_for(images: Images, shape: tuple[int, ...]) -> None:
+    if images.size:
+        pytest.importorskip("cv2")
+    envs = environments.make(Screen, 2, images=images)
+    assert envs.spec.shape == shape
+    obs = envs.reset(1)
+    assert (obs.shape, obs.dtype) == ((2, *shape), np.uint8)
+    envs.close()
+
+
+def test_the_channels_of_a_stack_are_the_last_frames_the_newest_last() -> None:
+    envs = environments.make(Screen, 1, images=Images(frame_stack=3))
+    assert envs.reset(1)[0, :, 0, 0].tolist() == [0] * 9
+    envs.step(np.array([0]))
+    obs = envs.step(np.array([0])).obs
+    assert obs[0, :, 5, 7].tolist() == [0, 0, 0, 50, 0, 0, 100, 0, 0]
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "images", "said"),
+    [
+        (toys.Counting, Images(gray=True), "gray needs an environment whose observation is one im"),
+        (toys.Counting, Images(size=42), "image_size needs an environment whose observation is o"),
+        (toys.Counting, Images(frame_stack=4), "frame_stack needs an environment whose observatio"),
+        (toys.counting_vector, Images(gray=True), "makes a vector environment, which gray cannot"),
+    ],
+)  # fmt: skip
+def test_images_of_what_has_none_are_refused(env: Any, images: Images, said: str) -> None:
+    with pytest.raises(TrainingError, match=said):
+        environments.make(env, 1, images=images)
+
+
+def test_without_opencv_scaling_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoOpenCV:
+        def __init__(self, *args: Any) -> None:
+            raise gymnasium.error.DependencyNotInstalled("opencv (cv2) is not installed")
+
+    monkeypatch.setattr(environments.images, "ResizeObservation", NoOpenCV)
+    with pytest.raises(TrainingError, match="pip install opencv-python-headless"):
+        environments.make(Screen, 1, images=Images(size=20))

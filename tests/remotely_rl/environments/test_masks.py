@@ -1,0 +1,100 @@
+"""Masks in each form that environments give them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from remotely_rl.environments import action_spaces
+from remotely_rl.environments.masks import Masks
+from remotely_rl.errors import TrainingError
+
+DISCRETE = action_spaces.of(spaces.Discrete(3))
+MULTI = action_spaces.of(spaces.MultiDiscrete([2, 3]))
+VECTOR = spaces.Box(-1, 1, (1,))
+NESTED = action_spaces.of(spaces.Dict({"go": spaces.Discrete(2), "push": VECTOR}))
+PAIR = action_spaces.of(spaces.Tuple([VECTOR, spaces.Discrete(2), spaces.MultiDiscrete([2, 2])]))
+
+
+def objects(*rows: Any) -> Any:
+    """An array of objects, as vector environments batch what is no array."""
+    array = np.full(len(rows), None, dtype=object)
+    for i, row in enumerate(rows):
+        array[i] = row
+    return array
+
+
+@pytest.mark.parametrize(
+    ("actions", "raw", "masks"),
+    [
+        (DISCRETE, np.array([[1, 0, 1], [0, 1, 0]], np.int8), ["101", "010"]),
+        (DISCRETE, objects([1, 0, 1], (0, 1, 0)), ["101", "010"]),
+        (MULTI, np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0]], np.bool_), ["10110", "01100"]),
+        (MULTI, (np.array([[1, 0], [0, 1]]), np.array([[1, 1, 0], [1, 0, 0]])), ["10110", "01100"]),
+        (
+            MULTI,
+            objects((np.array([1, 0]), np.array([1, 1, 0])), (np.ones(2), np.array([1, 0, 0]))),
+            ["10110", "11100"],
+        ),
+        (NESTED, {"go": np.array([[1, 0], [0, 1]])}, ["1011", "0111"]),
+        (NESTED, np.array([[1, 0], [0, 1]]), ["1011", "0111"]),
+        (
+            NESTED,  # as Gymnasium batches infos of which the second has no mask of `go`
+            {"go": np.array([[1, 0], [0, 0]]), "_go": np.array([True, False])},
+            ["1011", "1111"],
+        ),
+        (
+            PAIR,
+            objects((None, [0, 1], None), (None, None, ([1, 0], [0, 1]))),
+            ["11011111", "11111001"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_mask_says_for_each_output_whether_it_is_legal(
+    actions: action_spaces.Actions, raw: Any, masks: list[str]
+) -> None:
+    found = Masks(actions, 2).of(raw)
+    assert ["".join(map(str, row.astype(int))) for row in found] == masks
+
+
+def test_where_no_mask_is_needed_everything_is_legal() -> None:
+    raw = np.array([[0, 0, 0], [0, 1, 0]])
+    found = Masks(DISCRETE, 2).of(raw, np.array([False, True]))
+    assert found.tolist() == [[True] * 3, [False, True, False]]
+    assert raw.tolist() == [[0, 0, 0], [0, 1, 0]]  # the environment's own is left alone
+
+
+@pytest.mark.parametrize(
+    ("actions", "raw", "said"),
+    [
+        (DISCRETE, [[1, 1, 1], [0, 0, 0]], "environment 1 has no legal action: its action_mask"),
+        (MULTI, [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], "environment 1 has no legal action in choice"),
+    ],
+)  # fmt: skip
+def test_an_environment_without_a_legal_action_is_named(
+    actions: action_spaces.Actions, raw: Any, said: str
+) -> None:
+    with pytest.raises(TrainingError, match=said):
+        Masks(actions, 2).of(np.array(raw))
+
+
+@pytest.mark.parametrize(
+    ("actions", "raw", "said"),
+    [
+        (DISCRETE, np.ones((2, 4)), r"environment 0 has an action_mask of shape \(4,\);.* need 3"),
+        (MULTI, objects(([1, 1], [1, 1]), None), r"a tuple of 2; its actions need 2 \+ 3 numbers"),
+        (NESTED, objects((1, 1), (1, 1)), "of a tuple of 2; its actions need 2 numbers"),
+        (NESTED, np.ones((2, 3)), r"of shape \(3,\); its actions need 2 numbers"),
+    ],
+)  # fmt: skip
+def test_a_mask_of_another_form_is_refused_by_what_was_expected(
+    actions: action_spaces.Actions, raw: Any, said: str
+) -> None:
+    with pytest.raises(TrainingError, match=said):
+        Masks(actions, 2).of(raw)
+
+
+def test_masks_of_continuous_actions_are_refused() -> None:
+    with pytest.raises(TrainingError, match="its actions are continuous: only Discrete, Multi"):
+        Masks(action_spaces.of(VECTOR), 1)

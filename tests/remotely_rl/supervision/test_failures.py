@@ -1,0 +1,119 @@
+"""Failures of actors: which are survived, and what is told of them."""
+
+import time
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely_rl import a2c
+from remotely_rl.acting.actor import Actor
+from remotely_rl.errors import TrainingError
+from remotely_rl.supervision import Cause, failures
+from remotely_rl.supervision.flight import FlightRecord
+from tests.remotely_rl import toys
+
+CRASH = remotely.ActorDied("Actor-2 was ended by SIGSEGV\nits last words:\nFatal", exit="SIGSEGV")
+
+
+def died(exit: int | str, stderr: str, record: FlightRecord | None) -> remotely.ActorDied:
+    error = remotely.ActorDied("Actor-2 ended", exit=exit, stderr=stderr)
+    if record is not None:
+        error.flight_record = bytes(record.memory)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "survived"),
+    [
+        (ValueError("a bad state"), True),
+        (MemoryError(), True),
+        (CRASH, True),
+        (remotely.WorkerLost("box is gone"), True),
+        (remotely.ActorRaised("Traceback"), True),
+        (remotely.NotPicklable("a lock"), False),
+        (remotely.MasterLost("gone"), False),
+        (TrainingError("actions that no policy fits"), False),
+        (KeyboardInterrupt(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_another_actor_may_do_better_is_survived(error: BaseException, survived: bool) -> None:
+    assert failures.is_failure(error) == survived
+
+
+class Broken(toys.network(2).__class__):  # type: ignore[misc]
+    """Raises in a function of the user's own."""
+
+    def forward(self, obs: Any) -> Any:
+        return self.think()
+
+    def think(self) -> Any:
+        raise ValueError("the model has a bad state")
+
+
+@pytest.mark.usefixtures("local")
+def test_what_a_model_raises_is_told_without_the_frames_of_the_library() -> None:
+    config = a2c.Config(env=toys.Guess, envs_per_actor=1, random_start=0)
+    actor = Actor(config, Broken((2,), 2), 1)
+    error = remotely.submit(actor.sample).exception()
+    assert error is not None
+    report = failures.report_of(error, lived=3)
+    assert (report.cause, report.lived) == (Cause.RAISED, 3)
+    assert str(report) == "an actor raised: ValueError: the model has a bad state"
+    frames = [line for line in report.details.splitlines() if "File" in line]
+    assert frames[-1].endswith("in think")
+    assert "remotely_rl/acting/" not in report.details
+
+
+def test_an_error_in_the_library_is_told_with_all_of_its_traceback() -> None:
+    error = remotely.ActorRaised(
+        f'Traceback (most recent call last):\n  File "{failures.__file__}", line 1, in f\n'
+        "    f()\nOdd: no\n"
+    )
+    assert failures.readable(error) == f"Odd: no\n{error}"
+
+
+def test_a_death_is_told_of_the_environment_that_was_being_stepped() -> None:
+    record = FlightRecord(3, toys.Guess.action_space)
+    record.begin(1)
+    for env in range(3):
+        record.reset_now(env, 7 + env, 0, None)
+    record.end()
+    for _ in range(4):
+        record.begin(1, [0, 1, 0])
+        record.began[1] = time.monotonic()
+    report = failures.report_of(died("SIGSEGV", "a stack\n", record))
+    assert str(report) == "environment 1 died in step 4, seed 8: Actor-2 ended"
+    assert (report.details, report.actions) == ("a stack", (1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("record", [None, FlightRecord(3, toys.Guess.action_space)])
+def test_a_death_between_two_steps_is_told_of_the_actor(record: FlightRecord | None) -> None:
+    report = failures.report_of(died("SIGKILL", "", record), lived=40)
+    assert str(report) == "an actor died: Actor-2 ended"
+    assert (report.cause, report.lived) == (Cause.DIED, 40)
+
+
+def test_a_hang_is_told_with_its_stack_and_its_limit() -> None:
+    record = FlightRecord(2, toys.Guess.action_space)
+    record.begin(1, [0, 0])
+    record.hung("Traceback:\n  where it hangs", 2.5)
+    report = failures.report_of(died("SIGKILL", "", record))
+    assert report.cause is Cause.HUNG
+    assert str(report) == "environment 0 hung in step 1: it has not returned for 2.5 s"
+    assert report.details == "Traceback:\n  where it hangs"
+
+
+def test_a_hang_that_lets_no_other_thread_run_is_known_by_what_the_switch_printed() -> None:
+    record = FlightRecord(2, toys.Guess.action_space)
+    record.begin(1, [0, 0])
+    stderr = "hello\nTimeout (0:00:02)!\nThread 0x1 (most recent call first):\n  File\n"
+    report = failures.report_of(died(1, stderr, record))
+    assert report.cause is Cause.HUNG
+    assert report.details.startswith("Timeout (0:00:02)!")
+
+
+def test_a_lost_machine_is_told_as_such() -> None:
+    report = failures.report_of(remotely.WorkerLost("box is gone"))
+    assert str(report) == "an actor was lost: box is gone"

@@ -1,0 +1,371 @@
+"""An environment that raises ends its episode as truncated, is reported, and is remade."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from remotely_rl import TrainingError
+from remotely_rl.supervision import Cause, CrashReport, SupervisedVectorEnv
+from tests.remotely_rl.supervision.fragile import Faults, Fragile
+
+MODES = list(AutoresetMode)
+
+
+def two(faults: Faults, **settings: Any) -> SupervisedVectorEnv:
+    """Two environments; the faults are of the second."""
+    return SupervisedVectorEnv([Faults().make, faults.make], **settings)
+
+
+def test_a_step_that_raises_ends_the_episode_with_its_last_true_observation() -> None:
+    envs = two(Faults(step_3="raise"))
+    envs.reset(seed=1)
+    envs.step([0, 0])
+    last = envs.step([0, 1])[0]
+    obs, reward, terminated, truncated, info = envs.step([0, 2])
+    assert np.array_equal(obs[1], last[1])
+    assert obs[0, 0] == 3
+    assert reward.tolist() == [1, 0]
+    assert (terminated.tolist(), truncated.tolist()) == ([False, False], [False, True])
+    (report,) = envs.pop_crashes()
+    assert info["crash_report"].tolist() == [None, report]
+    assert info["_crash_report"].tolist() == [False, True]
+    assert envs.pop_crashes() == []
+
+
+def test_its_report_says_what_happened_and_where() -> None:
+    envs = two(Faults(step_2="raise"))
+    envs.reset(seed=1)
+    envs.step([0, 3])
+    envs.step([0, 2])
+    (report,) = envs.crashes
+    assert str(report) == (
+        "environment 1 raised in step 2, seed 2: RuntimeError: the simulator broke at step 2"
+    )
+    assert (report.cause, report.actions, report.lived) == (Cause.RAISED, (3, 2), 2)
+    assert 'raise RuntimeError(f"the simulator broke' in report.details
+    assert "remotely_rl/supervision/vector.py" not in report.details
+
+
+@pytest.mark.parametrize("episode_seeds", [False, True])
+def test_it_is_remade_at_the_next_reset_with_another_seed(episode_seeds: bool) -> None:
+    faults = Faults(step_1="raise")
+    envs = two(faults, episode_seeds=episode_seeds)
+    envs.reset(seed=1)
+    envs.step([0, 0])
+    obs, reward, terminated, truncated, info = envs.step([0, 0])
+    assert obs[:, 0].tolist() == [2, 0]
+    assert (reward.tolist(), truncated.any(), terminated.any()) == ([1, 0], False, False)
+    assert info["began"].tolist() == [False, True]
+    assert (faults.made, faults.closed) == (2, 1)
+    assert faults.seeds[0] == 2
+    assert faults.seeds[1] not in (2, None)
+    assert not envs.step([0, 0])[3].any()
+
+
+def test_in_the_mode_of_the_same_step_the_last_true_observation_is_the_final_one() -> None:
+    envs = two(Faults(step_2="raise"), autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.reset(seed=1)
+    last = envs.step([0, 0])[0]
+    obs, reward, _, truncated, info = envs.step([0, 0])
+    assert (reward[1], truncated[1], obs[1, 0]) == (0, True, 0)
+    assert np.array_equal(info["final_obs"][1], last[1])
+    (report,) = envs.crashes
+    assert info["crash_report"][1] is report
+    assert info["final_info"]["crash_report"][1] is report
+
+
+def test_without_autoreset_a_broken_environment_is_remade_when_it_is_reset() -> None:
+    faults = Faults(step_1="raise")
+    envs = two(faults, autoreset_mode=AutoresetMode.DISABLED)
+    envs.reset(seed=1)
+    envs.step([0, 0])
+    with pytest.raises(ValueError, match=r"environments \[1\] have ended: reset them first"):
+        envs.step([0, 0])
+    obs, _ = envs.reset(options={"reset_mask": np.array([False, True])})
+    assert obs[:, 0].tolist() == [1, 0]
+    assert envs.step([0, 0])[0][:, 0].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("fault", ["raise", "nan"])
+def test_a_reset_that_fails_is_reported_and_tried_again_in_a_new_environment(fault: str) -> None:
+    faults = Faults(reset=fault)
+    envs = two(faults)
+    obs, _ = envs.reset(seed=1)
+    assert obs[:, 0].tolist() == [0, 0]
+    assert faults.made == 2
+    (report,) = envs.crashes
+    assert str(report).startswith("environment 1 r")
+    assert "as it was reset, seed 2: " in str(report)
+
+
+def test_a_new_environment_that_cannot_be_made_is_tried_again() -> None:
+    faults = Faults(step_1="raise")
+    envs = two(faults)
+    envs.reset(seed=1)
+    envs.step([0, 0])
+    faults.left["make"] = "raise"
+    assert envs.step([0, 0])[0][1, 0] == 0
+    assert [report.step for report in envs.crashes] == [1, 0]
+
+
+def test_an_environment_that_can_never_be_reset_ends_the_run_in_a_sentence() -> None:
+    class Broken(Faults):
+        def at(self, where: str) -> str | None:
+            if where == "reset":
+                raise RuntimeError("no license")
+            return None
+
+    with pytest.raises(TrainingError, match=r"environment 1 could not be reset 10 times.*no licen"):
+        two(Broken()).reset()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("fault", "cause", "words"),
+    [
+        ("nan observation", Cause.NOT_FINITE, r"2 numbers that are NaN or infinite"),
+        ("nan reward", Cause.NOT_FINITE, r"the reward is nan"),
+        ("shape", Cause.WRONG_SHAPE, r"the observation has shape (5,); its space has (2,)"),
+    ],
+)
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_row_that_is_not_of_the_space_is_a_crash(
+    mode: AutoresetMode, fault: str, cause: Cause, words: str, ends: bool
+) -> None:
+    class Ends(Fragile):
+        length = 2
+
+    faults = Faults(step_2=fault)
+    make = lambda: Ends(faults) if ends else Fragile(faults)
+    envs = SupervisedVectorEnv([Faults().make, make], autoreset_mode=mode)
+    envs.reset(seed=1)
+    last = envs.step([0, 0])[0]
+    obs, reward, terminated, truncated, info = envs.step([0, 0])
+    (report,) = envs.crashes
+    final = info["final_obs"] if mode is AutoresetMode.SAME_STEP else obs
+    assert np.array_equal(final[1], last[1])
+    assert (reward[1], terminated[1], truncated[1]) == (0.0, False, True)
+    assert info["crash_report"][1] is report
+    assert report.cause is cause
+    assert words in report.what
+    assert (report.env, report.step) == (1, 2)
+    assert np.isfinite(obs).all()
+
+
+def test_nan_passes_if_it_is_not_checked() -> None:
+    envs = two(Faults(step_1="nan observation"), check_finite=False)
+    envs.reset()
+    assert np.isnan(envs.step([0, 0])[0][1]).all()
+    assert envs.crashes == []
+
+
+def test_an_environment_whose_spaces_change_is_refused() -> None:
+    faults = Faults(step_1="raise")
+
+    class Growing(Fragile):
+        def __init__(self, faults: Faults):
+            super().__init__(faults)
+            if faults.made == 2:
+                self.action_space = spaces.Discrete(9)
+
+    envs = SupervisedVectorEnv([lambda: Growing(faults)])
+    envs.reset()
+    envs.step([0])
+    envs.step([0])
+    assert envs.crashes[-1].cause is Cause.WRONG_SHAPE
+    assert "a new environment has other spaces than the first" in envs.crashes[-1].what
+
+
+def test_environments_of_different_spaces_are_refused() -> None:
+    class Other(Fragile):
+        action_space = spaces.Discrete(9)
+
+    with pytest.raises(TrainingError, match="environment 1 has other spaces than the first"):
+        SupervisedVectorEnv([Faults().make, lambda: Other(Faults())])
+
+
+def make() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+class Falls(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises wherever the cart leaves the middle: the state of its simulator, exactly."""
+
+    def step(self, action: Any) -> Any:
+        row = super().step(action)
+        if abs(row[0][0]) > 0.2:
+            raise RuntimeError(f"the pole is at {row[0][0]}")
+        return row
+
+
+def test_every_report_can_be_replayed_up_to_the_crash_itself() -> None:
+    envs = SupervisedVectorEnv([lambda: Falls(make())] * 3)
+    envs.reset(seed=1)
+    envs.action_space.seed(1)
+    for _ in range(700):
+        envs.step(envs.action_space.sample())
+    assert len(envs.crashes) > 5
+    for report in envs.crashes:
+        with pytest.raises(RuntimeError) as again:
+            report.replay(lambda: Falls(make()))
+        assert f"RuntimeError: {again.value}" == report.what
+
+
+class Everything(Fragile):
+    """Observes a tree of every kind of array, and of text; acts by a tree."""
+
+    observation_space = spaces.Dict(  # type: ignore[assignment]
+        image=spaces.Box(0, 255, (2, 3), np.uint8),
+        parts=spaces.Tuple((spaces.Discrete(5, start=2), spaces.MultiBinary(3))),
+        many=spaces.MultiDiscrete([2, 3]),
+        word=spaces.Text(4),
+    )
+    action_space = spaces.Dict(  # type: ignore[assignment]
+        turn=spaces.Box(-1, 1, (2,), np.float32), keys=spaces.Tuple((spaces.Discrete(300),))
+    )
+    length = 3
+
+    def __init__(self) -> None:
+        super().__init__(Faults())
+        self.observation_space = copy.deepcopy(self.observation_space)
+        self.observation_space.seed(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.asked = options
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        info = {"action_mask": np.array([1, 0, 1], np.int8), "n": self.now, "deep": {"t": "x"}}
+        return obs, reward, terminated, truncated, {} if self.now == 2 else info
+
+    def _obs(self) -> Any:
+        return self.observation_space.sample()
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray) and one.dtype == object:
+        return one.shape == other.shape and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("kind", [make, Everything, lambda: gymnasium.make("Pendulum-v1")])
+def test_without_seeds_of_its_own_it_returns_what_gymnasiums_returns(
+    mode: AutoresetMode, kind: Callable[[], Any]
+) -> None:
+    plain = SyncVectorEnv([kind] * 3, autoreset_mode=mode)
+    ours = SupervisedVectorEnv([kind] * 3, autoreset_mode=mode, episode_seeds=False)
+    plain.action_space.seed(1)
+    assert same(plain.reset(seed=3), ours.reset(seed=3))
+    for _ in range(60):
+        actions = plain.action_space.sample()
+        assert same(plain.step(actions), ours.step(actions))
+    assert ours.crashes == []
+    assert ours.metadata == plain.metadata
+    assert ours.observation_space == plain.observation_space
+
+
+def test_actions_of_any_tree_are_in_the_report() -> None:
+    class Breaks(Everything):
+        def step(self, action: Any) -> Any:
+            if self.now == 2:
+                raise RuntimeError("it broke")
+            return super().step(action)
+
+    envs = SupervisedVectorEnv([Breaks] * 2)
+    envs.reset(seed=1, options={"level": 4})
+    given = [envs.action_space.sample() for _ in range(3)]
+    for actions in given:
+        envs.step(actions)
+    report = envs.crashes[1]
+    assert (report.env, report.options) == (1, {"level": 4})
+    kept = [
+        {"turn": one["turn"][1], "keys": (int(one["keys"][0][1]),)} for one in given
+    ]  # fmt: skip
+    assert same(tuple(kept), tuple({"turn": a["turn"], "keys": a["keys"]} for a in report.actions))
+
+
+def test_what_a_step_returned_is_not_written_into_by_the_next_one_even_without_copies() -> None:
+    envs = SupervisedVectorEnv([make] * 2, copy=False)
+    first, _ = envs.reset(seed=1)
+    kept = first.copy()
+    second = envs.step([0, 1])[0]
+    assert np.array_equal(first, kept)
+    assert envs.step([0, 1])[0] is first
+    assert second is not first
+
+
+def test_attributes_that_were_set_are_set_in_a_new_environment_too() -> None:
+    faults = Faults(step_1="raise")
+    envs = two(faults)
+    envs.set_attr("length", [7, 9])
+    envs.reset()
+    envs.step([0, 0])
+    envs.step([0, 0])
+    assert faults.made == 2
+    assert envs.get_attr("length") == (7, 9)
+
+
+def test_it_is_pickled_with_its_environments_and_goes_on_bit_by_bit() -> None:
+    envs = SupervisedVectorEnv([make] * 2)
+    envs.reset(seed=1)
+    envs.action_space.seed(1)
+    for _ in range(10):
+        envs.step(envs.action_space.sample())
+    again: SupervisedVectorEnv = pickle.loads(cloudpickle.dumps(envs))
+    for _ in range(100):
+        actions = envs.action_space.sample()
+        assert same(envs.step(actions), again.step(actions))
+
+
+def test_wrong_numbers_of_actions_seeds_and_values_are_refused() -> None:
+    envs = two(Faults())
+    with pytest.raises(ValueError, match="3 seeds for 2 environments"):
+        envs.reset(seed=[1, 2, 3])
+    envs.reset()
+    with pytest.raises(ValueError, match="3 actions for 2 environments"):
+        envs.step([0, 0, 0])
+    with pytest.raises(ValueError, match="1 values for 2 environments"):
+        envs.set_attr("length", [1])
+    with pytest.raises(TypeError, match="must be an array of bool"):
+        envs.reset(options={"reset_mask": [True, False]})
+
+
+def test_a_report_without_all_actions_cannot_be_replayed_and_says_so() -> None:
+    report = CrashReport(0, Cause.RAISED, "it broke", step=2_000, seed=1, actions=(0,) * 1_000)
+    with pytest.raises(ValueError, match="1,000 of 2,000 actions"):
+        report.replay(Faults().make)
+
+
+def test_what_ends_a_process_on_purpose_is_let_through() -> None:
+    class Leaves(Fragile):
+        def step(self, action: Any) -> Any:
+            raise SystemExit(3)
+
+    envs = SupervisedVectorEnv([lambda: Leaves(Faults())])
+    envs.reset()
+    with pytest.raises(SystemExit):
+        envs.step([0])
+
+
+def test_supervision_does_not_import_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, remotely_rl.supervision; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,78 @@
+"""Every template learns in every kind of space, and keeps it through evaluation and resuming."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remotely_rl import algorithms, ppo
+from remotely_rl.agents import evaluation
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import space_toys
+from tests.remotely_rl.space_toys import LSTM, MaskObserved, Toy
+
+pytestmark = pytest.mark.usefixtures("local", "no_curve")
+
+PAIRS = list(itertools.product(algorithms.ALGORITHMS, space_toys.TARGETS))
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_every_template_learns_what_takes_a_mask(name: str, tmp_path: Path) -> None:
+    result = space_toys.train(name, MaskObserved, 1, tmp_path / "run")
+    assert "is reached" in result.ended, result
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("name", "env"), [pair for pair in PAIRS if space_toys.takes(*pair)])
+def test_every_template_learns_in_every_kind_of_space(
+    name: str, env: type[Toy], tmp_path: Path
+) -> None:
+    result = space_toys.train(name, env, 1, tmp_path / "run")
+    assert "is reached" in result.ended, result
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("name", "env"), [pair for pair in PAIRS if space_toys.takes(*pair, LSTM)])
+def test_so_does_every_template_with_an_lstm(name: str, env: type[Toy], tmp_path: Path) -> None:
+    result = space_toys.train(name, env, 1, tmp_path / "run", LSTM)
+    assert "is reached" in result.ended, result
+
+
+@pytest.mark.parametrize("env", [space_toys.MaskedChoices, space_toys.ArmAndHand])
+def test_a_trained_agent_is_evaluated_and_resumed_in_spaces_of_any_kind(
+    env: type[Toy], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    first = space_toys.train("ppo", env, 1, run)
+    played = evaluation.evaluate(run, episodes=16, greedy=True, env=env)
+    assert played.mean > 0.9 * space_toys.TARGETS[env]
+
+    again = ppo.train(
+        ppo.Config(
+            env=env, total_steps=first.env_steps + 500, **space_toys.SETTINGS,
+            **space_toys.OF_TEMPLATE["ppo"],
+        ),
+        resume=run,
+    )  # fmt: skip
+    assert again.env_steps > first.env_steps
+    assert again.updates > first.updates
+
+
+def test_a_mask_that_comes_with_steps_alone_is_refused(tmp_path: Path) -> None:
+    class Late(space_toys.Masked):
+        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+            return super().reset(**given)[0], {}
+
+    with pytest.raises(TrainingError, match="had none in the first `reset`"):
+        space_toys.train("ppo", Late, 1, tmp_path / "run")
+
+
+def test_a_state_without_a_legal_action_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    class Stuck(space_toys.Masked):
+        @property
+        def mask(self) -> Any:
+            return super().mask * (self.now != 3)
+
+    with pytest.raises(TrainingError, match=r"environment \d+ has no legal action"):
+        space_toys.train("ppo", Stuck, 1, tmp_path / "run")

@@ -1,0 +1,386 @@
+"""VectorEnv: rows as Gymnasium's, whatever its environments do to their processes."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+import remotely
+from remotely_rl import CrashReport, TrainingError, VectorEnv
+from remotely_rl.supervision import Cause
+from tests.chaos.numbered import FAULTS, Numbered, Oracle, makes, strike
+from tests.clusters import wait_until
+from tests.remotely_rl import toys
+from tests.remotely_rl.supervision.test_vector import Everything, same
+
+MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
+quiet: Any = {"say": lambda text: None}
+
+
+def cart_pole() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+class Tree(Everything):
+    """Arrays alone, which can be shared."""
+
+    observation_space = spaces.Dict(  # type: ignore[assignment]
+        {key: space for key, space in Everything.observation_space.items() if key != "word"}
+    )
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [cart_pole, Tree, Everything])
+@pytest.mark.parametrize("width", [3, 5])
+def test_its_rows_are_those_of_gymnasium(mode: AutoresetMode, kind: Any, width: int) -> None:
+    plain = SyncVectorEnv([kind] * 5, autoreset_mode=mode)
+    ours = VectorEnv(kind, 5, autoreset_mode=mode, envs_per_actor=width)
+    plain.action_space.seed(1)
+    assert same(plain.reset(seed=3), ours.reset(seed=3))
+    for _ in range(40):
+        actions = plain.action_space.sample()
+        assert same(plain.step(actions), ours.step(actions))
+    assert ours.metadata == plain.metadata
+    assert ours.observation_space == plain.observation_space
+    assert ours.action_space == plain.action_space
+    ours.close()
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("mode", MODES)
+def test_in_the_users_own_process_its_rows_are_the_same(mode: AutoresetMode) -> None:
+    plain = SyncVectorEnv([cart_pole] * 3, autoreset_mode=mode)
+    ours = VectorEnv(cart_pole, 3, autoreset_mode=mode, envs_per_actor=2)
+    plain.action_space.seed(1)
+    assert same(plain.reset(seed=3), ours.reset(seed=3))
+    for _ in range(40):
+        actions = plain.action_space.sample()
+        assert same(plain.step(actions), ours.step(actions))
+    ours.close()
+
+
+def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: None) -> None:
+    remotely.connect(started.address, key=started.key)
+    plain = SyncVectorEnv([Tree] * 4)
+    ours = VectorEnv(Tree, 4, envs_per_actor=2)
+    assert not any(seat.is_shared for seat in ours._seats)
+    plain.action_space.seed(1)
+    assert same(plain.reset(seed=3), ours.reset(seed=3))
+    for _ in range(20):
+        actions = plain.action_space.sample()
+        assert same(plain.step(actions), ours.step(actions))
+    ours.close()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_row_is_wrong_whatever_an_environment_does(
+    mode: AutoresetMode, width: int, fault: str, tmp_path: Path
+) -> None:
+    reports: list[CrashReport] = []
+    made = makes(3, (fault,), 0.01, tmp_path)
+    envs = VectorEnv(
+        made,
+        autoreset_mode=mode,
+        envs_per_actor=width,
+        step_timeout_s=0.2,
+        max_crash_rate=1,
+        on_crash=reports.append,
+        **quiet,
+    )
+    oracle = Oracle(mode)
+    oracle.reset(envs.reset(seed=1)[0])
+    while len(reports) < 3:
+        oracle.step(*envs.step(np.zeros(3, np.int64)))
+    for _ in range(5):
+        oracle.step(*envs.step(np.zeros(3, np.int64)))
+    envs.close()
+    assert oracle.wrong == []
+    assert oracle.crashed >= 3
+    for report in reports:
+        assert report.cause is {
+            "exception": Cause.RAISED, "kill": Cause.DIED, "segfault": Cause.DIED,
+        }.get(fault, Cause.HUNG)  # fmt: skip
+        assert report.env is not None
+        assert report.step
+        assert report.seed is not None
+
+
+def test_faults_on_other_machines_are_survived_too(
+    started: Any, nothing_left: None, tmp_path: Path
+) -> None:
+    remotely.connect(started.address, key=started.key)
+    reports: list[CrashReport] = []
+    made = makes(4, ("kill", "exception"), 0.02, tmp_path)
+    envs = VectorEnv(made, envs_per_actor=2, on_crash=reports.append, **quiet)
+    oracle = Oracle(AutoresetMode.NEXT_STEP)
+    oracle.reset(envs.reset(seed=1)[0])
+    while len(reports) < 4:
+        oracle.step(*envs.step(np.zeros(4, np.int64)))
+    envs.close()
+    assert oracle.wrong == []
+
+
+def pids(envs: VectorEnv) -> list[int]:
+    return list(envs.call("get_pid"))
+
+
+class Tells(Numbered):
+    """Says where it is."""
+
+    level = 0
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+    def strike(self, fault: str) -> None:
+        strike(fault)
+
+    def render(self) -> Any:
+        return np.full((2, 2, 3), self.level)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("mode", [*MODES, AutoresetMode.DISABLED])
+def test_a_host_that_is_killed_between_two_steps_is_told_at_once_and_by_the_next_rows(
+    mode: AutoresetMode,
+) -> None:
+    said: list[str] = []
+    envs = VectorEnv(Tells, 4, envs_per_actor=2, autoreset_mode=mode, say=said.append)
+    oracle = Oracle(mode)
+    oracle.reset(envs.reset(seed=1)[0])
+    before = pids(envs)
+    os.kill(before[0], signal.SIGKILL)
+    wait_until(lambda: bool(said), "the death is told")
+    assert "SIGKILL; it is replaced" in said[0]
+    row = envs.step(np.zeros(4, np.int64))
+    oracle.step(*row)
+    assert row[3].tolist()[:2] == [True, True]
+    assert isinstance(row[4]["crash_report"][0], CrashReport)
+    if mode is AutoresetMode.DISABLED:
+        over = row[2] | row[3]
+        obs, _ = envs.reset(options={"reset_mask": over})
+        assert (obs[over, 2] == 0).all()
+    else:
+        oracle.step(*envs.step(np.zeros(4, np.int64)))
+    after = pids(envs)
+    assert len(set(before) & set(after)) == 1
+    envs.close()
+    assert oracle.wrong == []
+
+
+@pytest.mark.usefixtures("here")
+def test_a_reset_of_some_and_calls_after_a_death_leave_no_row_wrong() -> None:
+    envs = VectorEnv(Tells, 4, envs_per_actor=2, **quiet)
+    oracle = Oracle(AutoresetMode.NEXT_STEP)
+    oracle.reset(envs.reset(seed=1)[0])
+    os.kill(pids(envs)[0], signal.SIGKILL)
+    with pytest.raises(remotely.ActorDied):
+        envs.call("get_pid")
+    assert len(set(pids(envs))) == 2  # it has been replaced
+    oracle.step(*envs.step(np.zeros(4, np.int64)))
+    assert oracle.crashed == 2
+    os.kill(pids(envs)[0], signal.SIGKILL)
+    obs, _ = envs.reset(options={"reset_mask": np.array([True, False, False, False])})
+    assert obs[0, 2] == 0
+    oracle.last[0], oracle.ended[0] = obs[0], False
+    oracle.step(*envs.step(np.zeros(4, np.int64)))
+    oracle.step(*envs.step(np.zeros(4, np.int64)))
+    envs.close()
+    assert oracle.wrong == []
+
+
+@pytest.mark.usefixtures("here")
+def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
+    envs = VectorEnv(Tells, 3, envs_per_actor=2, **quiet)
+    envs.reset()
+    envs.set_attr("level", [1, 2, 3])
+    with pytest.raises(remotely.ActorDied):
+        envs.call_at([0], "strike", "kill")
+    assert envs.get_attr("level") == (1, 2, 3)
+    assert [frame[0, 0, 0] for frame in envs.render() or ()] == [1, 2, 3]
+    assert envs.call_at([2, 0], "level") == [3, 1]
+    assert envs.are_wrapped([0, 2], gymnasium.Wrapper) == [False, False]
+    with pytest.raises(RuntimeError, match="the simulator broke"):
+        envs.call("strike", "exception")
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_too_many_deaths_end_it_in_a_sentence() -> None:
+    class Dies(Tells):
+        def step(self, action: int) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    envs = VectorEnv(Dies, 2, envs_per_actor=1, **quiet)
+    envs.reset()
+    with pytest.raises(TrainingError, match=r"crash too often to learn from: .* max_crash_rate"):
+        all(envs.step([0, 0]) for _ in range(100))
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_environment_that_can_never_be_reset_again_ends_it_in_a_sentence() -> None:
+    class Once(Tells):
+        def reset(self, **given: Any) -> Any:
+            if self.level:
+                raise RuntimeError("no license")
+            self.level = 1
+            return super().reset(**given)
+
+        def step(self, action: int) -> Any:
+            return (*super().step(action)[:2], True, False, {})
+
+        @property
+        def draw(self) -> Any:
+            return self._draw
+
+        @draw.setter
+        def draw(self, value: Any) -> None:
+            self._draw = value
+
+    class Broken(Once):
+        made = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Broken.made += 1
+            self.level = int(Broken.made > 1)
+
+    envs = VectorEnv(Broken, 1, max_crash_rate=1, **quiet)
+    envs.reset()
+    envs.step([0])
+    with pytest.raises(TrainingError, match=r"could not be reset 10 times in a row.*no license"):
+        envs.step([0])
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_gymnasiums_wrappers_work_on_it() -> None:
+    envs = RecordEpisodeStatistics(VectorEnv("CartPole-v1", num_envs=4))
+    assert envs.spec is not None
+    assert envs.spec.id == "CartPole-v1"
+    envs.reset(seed=1)
+    seen = 0
+    while not seen:
+        info = envs.step(envs.action_space.sample())[-1]
+        seen = int(info.get("_episode", np.zeros(1)).sum())
+    assert info["episode"]["l"].max() > 5
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_large_infos_arrive_whole() -> None:
+    class Talks(toys.Counting):
+        def step(self, action: int) -> Any:
+            *row, _ = super().step(action)
+            return (*row, {"picture": np.full((300, 300), self.now)})
+
+    envs = VectorEnv(Talks, 3, envs_per_actor=2)
+    envs.reset()
+    info = envs.step([0, 0, 0])[-1]
+    assert info["picture"].shape == (3, 300, 300)
+    assert (info["picture"] == 1).all()
+    assert info["_picture"].all()
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_without_copies_the_rows_of_the_last_step_are_still_there() -> None:
+    envs = VectorEnv("CartPole-v1", num_envs=4, copy=False)
+    first = envs.reset(seed=1)[0]
+    kept = first.copy()
+    second = envs.step([0, 0, 0, 0])[0]
+    assert np.array_equal(first, kept)
+    assert not np.shares_memory(first, second)
+    assert np.shares_memory(first, envs.step([0, 0, 0, 0])[0])
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_one_that_nobody_holds_any_more_ends_its_actors() -> None:
+    envs = VectorEnv(Tells, 2)
+    (pid, *_) = pids(envs)
+    del envs
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its actors have ended")
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"env": "CartPole-v1", "num_envs": 0}, ValueError, "num_envs is 0"),
+        ({"env": [], "num_envs": None}, ValueError, "there are 0 callables"),
+        ({"env": [cart_pole], "num_envs": 2}, ValueError, "num_envs is 2, and there are 1"),
+        ({"env": cart_pole, "num_env": 2}, TypeError, "num_env: only an environment made from"),
+        ({"env": 3}, TypeError, "env is 3"),
+        ({"env": "CartPale-v1"}, gymnasium.error.NameNotFound, "CartPole"),
+        ({"env": lambda: 1 / 0}, ZeroDivisionError, "division"),
+        ({"env": functools.partial(strike, "kill")}, remotely.ActorDied, "SIGKILL"),
+        (
+            {"env": [cart_pole, Tree], "envs_per_actor": 1},
+            TrainingError,
+            "environment 1 has other spaces than the first",
+        ),
+    ],
+)
+def test_what_cannot_be_made_is_refused(given: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        VectorEnv(**{"num_envs": None, **given})
+
+
+@pytest.mark.usefixtures("here")
+def test_wrong_numbers_of_actions_and_seeds_are_refused_and_harm_nothing() -> None:
+    envs = VectorEnv("CartPole-v1", num_envs=3)
+    envs.reset()
+    with pytest.raises(ValueError, match="2 actions for 3 environments"):
+        envs.step([0, 0])
+    with pytest.raises(ValueError, match="2 seeds for 3 environments"):
+        envs.reset(seed=[1, 2])
+    envs.step([0, 0, 0])
+    envs.close()
+
+
+def test_importing_it_does_not_import_torch() -> None:
+    code = "import sys; from remotely_rl import VectorEnv; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+SCRIPT = """
+import signal, sys
+from remotely_rl import VectorEnv
+envs = VectorEnv("CartPole-v1", num_envs=2)
+envs.reset()
+print("ready", flush=True)
+while True:
+    envs.step([0, 0])
+"""
+
+
+def test_an_interrupted_script_ends_within_seconds_and_leaves_nothing(
+    nothing_left: None,
+) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=30)
+    assert time.monotonic() - began < 20
+    assert said.rstrip().endswith("KeyboardInterrupt")

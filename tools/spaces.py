@@ -1,0 +1,92 @@
+"""Every template in every kind of space: does it learn, and when?
+
+    python -m tools.spaces                         # all, with and without an LSTM: ten minutes
+    python -m tools.spaces --only ppo a2c --write  # and fill docs/environments.md
+
+The runs are those of tests/remotely_rl/test_spaces.py, seed 1.  A run is added to
+docs/spaces.jsonl, and what is there is not run again.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+
+from remotely_rl import algorithms
+from tests.remotely_rl import space_toys
+from tests.remotely_rl.space_toys import LSTM
+from tools import runs, tables
+from tools.bench.benchmark import ROOT
+from tools.bench.page import replaced
+from tools.runs import Finish
+
+PAGE = ROOT / "docs" / "environments.md"
+FILE = ROOT / "docs" / "spaces.jsonl"
+KINDS = {env.__name__: env for env in space_toys.TARGETS}
+# What a problem stands for.
+SPACES = {
+    "ImageAndVector": ("Dict of Dict (image) and Box", "Discrete"),
+    "Numbers": ("Tuple of Discrete, MultiBinary, MultiDiscrete", "MultiBinary"),
+    "OneNumber": ("Discrete", "Discrete"),
+    "ArmAndHand": ("Box", "Dict of Tuple (Box) and Discrete"),
+    "Masked": ("Box, mask in `info`", "Discrete"),
+    "MaskObserved": ("Dict with `action_mask`", "Discrete"),
+    "MaskedChoices": ("Box, masks in `info`", "MultiDiscrete"),
+}
+
+
+def named(algorithm: str, units: int) -> str:
+    """What the file calls a template with an LSTM, or without one."""
+    return f"{algorithm} lstm={units}" if units else algorithm
+
+
+def table(finishes: list[Finish]) -> str:
+    """Steps until the target was reached, in Markdown."""
+    found = {(one.env, one.algorithm): one for one in finishes}
+    rows = []
+    for kind, spaces in SPACES.items():
+        cells = []
+        for algorithm in algorithms.ALGORITHMS:
+            steps = []
+            for units in (0, LSTM):
+                one = found.get((kind, named(algorithm, units)))
+                if not space_toys.takes(algorithm, KINDS[kind], units):
+                    steps.append("-")
+                elif one is None:
+                    steps.append("not run")
+                else:
+                    steps.append(f"{one.steps:,}" if one.reached else "not reached")
+            cells.append(" / ".join(steps))
+        rows.append([*spaces, *cells])
+    return tables.table(["observation", "action", *algorithms.ALGORITHMS], rows)
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.spaces",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    known = list(algorithms.ALGORITHMS)
+    parser.add_argument("--only", nargs="*", default=known, choices=known)
+    parser.add_argument("--write", action="store_true", help="fill docs/environments.md")
+    asked = parser.parse_args()
+    os.environ["REMOTELY_LOCAL"] = "1"
+    done = {one[:2] for one in runs.read(FILE, Finish)}
+    for units, algorithm, (name, env) in itertools.product((0, LSTM), asked.only, KINDS.items()):
+        key = (name, named(algorithm, units))
+        if space_toys.takes(algorithm, env, units) and key not in done:
+            train = functools.partial(space_toys.train, algorithm, env, 1, units=units)
+            finish = runs.finish(*key, 1, train)
+            runs.add(FILE, finish)
+            print(finish, flush=True)
+    found = table(runs.read(FILE, Finish))
+    print(found)
+    if asked.write:
+        text = replaced(PAGE.read_text(), "<!-- spaces begin -->", "<!-- spaces end -->", found)
+        PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
