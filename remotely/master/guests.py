@@ -72,7 +72,7 @@ class Guests:
             together=1,
             env={},
             modules=[],
-            resources=Resources(cpus=0.0),  # as it arrives again, or the seal would not be ours
+            resources=Resources(0.0, 0.0),  # as it will be read again, or the seal is not ours
             key=arrived.key,
             classes=arrived.request.classes or [arrived.request.class_name],
         )

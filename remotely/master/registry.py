@@ -130,12 +130,12 @@ class Registry:
         What was placed by a key that is not among them has to end, detached or not.
         """
         self._admission.relist(client_keys, worker_keys)
+        for name in self._workers.records:
+            self._tell_keys(name)
         for actor, record in list(self._actors.records.items()):
             if not self._admission.may_live(record.request):
                 self._delegates.take_back(actor)
                 self._lifecycle.end(control.End(actor=actor, grace_s=OWNER_GRACE_S))
-        for name in self._workers.records:
-            self._tell_keys(name)
 
     def _tell_keys(self, worker: str) -> None:
         clients, workers = self._admission.client_keys, self._admission.worker_keys

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,6 +39,7 @@ log = logging.getLogger("remotely.worker")
 
 LOOK_EVERY_S = 1.0  # whether each is still there
 LOOK_AFTER_CUT_S = 0.05  # a connection was cut, and libzmq does not say whose
+LAST_WORDS_S = 0.2  # what came before a connection was cut is still to be read
 MOST_GUESTS = 10_000
 MOST_STREAMS = 10_000  # of one guest
 BACKLOG = 128
@@ -65,6 +66,7 @@ class Guest:
     calls: int = 0
     why: str = ""  # it ends
     asked: bool = False  # to end
+    is_cut: bool = False  # its connection has ended
     streams: int = 0  # so many there were
     timers: list[Timer] = field(default_factory=list)  # of its end
 
@@ -327,9 +329,14 @@ class Guests:
 
     def _look(self) -> None:
         for guest in list(self._guests.values()):
-            if not self._send_frames(guest.route, head_of(Part.LINE), _TICK):
-                process = f"pid {guest.location.pid} on {guest.location.machine}"
-                self._bury(guest, f"the connection of the process that served it ({process}) ended")
+            if not self._send_frames(guest.route, head_of(Part.LINE), _TICK) and not guest.is_cut:
+                guest.is_cut = True
+                guest.timers.append(self._loop.after(LAST_WORDS_S, self._undertaker_of(guest)))
+
+    def _undertaker_of(self, guest: Guest) -> Callable[[], None]:
+        process = f"pid {guest.location.pid} on {guest.location.machine}"
+        why = f"the connection of the process that served it ({process}) ended"
+        return lambda: self._bury(guest, why)
 
     # --- the socket -------------------------------------------------------------------------------
 
