@@ -62,6 +62,11 @@ def test_a_grid_search_finds_the_best(local: bool) -> None:
     assert said == "27 fits\nbest: {'C': 10.0, 'gamma': 0.0001}, right in 90.3%\n"
 
 
+def test_simulators_dial_in_to_a_learner() -> None:
+    said = run(ROOT / "examples" / "dial_in.py", local=False)
+    assert said == "2 simulators have dialled in\nthe target is about 84\n"
+
+
 def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     local: bool, tmp_path: Path
 ) -> None:
