@@ -17,6 +17,7 @@ future = counter.add.submit(3)    # does not block
 print(future.result())
 """
 
+from remotely.api.arrivals import arrivals
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
 from remotely.api.flight_recorder import flight_recorder
@@ -43,9 +44,13 @@ from remotely.errors import (
 )
 from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
+from remotely.guest.serve import serve
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
 from remotely.objects.timeouts import timeout
+from remotely.pools.executor import Executor
+from remotely.pools.pool import Pool
+from remotely.pools.with_joblib import register_joblib
 from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"
@@ -55,6 +60,7 @@ __all__ = [
     "ActorRaised",
     "CallTimeout",
     "Deadlock",
+    "Executor",
     "Group",
     "MasterLost",
     "NameTaken",
@@ -63,6 +69,7 @@ __all__ = [
     "NotConnected",
     "NotPicklable",
     "NotShared",
+    "Pool",
     "RemotelyError",
     "SharedArray",
     "Stream",
@@ -71,6 +78,7 @@ __all__ = [
     "WireError",
     "WorkerLost",
     "actors",
+    "arrivals",
     "as_completed",
     "batched",
     "close",
@@ -88,7 +96,9 @@ __all__ = [
     "options",
     "put",
     "ref",
+    "register_joblib",
     "remote_class",
+    "serve",
     "shipped",
     "shutdown",
     "status",

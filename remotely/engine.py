@@ -69,6 +69,16 @@ class RemoteActor:
         self.engine.release(self)
 
 
+class Arrival(Protocol):
+    """A question for an object whose process dials in; see `Engine.await_arrival`."""
+
+    def result(self, timeout: float | None = None) -> RemoteActor:
+        """Wait for it.  Raises CallTimeout after `timeout` seconds."""
+
+    def give_back(self) -> None:
+        """It is not wanted any more: another client may have it."""
+
+
 class Engine(Protocol):
     cluster: str  # the master's address and public key; empty without a cluster
 
@@ -122,11 +132,17 @@ class Engine(Protocol):
     def find(self, name: str) -> RemoteActor:
         """Return the actor with this name, borrowed."""
 
+    def await_arrival(self, class_name: str) -> Arrival:
+        """Ask for an actor of this class whose process has dialled in, or will."""
+
     def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""
 
-    def report(self) -> ClusterStatus:
-        """Return the machines, clients and actors of the cluster."""
+    def report(self, fresh: bool = True) -> ClusterStatus:
+        """Return the machines, clients and actors of the cluster.
+
+        With `fresh`, the actors say what they do and use at this moment, which takes a while.
+        """
 
     def shutdown(self) -> None:
         """End what this process owns, and leave the cluster."""

@@ -99,16 +99,21 @@ def run(home: Path, *command: str, **variables: str) -> str:
 
 
 class Here:
-    """A master and its worker on this machine, with room for 16 actors."""
+    """A master and its worker on this machine, with room for 16 actors, or `cpus`."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, cpus: int = 16) -> None:
         self.home = home
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.key = home / "keys" / "client.key"
-        run(home, "start", "--port", str(self.port), "--cpus", "16")
+        run(home, "start", "--port", str(self.port), "--cpus", str(cpus))
         (self._worker,) = processes(str(home), "remotely.worker")
         wait_until(self.below_worker, "its zygote")
+
+    def join(self, cpus: int) -> None:
+        """Start another worker on this machine."""
+        key = str(self.home / "keys" / "worker.key")
+        run(self.home, "join", self.address, "--key", key, "--cpus", str(cpus))
 
     def below_worker(self) -> set[int]:
         """Return the zygote, the actors, and whatever they have started."""

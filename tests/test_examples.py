@@ -49,6 +49,24 @@ def test_the_darts_come_near_pi(local: bool) -> None:
     assert float(last.split()[-1]) == pytest.approx(3.14159, abs=0.003)
 
 
+def test_functions_run_over_the_cores(local: bool) -> None:
+    said = run(ROOT / "examples" / "executor.py", local)
+    assert "1000000000041 is divisible by 3" in said
+    assert "there are 9592 primes below 100000" in said
+    assert said.endswith("123618 binary digits\n")
+
+
+def test_a_grid_search_finds_the_best(local: bool) -> None:
+    pytest.importorskip("sklearn")
+    said = run(ROOT / "examples" / "grid_search.py", local)
+    assert said == "27 fits\nbest: {'C': 10.0, 'gamma': 0.0001}, right in 90.3%\n"
+
+
+def test_simulators_dial_in_to_a_learner() -> None:
+    said = run(ROOT / "examples" / "dial_in.py", local=False)
+    assert said == "2 simulators have dialled in\nthe target is about 84\n"
+
+
 def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     local: bool, tmp_path: Path
 ) -> None:

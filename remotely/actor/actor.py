@@ -12,21 +12,19 @@ import asyncio
 import select
 import socket
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterable
 
-from remotely.actor import exiting, log_sender
 from remotely.actor.background import Background
 from remotely.actor.call_socket import CallSocket
 from remotely.actor.cancellations import Cancellations
 from remotely.actor.delegation import Delegation
 from remotely.actor.dispatch import Dispatcher
 from remotely.actor.machine_store import MachineStore
+from remotely.actor.process import OwnProcess, Process
 from remotely.actor.replies import raised
 from remotely.actor.servant import Servant
 from remotely.actor.worker_line import WorkerLine
-from remotely.api import connection, flight_recorder
 from remotely.errors import NotAllowed, WireError
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
@@ -39,18 +37,33 @@ REVOKED = "the key with which this call came was revoked"
 
 
 class Actor:
-    """The main thread's loop, from the birth of an actor to its end."""
+    """The main thread's loop, from the birth of an actor to its end.
 
-    def __init__(self, birth: control.Birth, worker: socket.socket, activity: OneByOne) -> None:
+    `served` is an object that was there before; else a client makes it.
+    """
+
+    def __init__(
+        self,
+        birth: control.Birth,
+        worker: socket.socket,
+        activity: OneByOne,
+        process: Process | None = None,
+        served: object = None,
+        concurrency: int = 1,
+    ) -> None:
+        self._process = process or OwnProcess()
         line = WorkerLine(worker)
         self._tell = line.tell
         delegation = Delegation(line.tell)
         store = MachineStore(lambda: line.tell(control.Meet()))
         references.fetch_parcel = store.fetch_argument
         self._servant = Servant(birth, delegation.pair, activity, store)
-        flight_recorder.serve(line.hand_over)
-        log_sender.install(birth.request.name, line.send)
-        self._background = Background(birth, worker, line, delegation, self._servant, store)
+        if served is not None:
+            self._servant.adopt(served, concurrency)
+        self._process.begin(birth.request.name, line)
+        self._background = Background(
+            birth, worker, line, delegation, self._servant, store, self._process.kill
+        )
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
@@ -74,8 +87,7 @@ class Actor:
             if self._servant.is_async and not self._is_over():
                 asyncio.run(self._serve_async())
         except BaseException as error:  # the user's exit: replies sent before it arrive
-            traceback.clear_frames(error.__traceback__)  # they hold the object
-            self._leave()
+            self._leave(error)
             raise
         self._end()
         return 0
@@ -179,15 +191,10 @@ class Actor:
             faults.at("actor.end")
         self._leave()
 
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
         """Let go of everything; return when the last reply has left, or nobody takes it."""
         self._tell(control.Exiting(calls=self._servant.calls))
-        files = exiting.flush_files()
-        self._servant.let_go()
-        exiting.run_exit_functions()
-        connection.shutdown()
-        exiting.flush_files()
-        del files
+        self._process.leave(self._servant, error)
         stopped = self._background.stop(LAST_REPLY_S)
         self._socket.close(LAST_REPLY_S)
         if stopped:

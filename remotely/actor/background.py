@@ -39,12 +39,14 @@ class Background:
         delegation: Delegation,
         servant: Servant,
         store: MachineStore,
+        kill: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._line = line
         self._delegation = delegation
         self._servant = servant
         self._store = store
+        self._kill = kill
         self._counted = 0
         self._on_leave: Callable[[], None] = lambda: None
         self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
@@ -106,7 +108,7 @@ class Background:
         except OSError:
             data, fds = b"", []
         if not data:  # the worker is gone, and nothing may outlive it
-            exiting.end_group()
+            self._kill()
         match message := self._decoder.decode(data):
             case control.Admit(client_keys=client_keys):
                 self.access.relist(client_keys)
@@ -128,7 +130,7 @@ class Background:
     def _check_fence(self) -> None:
         if self._fence.look():
             exiting.say("remotely: the worker lost its lease, and its actors end\n")
-            exiting.end_group()
+            self._kill()
 
     def _count(self) -> None:
         self._servant.tidy()

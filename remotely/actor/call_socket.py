@@ -14,6 +14,7 @@ import zmq
 
 from remotely.actor import exiting
 from remotely.actor.replies import RoutedReply
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
 from remotely.testing import faults
@@ -42,7 +43,8 @@ class CallSocket:
         self._is_old = False  # what is held was there at the last look
         self._looks_left = 0
         self.holds = False  # the call that runs came together with others
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = OwnedFd(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        self.wake_fd = self._wake.fd
         self._socket = sockets.server(context, KeyPair(birth.public_key, birth.secret_key))
         sockets.bind(self._socket, birth.ipc)
         self.tcp = ""  # where other machines reach it

@@ -62,6 +62,7 @@ class Dispatcher:
         self._early: list[tuple[bytes, Message]] = []  # came before there was an object
         self._gathered: dict[str, Gathering] = {}
         self._threads: CallThreads | None = None
+        self._begin_threads()
         self._in_flight = 0  # on the event loop
         self._tasks: set[Any] = set()  # the event loop itself holds them but weakly
 
@@ -102,12 +103,16 @@ class Dispatcher:
             self._ender = route, message
         else:
             self._send(servant.answer(route, message))
-            if self._threads is None and servant.concurrency > 1:
-                self._threads = CallThreads(servant.concurrency)
+            self._begin_threads()
             if kind is Kind.INIT and not self.is_over():
                 early, self._early = self._early, []
                 for from_whom, call in early:
                     self.handle(from_whom, call)
+
+    def _begin_threads(self) -> None:
+        """If the object is there by now, and is to serve several calls at a time."""
+        if self._threads is None and self._servant.concurrency > 1:
+            self._threads = CallThreads(self._servant.concurrency)
 
     def stop(self) -> None:
         """Begin no further call.  Any thread may call this."""
@@ -141,7 +146,7 @@ class Dispatcher:
             self._send(self._servant.answer(*self._ender))
         elif self._stop_asked:
             try:
-                self._servant.close()
+                self._servant.close_unasked()
             except Exception:
                 traceback.print_exc()
 

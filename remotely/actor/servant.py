@@ -52,6 +52,8 @@ class Servant:
         self.concurrency = 1
         self.is_async = False
         self.batched: dict[str, Batching] = {}
+        self._is_borrowed = False  # the object was there before, and stays
+        self._ends_by(SystemExit)
         self.streams = Streams()
         self._activity: OneByOne | Several = activity
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
@@ -92,7 +94,7 @@ class Servant:
                 assert isinstance(value, RoutedReply)
                 return value
             return self._payloads.returned(route, message, value)
-        except SystemExit:
+        except self._ends:
             raise
         except BaseException as error:
             return raised(route, message, error)
@@ -104,6 +106,12 @@ class Servant:
         """Return the reply to a call that its caller has taken back."""
         self._payloads.decline(route, message)
         return self._payloads.returned(route, message, CancelledPlaceholder())
+
+    def adopt(self, served: object, concurrency: int) -> None:
+        """Serve an object that was there before, in a process that has a keyboard."""
+        self.is_made = self._is_borrowed = True
+        self._ends_by(SystemExit, KeyboardInterrupt)
+        self._take(served, concurrency)
 
     def make_again(self) -> None:
         """Make the object as in the previous life.  If that fails, print the traceback and exit."""
@@ -141,7 +149,7 @@ class Servant:
             return self._payloads.returned(route, message, item)
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
-        except _EXITS:
+        except self._async_ends:
             raise
         except BaseException as error:
             return raised(route, message, error)
@@ -154,7 +162,7 @@ class Servant:
         try:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
-        except SystemExit:
+        except self._ends:
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
@@ -169,7 +177,7 @@ class Servant:
             args, kwargs = batching.together([arguments for _, arguments in calls])
             value = await batching.function(self.object, *args, **kwargs)
             return self._each(batching, calls, value)
-        except _EXITS:
+        except self._async_ends:
             raise
         except BaseException as error:
             return self._all_raised(calls, error)
@@ -186,6 +194,11 @@ class Servant:
             closing = close()
             if inspect.iscoroutine(closing):
                 asyncio.run(closing)
+
+    def close_unasked(self) -> None:
+        """The same where no client has asked for it, but whoever is above us."""
+        if not self._is_borrowed:
+            self.close()
 
     def let_go(self) -> None:
         """Drop the object, so that its `__del__` runs and its files are closed."""
@@ -206,23 +219,33 @@ class Servant:
         """A client is gone, and will not fetch what was kept for it."""
         self._payloads.forget(route)
 
+    def _ends_by(self, *errors: type[BaseException]) -> None:
+        """These errors of a method end the actor, and are no replies."""
+        self._ends: tuple[type[BaseException], ...] = errors
+        # The latter is how an event loop ends a coroutine.
+        self._async_ends: tuple[type[BaseException], ...] = (*errors, GeneratorExit)
+
     # --- what a message does ----------------------------------------------------------------------
 
     def _init(self, route: bytes, message: Message) -> None:
         self.is_made = True
         self._preparation.lay_out_files()
         try:
-            self.object, self.concurrency = self._preparation.construct(route, message)
-            cls = type(self.object)
-            self._names = frozenset(dir(cls))
-            self._async_methods = async_methods(cls)
-            self.is_async = bool(self._async_methods) or has_async_streams(cls)
-            self.batched = batched_methods(cls)
-            if self.is_async or self.concurrency > 1:
-                self._activity = Several(self._activity.page)
+            self._take(*self._preparation.construct(route, message))
         except BaseException:
             self.failed = True
             raise
+
+    def _take(self, made: object, concurrency: int) -> None:
+        """This is the object."""
+        self.object, self.concurrency = made, concurrency
+        cls = type(made)
+        self._names = frozenset(dir(cls))
+        self._async_methods = async_methods(cls)
+        self.is_async = bool(self._async_methods) or has_async_streams(cls)
+        self.batched = batched_methods(cls)
+        if self.is_async or concurrency > 1:
+            self._activity = Several(self._activity.page)
 
     def _call(self, route: bytes, message: Message) -> object:
         args, kwargs = self._payloads.decode(route, message)
@@ -287,7 +310,6 @@ class Servant:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
-_EXITS = (SystemExit, GeneratorExit)  # of a coroutine: the latter is how an event loop ends it
 _STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
 # What `remotely status` shows as running where the caller named no method.

@@ -11,7 +11,7 @@ from remotely.api.group import Group
 from remotely.api.handle import Handle, handle_of
 from remotely.api.method import Method
 from remotely.arguments import suggests
-from remotely.engine import Options
+from remotely.engine import Engine, Options, RemoteActor
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
 from remotely.protocol.lease import DRAIN_S
@@ -25,7 +25,19 @@ def make(
     cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, count: int
 ) -> list[Any]:
     """Place `count` objects and return their handles."""
-    remotes = connection.current().place(cls, args, kwargs, options, count)
+    return make_on(connection.current(), cls, args, kwargs, options, count)
+
+
+def make_on(
+    engine: Engine,
+    cls: type,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    count: int,
+) -> list[Any]:
+    """The same on a certain engine, which may not be that of this process any more."""
+    remotes = engine.place(cls, args, kwargs, options, count)
     return [handle_of(cls, remote, options.wait) for remote in remotes]
 
 
@@ -78,8 +90,13 @@ def get_actor(name: str) -> Any:
     """Return a borrowed handle of the actor with this name.  Raises NameError if there is none."""
     arguments.of_type("name", name, str, "a string")
     remote = connection.current().find(name)
-    cls = remote.engine.get([remote], "__class__")[0].result()
-    return handle_of(cls, remote, wait=True)
+    return handle_of(class_of(remote), remote, wait=True)
+
+
+def class_of(remote: RemoteActor) -> type:
+    """Return the class of an actor that this process did not make."""
+    cls: type = remote.engine.get([remote], "__class__")[0].result()
+    return cls
 
 
 def borrow(cls: type, actor: str, name: str) -> Any:

@@ -31,6 +31,7 @@ from typing import Any
 from remotely.client.actor_directory import ActorDirectory
 from remotely.client.actor_factory import ActorFactory
 from remotely.client.actor_state import ActorState
+from remotely.client.arrival import ArrivalQuestion
 from remotely.client.calls import Calls
 from remotely.client.channels import Channels
 from remotely.client.deadlock import WaitReporter
@@ -286,11 +287,14 @@ class Client:
             raise NameError(f"there is no actor named {name!r} on this cluster")
         return self.borrow(located.location.actor, name)
 
+    def await_arrival(self, class_name: str) -> ArrivalQuestion:
+        return ArrivalQuestion(self._session, self._actors, class_name)
+
     def borrow(self, actor: str, name: str) -> RemoteActor:
         return self._actors.borrow(actor, name)
 
-    def report(self) -> ClusterStatus:
-        return as_objects(status_facts(self.status(), self.address.removeprefix("tcp://")))
+    def report(self, fresh: bool = True) -> ClusterStatus:
+        return as_objects(status_facts(self.status(fresh), self.address.removeprefix("tcp://")))
 
     def forget(self) -> None:
         """In a forked child: leave everything to the parent, above all the life of the cluster."""
@@ -325,6 +329,7 @@ class Client:
     def _hear(self, message: object) -> None:
         match message:
             case control.Died(obituary=obituary):
+                self._session.arrivals.discard(obituary.actor)
                 self._restarts.hear_of_death(obituary)
             case control.Printed():
                 self._display.show(message)

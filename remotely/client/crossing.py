@@ -158,7 +158,7 @@ class Crossing:
         if (machine := addresses.get(store)) is None:
             return
         match message:
-            case control.Arrived():
+            case control.Stored():
                 spread.arrived(machine)
             case control.Broken():
                 spread.broke(machine)

@@ -17,15 +17,13 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from remotely.errors import ActorRaised, RemoteTraceback
+from remotely.errors import RemoteTraceback
 from remotely.futures.future import CallFuture
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import wire
-from remotely.values import codec
-from remotely.values.source_lines import with_source_lines
+from remotely.values import raised_error
 
 # Gives a call its outcome.  It gets what arrived: a message, or the error that ends the call.
 Deliver = Callable[[CallFuture[Any], Any], None]
@@ -110,14 +108,7 @@ def deliver(own: ThreadState) -> None:
 
 def error_of(message: wire.Message) -> BaseException:
     """Return the error in a RAISED message."""
-    text = with_source_lines(bytes(message.buffers[0]).decode(errors="replace"))
-    if message.payload:
-        with suppress(Exception):  # its class may not exist here, or not take its own arguments
-            error = codec.decode(message.payload, [])
-            if isinstance(error, BaseException):
-                error.__cause__ = RemoteTraceback(text)
-                return error
-    return ActorRaised(text)
+    return raised_error.unpack(message.payload, message.buffers[0])
 
 
 def without_frames(error: BaseException) -> BaseException:

@@ -67,6 +67,7 @@ class MasterSession:
         self.host = this_machine.identity()
         self.patience_s = min(max(0.0, patience_s), control.LONGEST_S)
         self.questions = Questions(self.tell)
+        self.arrivals: set[str] = set()  # actors that dialled in and that this client was given
         self.is_leaving = False
         self.is_closed = False
         self._pid = os.getpid()
@@ -139,6 +140,7 @@ class MasterSession:
             actor=self.inside,
             modules=heavy_modules(),
             nonce=self._nonce,
+            arrivals=sorted(self.arrivals),
         )
 
     def _hear(self, message: object) -> None:

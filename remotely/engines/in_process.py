@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from remotely.engine import Options, RemoteActor
-from remotely.errors import ActorDied, NameTaken, name_taken
+from remotely.engine import Arrival, Options, RemoteActor
+from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
 from remotely.futures.unretrieved import Tell, report_key, report_text
@@ -111,13 +111,19 @@ class InProcess:
             raise NameError(f"there is no actor named {name!r}")
         return self.borrow(self._names[name], name)
 
+    def await_arrival(self, class_name: str) -> Arrival:
+        raise NotConnected(
+            "with REMOTELY_LOCAL=1 there is no cluster that a process could dial in to: serve "
+            "objects, and wait for them, without it"
+        )
+
     def borrow(self, actor: str, name: str) -> RemoteActor:
         found = self._remotes.get(actor)
         if found is None:
             found = self._remotes[actor] = RemoteActor(self, actor, name, owned=False)
         return found
 
-    def report(self) -> ClusterStatus:
+    def report(self, fresh: bool = True) -> ClusterStatus:
         me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._objects))
         actors = [
             ActorStatus(

@@ -83,8 +83,17 @@ class Admission:
             return "client"
         return "worker" if key in self._workers else None
 
+    @property
+    def worker_keys(self) -> list[bytes]:
+        """The same of workers."""
+        return sorted(self._workers)
+
     def is_listed(self, client_key: bytes) -> bool:
         return client_key in self._clients
+
+    def may_live(self, request: control.Request) -> bool:
+        """Tell whether the key by which an actor came to be is still listed."""
+        return request.key in (self._workers if request.classes else self._clients)
 
     # --- who says who it is -----------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import msgspec
 
 from remotely.master.actor_table import ActorRecord
 from remotely.master.admission import Admission
+from remotely.master.arrivals import Arrivals
 from remotely.master.delegates import Delegates
 from remotely.master.lookups import Ask, Lookups, UnknownActor
 from remotely.master.placer import Placer
@@ -41,12 +42,14 @@ class ActorLifecycle:
         tell: Callable[[str, msgspec.Struct], bool],
         admission: Admission,
         delegates: Delegates,
+        arrivals: Arrivals,
         end_inside: Callable[[str], None],
         say_farewell: Callable[[str], None],
     ) -> None:
         self._state = state
         self._tell = tell
         self._delegates = delegates
+        self._arrivals = arrivals
         self._end_inside = end_inside
         self._say_farewell = say_farewell
         self._table = state.actors
@@ -108,6 +111,7 @@ class ActorLifecycle:
             if session not in self._state.sessions:  # it went while we were placing
                 self.end(control.End(actor=location.actor, grace_s=OWNER_GRACE_S))
         self.lookups.hear_of_news(location.actor)
+        self._arrivals.hear_of_actor(record.request)
         if self._state.waiting.any_near(location.actor):
             self.placer.retry()
 
@@ -222,6 +226,7 @@ class ActorLifecycle:
         request, actor = record.request, obituary.actor
         self.take_place(record)
         self._table.remember(obituary)
+        self._arrivals.hear_of_end(actor)
         if record.asker:
             session, place = record.asker
             self.placer.refuse(session, place, *_why_not_born(obituary))

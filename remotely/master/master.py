@@ -136,12 +136,19 @@ class Master:
                 if who in self._routes:
                     self._registry.settle(message)
                 self._zap.review(self._admission.role_of)
+            case control.AskHost():  # of a process that dials in, and is no worker itself
+                self._send(route, self._host_for_guests())
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role == "client":
                 self._registry.hear_client(known, message, now)
             case _:
                 self._registry.hear_worker(known, message, now)
+
+    def _host_for_guests(self) -> msgspec.Struct:
+        why = "no worker of this cluster takes calls from other machines, or is there by now"
+        host = self._registry.host_for_guests(self._host)
+        return host or control.Refused(error="NoResources", why=why)
 
     def _refuse(self, frame: zmq.Frame, error: RemotelyError) -> None:
         """Tell a peer, and the log, what is wrong with what it said."""

@@ -23,7 +23,9 @@ import msgspec
 
 from remotely.master import status
 from remotely.master.admission import Admission
+from remotely.master.arrivals import Arrivals
 from remotely.master.delegates import Delegates
+from remotely.master.guests import Guests
 from remotely.master.lifecycle import OWNER_GRACE_S, ActorLifecycle
 from remotely.master.log_queries import LogQueries
 from remotely.master.reregistration import Reregistration
@@ -58,11 +60,13 @@ class Registry:
         self._log_queries = LogQueries(tell)
         self._status_queries = StatusQueries(tell, self._answer_status)
         self._delegates = Delegates(tell, admission)
+        self._arrivals = Arrivals(self._state, tell)
         self._lifecycle = ActorLifecycle(
             self._state,
             tell,
             admission,
             self._delegates,
+            self._arrivals,
             end_inside=self._end_inside,
             say_farewell=self._say_farewell,
         )
@@ -70,6 +74,7 @@ class Registry:
         self._reregistration = Reregistration(
             self._state, tell, admission, self._delegates, self._lifecycle
         )
+        self._guests = Guests(self._state, tell, admission, self._lifecycle)
 
     @property
     def workers(self) -> list[str]:
@@ -114,6 +119,7 @@ class Registry:
         if has_learnt:
             self._state.learns_until = 0.0
             self._lookups.hear_of_no_more()
+            self._arrivals.hear_of_no_more()
             self._delegates.give_up()
         if given_up or has_learnt:
             self._placer.retry()
@@ -124,13 +130,16 @@ class Registry:
         What was placed by a key that is not among them has to end, detached or not.
         """
         self._admission.relist(client_keys, worker_keys)
+        for name in self._workers.records:
+            self._tell_keys(name)
         for actor, record in list(self._actors.records.items()):
-            if not self._admission.is_listed(record.request.key):
+            if not self._admission.may_live(record.request):
                 self._delegates.take_back(actor)
                 self._lifecycle.end(control.End(actor=actor, grace_s=OWNER_GRACE_S))
-        registered = control.Registered(client_keys=self._admission.client_keys)
-        for name in self._workers.records:
-            self._tell(name, registered)
+
+    def _tell_keys(self, worker: str) -> None:
+        clients, workers = self._admission.client_keys, self._admission.worker_keys
+        self._tell(worker, control.Registered(client_keys=clients, worker_keys=workers))
 
     def close(self) -> None:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
@@ -149,6 +158,7 @@ class Registry:
             root, job = (home.request.key, home.request.job) if home else (key, who)
             self._sessions.begin(Session(hello, root, job))
         self.renew(who, now)
+        self._arrivals.claim(who, hello.arrivals)
         if unused := self._sessions.use(who, hello.modules):
             for name in self._workers.of_python(hello.python):
                 self._tell(name, control.Preload(modules=unused))
@@ -170,6 +180,10 @@ class Registry:
                     self._tell(record.worker, message)
             case control.Locate():
                 self._lookups.locate(who, message)
+            case control.AskArrival():
+                self._arrivals.ask(who, message)
+            case control.NoArrival(ticket=ticket):
+                self._arrivals.withdraw(who, ticket)
             case control.AskStatus(ticket=ticket, fresh=False):
                 self._answer_status(who, ticket)
             case control.AskStatus(ticket=ticket):
@@ -209,6 +223,7 @@ class Registry:
         self._wait_graph.end(session.hello.actor)
         self._status_queries.hear(who)
         self._actors.unwatch(who)
+        self._arrivals.end_session(who)
         self._state.waiting.remove_session(who)
         self._lifecycle.end_owned(who)
 
@@ -243,7 +258,7 @@ class Registry:
         if new:
             self._workers.join(register)
         self._reregistration.adopt_all(register, new)
-        self._tell(name, control.Registered(client_keys=self._admission.client_keys))
+        self._tell_keys(name)
         return new
 
     def settle(self, register: control.Register) -> None:
@@ -258,6 +273,10 @@ class Registry:
         if self._state.is_closing:
             self._tell(name, control.Leave())
 
+    def host_for_guests(self, master_host: str) -> control.Host | None:
+        """Return where a process may dial in; None if nowhere, for now."""
+        return self._guests.host_for(master_host)
+
     def hear_worker(self, who: str, message: object, now: float) -> None:
         self.renew(who, now)
         match message:
@@ -265,6 +284,8 @@ class Registry:
                 self._tell(who, control.Tick(asked=asked))
             case control.Spawned(location=location, since=since):
                 self._lifecycle.spawned(who, location, since)
+            case control.Arrived():
+                self._guests.hear(who, message)
             case control.Died(obituary=obituary, lived=lived):
                 self._reregistration.hear_death(who, obituary, lived)
             case control.Report(actors=actors):

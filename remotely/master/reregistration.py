@@ -94,7 +94,7 @@ class Reregistration:
 
     def _is_genuine(self, worker: str, brought: Brought) -> bool:
         """Tell whether it was placed there, by this master or the one before, and may still be."""
-        return self._admission.is_listed(brought.request.key) and self._admission.seals.is_ours(
+        return self._admission.may_live(brought.request) and self._admission.seals.is_ours(
             worker, brought.request, brought.gpu_ids, brought.seal
         )
 

@@ -70,7 +70,8 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     method_s: float  # for how long
     queue: int  # calls that clients have made and that do not run yet
     since: float  # seconds since 1970
-    owner: ClientStatus | None  # whose end is its end; None if it is detached
+    owner: ClientStatus | None  # whose end is its end; None if it is detached or has dialled in
+    dialled_in: bool = False  # its process did, to serve it
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +128,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "name": actor.location.name,
                 "class": actor.location.class_name,
                 "actor": actor.location.actor,
-                "machine": worker.machine,
+                "machine": actor.location.machine,
                 "worker": worker.worker,
                 "pid": actor.location.pid,
                 "cpus": actor.request.resources.cpus,
@@ -144,6 +145,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "queue": actor.queue,
                 "since": actor.since,
                 "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,
+                "dialled_in": bool(actor.request.classes),
             }
             for worker, actor in actors
         ],
@@ -208,7 +210,7 @@ def tables(facts: dict[str, Any], now: float) -> str:
                 _doing(a),
                 str(a["queue"] or ""),
                 _duration(now - a["since"]),
-                _whose(a["owner"]),
+                "dialled in" if a["dialled_in"] else _whose(a["owner"]),
             )
             for a in actors
         ]

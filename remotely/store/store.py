@@ -71,7 +71,7 @@ class Store:
             listener,
             own,
             self._shelf,
-            lambda value: self._tell_owner(value, control.Arrived(value=value.name)),
+            lambda value: self._tell_owner(value, control.Stored(value=value.name)),
             lambda value, why: self._tell_owner(value, control.Broken(value=value.name, why=why)),
             lambda value, to, why: self._tell_owner(
                 value, control.Unrelayed(value=value.name, bulk=to, why=why)

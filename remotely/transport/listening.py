@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from typing import TypeVar
 
 import zmq
 
@@ -22,14 +23,16 @@ from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.listening import Listening, Ports
 from remotely.transport import sockets
 
+Bound = TypeVar("Bound")  # the port, or a socket that is bound to it
+
 _NOT_OURS = (errno.EADDRINUSE, errno.EACCES)
 
 
-def bind_within(ports: Ports, bind: Callable[[int], int]) -> int:
+def bind_within(ports: Ports, bind: Callable[[int], Bound]) -> Bound:
     """Bind to the first port of a range that is free, and return what `bind` returns.
 
-    `bind` takes a port, 0 for any, and returns the one that it got.  It raises OSError or ZMQError
-    with EADDRINUSE if that port is taken.  Raises RemotelyError if all of them are.
+    `bind` takes a port, 0 for any.  It raises OSError or ZMQError with EADDRINUSE if that port is
+    taken.  Raises RemotelyError if all of them are.
     """
     for port in ports.starting_at(os.getpid()):
         try:

@@ -66,13 +66,17 @@ class Loop:
         self._thread = 0
         self._epoll.register(self._wake_fd, select.EPOLLIN)
 
-    def watch(self, fd: int, handler: Handler, *, edge: bool = False) -> None:
+    def watch(
+        self, fd: int, handler: Handler, *, edge: bool = False, writable: bool = False
+    ) -> None:
         """Call `handler` whenever `fd` is readable or at its end.
 
-        With `edge` the handler is called once for each change, and must read all there is.
+        With `edge` the handler is called once for each change, and must read all there is; with
+        `writable` also when there is room again.
         """
         self._handlers[fd] = handler
-        self._epoll.register(fd, select.EPOLLIN | (select.EPOLLET if edge else 0))
+        edges = (select.EPOLLET if edge else 0) | (select.EPOLLOUT if writable else 0)
+        self._epoll.register(fd, select.EPOLLIN | edges)
 
     def unwatch(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:

@@ -236,10 +236,10 @@ class Arena:
         The value is released when the last of them is gone.  A buffer that is being sent, or that a
         repeatable call holds, outlives the ref.
         """
-        block = placed.block
-        assert block is not None
+        blocks = [placed.block, *placed.others] if placed.block else placed.others
         views = []
-        for _, start, nbytes in placed.pieces:
+        for which, start, nbytes in placed.pieces:
+            block = blocks[which]
             begin = self._start + block.offset + start
             view = self._memory[begin : begin + nbytes]
             self._pinned[id(view)] = block, start

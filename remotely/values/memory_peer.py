@@ -132,6 +132,16 @@ def unpack(
     return (message.payload if payload is None else payload), buffers
 
 
+def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
+    """Release the value of a message that nobody here wants.
+
+    What is in a store is released by the client that has brought it there.
+    """
+    loan = read_loan(message.loan) if message.loan else None
+    if isinstance(loan, Loan) and peer is not None:
+        peer.lender.decline(loan)
+
+
 def read_loan(data: bytes) -> Loan | Parcel:
     """Return what a message has in place of its value.  Raises WireError."""
     try:

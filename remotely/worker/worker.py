@@ -35,6 +35,7 @@ from remotely.transport.master_link import MasterLink
 from remotely.values import arena
 from remotely.worker.actors import Actors
 from remotely.worker.child import CPU_AT_LEAST_S
+from remotely.worker.guests import Guests
 from remotely.worker.memory_limit import CHECK_EVERY_S, MemoryLimit
 from remotely.worker.nursery import Home
 from remotely.worker.store_line import StoreLine
@@ -75,6 +76,9 @@ class Worker:
         self._actors = Actors(self._loop, home, self._send, self._actors_are_gone, self._store)
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
+        self._guests: Guests | None = None  # of a script's own cluster there are none
+        if config.listening.host:
+            self._guests = Guests(self._loop, self._context, home, self._send)
         self._link = MasterLink(
             self._loop,
             self._context,
@@ -121,7 +125,8 @@ class Worker:
 
     def _register(self) -> control.Register:
         self._introduced = fence.now()
-        self._loop.call(self._actors.ask_again)
+        self._loop.call(self._ask_again)
+        guests = self._guests
         return control.Register(
             worker=self._config.worker,
             python=this_machine.PYTHON,
@@ -136,15 +141,24 @@ class Worker:
                 parse_others(self._config.resources),
             ),
             gpu_names=self._config.gpus,
-            actors=self._actors.statuses(),
+            actors=[*self._actors.statuses(), *(guests.statuses() if guests else ())],
             births=self._actors.births(),
             nonce=self._config.nonce,
+            guests=guests.address if guests else "",
+            guests_key=guests.public_key if guests else b"",
         )
+
+    def _ask_again(self) -> None:
+        self._actors.ask_again()
+        if self._guests:
+            self._guests.ask_again()
 
     def _hear_master(self, message: object) -> None:
         match message:
-            case control.Registered(client_keys=keys):
+            case control.Registered(client_keys=keys, worker_keys=worker_keys):
                 self._actors.list_keys(keys)
+                if self._guests:
+                    self._guests.list_keys(keys, worker_keys)
                 self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn():
@@ -152,10 +166,19 @@ class Worker:
                     self._actors.spawn(message)
             case control.Delegated(actor=actor) | control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
+                if self._guests:
+                    self._guests.tell(actor, message)
             case control.Caller():
                 self._actors.hear_of(message)
+                if self._guests:
+                    self._guests.hear_of(message)
+            case control.Hosted() if self._guests:
+                self._guests.hear_hosted(message)
+            case control.NotHosted() if self._guests:
+                self._guests.hear_not_hosted(message)
             case control.End():
-                self._actors.end(message)
+                if not (self._guests and self._guests.end(message)):
+                    self._actors.end(message)
             case control.Preload(modules=modules):
                 self._actors.preload(modules)
             case control.AskFigures():
@@ -163,13 +186,16 @@ class Worker:
             case control.ReadLog():
                 self._link.send(self._actors.read_log(message))
             case control.Leave():
-                self._leave()
+                self._leave(for_good=True)
 
     def _look(self) -> None:
         self._actors.admit()
         self._actors.say_the_rest()
         if self._fence.look():
-            self._actors.give_up(f"its worker had no word from the master for {FENCE_S:.0f} s")
+            why = f"its worker had no word from the master for {FENCE_S:.0f} s"
+            self._actors.give_up(why)
+            if self._guests:
+                self._guests.give_up(why)
         limit_s = self._config.end_without_master_s
         if limit_s and self._link.silent_s() > limit_s and not self._leaving:
             log.warning("no word from the master for %.0f s: this machine leaves", limit_s)
@@ -198,7 +224,8 @@ class Worker:
             self._report()
 
     def _report(self) -> None:
-        self._link.send(control.Report(actors=self._actors.figures()))
+        guests = self._guests.figures() if self._guests else ()
+        self._link.send(control.Report(actors=[*self._actors.figures(), *guests]))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -210,7 +237,10 @@ class Worker:
             else:
                 self._leave()
 
-    def _leave(self) -> None:
+    def _leave(self, for_good: bool = False) -> None:
+        """End the actors, then ourselves; `for_good`: the whole cluster ends."""
+        if self._guests and not self._leaving:
+            self._guests.close(for_good)
         self._leaving = True
         self._actors.end_all(END_GRACE_S)
         self._actors_are_gone()

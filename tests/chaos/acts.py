@@ -27,6 +27,7 @@ class Act(NamedTuple):
     n: int
     once: Callable[[Stage, random.Random], None]
     through_relay: bool = False
+    guests: int = 0  # processes that dial in, for the clients to call; then they make no actors
 
 
 def _kill(role: str, every_s: float) -> Callable[[Stage, random.Random], None]:
@@ -42,6 +43,13 @@ def _kill(role: str, every_s: float) -> Callable[[Stage, random.Random], None]:
             stage.mend()
 
     return once
+
+
+def _kill_an_end(stage: Stage, draw: random.Random) -> None:
+    """Of the connection between an object that has dialled in and its callers, any part may end."""
+    role = draw.choice(("actor", "actor", "client", "worker"))
+    _kill(role, 0.7)(stage, draw)
+    stage.mend()
 
 
 def _stop(role: str, shortest_s: float, longest_s: float) -> Callable[[Stage, random.Random], None]:
@@ -108,6 +116,7 @@ ACTS = {
     "kill worker": Act(300, _kill("worker", 1.0)),
     "kill client": Act(300, _kill("client", 0.7)),
     "kill master": Act(100, _kill("master", 1.5)),
+    "kill an end of a served object": Act(300, _kill_an_end, guests=ACTORS),
     "kill master amid births": Act(300, _kill_master_amid_births),
     "cut amid an owner's end": Act(300, _cut_amid_an_owners_end, True),
     **{f"stop {role} briefly": Act(25, _stop(role, 0.2, 8.0)) for role in ROLES},
@@ -128,7 +137,7 @@ def run(name: str, n: int, seed: int, folder: Path) -> Finding:
     act = ACTS[name]
     draw = random.Random(f"{seed}:{name}")
     begun = time.monotonic()
-    stage = Stage(folder / "stage", seed, act.through_relay)
+    stage = Stage(folder / "stage", seed, act.through_relay, act.guests)
     unwell = []
     try:
         if not stage.await_calls(100, WELL_S):

@@ -1,8 +1,9 @@
 """A client under load: calls actors, and writes down what it sent and what came of it.
 
-python -m tests.chaos.load ADDRESS KEY FOLDER NAME SEED [RELAY]
+python -m tests.chaos.load ADDRESS KEY FOLDER NAME SEED [RELAY] [ARRIVALS]
 
-Ends when its standard input does.  With RELAY, all its connections go through one, whose weather
+Ends when its standard input does.  With ARRIVALS, it makes no actors, but takes those that dial in
+(guest.py).  With RELAY, all its connections go through one, whose weather
 (relay.py) is a word in the file FOLDER/weather.
 """
 
@@ -53,7 +54,8 @@ class Journal:
 
 
 class Client:
-    def __init__(self, folder: Path, name: str, seed: int) -> None:
+    def __init__(self, folder: Path, name: str, seed: int, takes_arrivals: bool) -> None:
+        self._takes_arrivals = takes_arrivals
         self.over = threading.Event()
         self._folder = folder
         self._name = name
@@ -97,7 +99,11 @@ class Client:
     def _make(self) -> Any:
         begun = time.monotonic()
         try:
+            if self._takes_arrivals:
+                return next(remotely.arrivals(Ledger, timeout=2))
             return Ledger(str(self._folder))
+        except CallTimeout:  # none is there
+            return None
         except (ActorDied, WorkerLost, MasterLost, NoResources):
             time.sleep(0.1)
         except Exception as error:
@@ -154,7 +160,7 @@ def main() -> None:
         sockets.connect = lambda socket, address: direct(socket, relay.through(address))
         address = relay.through(f"tcp://{address}").removeprefix("tcp://")
     remotely.connect(address, key=key)
-    Client(Path(folder), name, int(seed)).run()
+    Client(Path(folder), name, int(seed), "ARRIVALS" in sys.argv[6:]).run()
     remotely.shutdown()
 
 

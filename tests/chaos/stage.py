@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from remotely.machine import pid_file
+from remotely.machine import guest_folder, pid_file
 from remotely.machine.pid_file import Running
 from remotely.machine.processes import birth, is_alive
 from remotely.ops import cluster
@@ -38,13 +38,17 @@ ROLES = ("actor", "worker", "client", "master")
 class Stage:
     """Made in an empty folder; `close` ends it and says what it left."""
 
-    def __init__(self, folder: Path, seed: int, through_relay: bool = False) -> None:
+    def __init__(
+        self, folder: Path, seed: int, through_relay: bool = False, guests: int = 0
+    ) -> None:
         self._before = Traces()
         self._folder = folder
         self._draw = random.Random(seed)
         self._seed = seed
         self._port = free_port()
         self._through_relay = through_relay
+        self._guests: list[subprocess.Popen[bytes]] = []
+        self._guests_wanted = guests  # processes that dial in; clients then make no actors
         self._clients: dict[str, subprocess.Popen[str]] = {}
         self._dismissed: dict[str, subprocess.Popen[str]] = {}
         self._killed: list[subprocess.Popen[str]] = []
@@ -106,6 +110,9 @@ class Stage:
                     cluster.join(host, int(port), key, Network("127.0.0.1"), Offer(CPUS, 0))
         while len(self._clients) < CLIENTS:
             self._start_client()
+        self._guests = [guest for guest in self._guests if guest.poll() is None]
+        while len(self._guests) < self._guests_wanted:
+            self._start_guest()
 
     def calls(self) -> int:
         """Return how many calls have run so far."""
@@ -146,6 +153,10 @@ class Stage:
             client.communicate()
         verdict = judge(self._lines("journals/*"), self._ran(), self._ended_well)
         verdict.anomalies += verdict_lines
+        for guest in self._guests:  # nobody owns these
+            guest.kill()
+            guest.wait()
+        guest_folder.sweep()
         actors_end = _within(END_S, lambda: not self.pids("actor"))
         left_behind = [] if actors_end else self.pids("actor")
         for home in (*self._homes, self._folder / "master"):
@@ -232,10 +243,26 @@ class Stage:
             [
                 sys.executable, "-m", "tests.chaos.load", f"127.0.0.1:{self._port}", str(key),
                 str(self._folder), name, str(self._seed), *["RELAY"] * self._through_relay,
+                *["ARRIVALS"] * bool(self._guests_wanted),
             ],
             stdin=subprocess.PIPE,
             text=True,
             env={**os.environ, "REMOTELY_HOST": name, "REMOTELY_HOME": str(self._folder / name)},
+        )  # fmt: skip
+
+    def _start_guest(self) -> None:
+        self._names += 1
+        name = f"guest-{self._names}"
+        key = self._folder / "master" / "keys" / "worker.key"
+        self._guests.append(
+            subprocess.Popen(
+                [
+                    sys.executable, "-m", "tests.chaos.guest", f"127.0.0.1:{self._port}", str(key),
+                    str(self._folder),
+                ],
+                env={**os.environ, "REMOTELY_HOST": name},
+                stderr=(self._folder / f"{name}.log").open("wb"),
+            )
         )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ PURE = (
     "objects.batching",
     "futures.unretrieved",
     "ops.launchers",
+    "pools.pace",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
@@ -52,6 +53,7 @@ PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 # The wall's clock jumps.  Where it is read for people, who compare it with a watch:
 WALL_CLOCK_FOR_PEOPLE = {
     ("worker.nursery", "time.time"),  # since when an actor lives, in `remotely status`
+    ("worker.guests", "time.time"),  # the same of one that has dialled in
     ("cli.status", "time.time"),  # and how long ago that is
 }
 WALL_CLOCKS = {
@@ -77,6 +79,8 @@ STDLIB_AND_CORE = sys.stdlib_module_names | {
     "threadpoolctl",
     "zmq",
 }
+# What an optional library asks for, which is imported together with it.
+WITH_OPTIONAL = {"pools.joblib_backend": {"joblib", "numpy"}}
 
 
 @cache
@@ -238,7 +242,8 @@ def test_imports_between_packages_go_one_way() -> None:
 
 @pytest.mark.parametrize("stem", FILES)
 def test_importing_a_file_needs_what_every_install_has(stem: str) -> None:
-    assert roots(at_import(tree_of(stem))) <= STDLIB_AND_CORE
+    optional = WITH_OPTIONAL.get(stem, set())
+    assert roots(at_import(tree_of(stem))) <= STDLIB_AND_CORE | optional
 
 
 @pytest.mark.parametrize(

@@ -354,6 +354,19 @@ class Putter:
         return remotely.put(np.full(20_000, number))
 
 
+def test_a_ref_may_be_part_of_what_is_put(here: None) -> None:
+    keeper = Keeper()
+    keeper.echo(np.ones(MIB))  # from now on through memory
+    one, two = np.arange(30_000), np.arange(30_000) + 0.5
+    for value in ([remotely.put(one)], [two, remotely.put(one)], [remotely.put(one), two]):
+        ref = remotely.put(value)
+        arrived = keeper.echo(ref)
+        wanted = [two if array is two else one for array in value]
+        assert all(map(np.array_equal, arrived, wanted))
+        del value
+        assert all(map(np.array_equal, keeper.echo(ref), wanted))
+
+
 def test_a_ref_that_is_returned_by_socket_arrives_as_it_was_put(
     started: Started, nothing_left: None
 ) -> None:

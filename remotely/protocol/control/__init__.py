@@ -5,6 +5,7 @@
     client.py     client <-> master
     worker.py     worker <-> master
     both.py       clients and workers alike <-> master
+    guest.py      a process that dials in <-> master, worker
     process.py    worker <-> zygote, actor
 
 Every message is a struct, as msgpack behind one version byte.  The unions below say who may say
@@ -22,6 +23,7 @@ from remotely.protocol.control.both import (
     WhoAreYou,
 )
 from remotely.protocol.control.client import (
+    AskArrival,
     AskStatus,
     Blocked,
     Cancel,
@@ -34,6 +36,7 @@ from remotely.protocol.control.client import (
     Located,
     Logged,
     LogPiece,
+    NoArrival,
     NotPlaced,
     Place,
     Placed,
@@ -44,6 +47,14 @@ from remotely.protocol.control.client import (
     Unanswered,
     Unblocked,
     Welcome,
+)
+from remotely.protocol.control.guest import (
+    Arrive,
+    Arrived,
+    AskHost,
+    Host,
+    Hosted,
+    NotHosted,
 )
 from remotely.protocol.control.message import (
     ControlMessage,
@@ -76,7 +87,6 @@ from remotely.protocol.control.records import (
 )
 from remotely.protocol.control.store import (
     AreYouThere,
-    Arrived,
     Borrow,
     Broken,
     Expect,
@@ -93,6 +103,7 @@ from remotely.protocol.control.store import (
     Share,
     Shared,
     StoreBirth,
+    Stored,
     Unrelayed,
     Withdraw,
 )
@@ -138,6 +149,8 @@ ToMaster = {
     | End
     | Cancel
     | Locate
+    | AskArrival
+    | NoArrival
     | AskStatus
     | Unanswered
     | ReadLog
@@ -156,6 +169,8 @@ ToMaster = {
         | Delegate
         | MayCall
         | Left
+        | AskHost
+        | Arrived
         | Beat
     ),
 }
@@ -189,6 +204,9 @@ FromMaster = {
         | Delegated
         | Caller
         | Leave
+        | Host
+        | Hosted
+        | NotHosted
         | Tick
         | WhoAreYou
         | Refused
@@ -208,6 +226,8 @@ FromActor = (
     | Ending
     | Exiting
 )
+ToGuest = Hosted | NotHosted | Admit | Caller | Cancel | Leave | Tick
+FromGuest = Arrive | Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 ToStore = {
@@ -216,7 +236,7 @@ ToStore = {
     "actor": Share | Offer | Withdraw | Borrow,
 }
 FromStore = {
-    "client": Reached | Ready | Full | Arrived | Broken | Unrelayed | AreYouThere,
+    "client": Reached | Ready | Full | Stored | Broken | Unrelayed | AreYouThere,
     "worker": MayCall,
     "actor": Shared | Offered | Lent | Gone,
 }
@@ -255,7 +275,11 @@ __all__ = [
     "ActorStatus",
     "Admit",
     "Amount",
+    "Arrive",
+    "Arrived",
+    "AskArrival",
     "AskFigures",
+    "AskHost",
     "AskStatus",
     "Balance",
     "Beat",
@@ -282,12 +306,15 @@ __all__ = [
     "Forked",
     "FromActor",
     "FromClient",
+    "FromGuest",
     "FromMaster",
     "FromZygote",
     "Goodbye",
     "Gpus",
     "HEAVY",
     "Hello",
+    "Host",
+    "Hosted",
     "Id",
     "LONGEST_S",
     "Leave",
@@ -302,8 +329,10 @@ __all__ = [
     "MayCall",
     "ControlMessage",
     "Moment",
+    "NoArrival",
     "NotBound",
     "NotForked",
+    "NotHosted",
     "NotPlaced",
     "Obituary",
     "Offset",
@@ -327,6 +356,7 @@ __all__ = [
     "Status",
     "Tick",
     "ToActor",
+    "ToGuest",
     "ToMaster",
     "ToZygote",
     "Unanswered",
@@ -338,7 +368,6 @@ __all__ = [
     "WorkerStatus",
     "encode",
     "AreYouThere",
-    "Arrived",
     "Borrow",
     "Broken",
     "BulkAddress",
@@ -358,6 +387,7 @@ __all__ = [
     "Shared",
     "StoreAddress",
     "StoreBirth",
+    "Stored",
     "ToStore",
     "Unrelayed",
     "Withdraw",

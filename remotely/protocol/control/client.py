@@ -20,6 +20,7 @@ class Hello(ControlMessage, frozen=True):
     actor: str = ""  # the actor in which this client lives, if it does
     modules: list[str] = []
     nonce: str = ""  # what makes `session` of the key; see admission.py
+    arrivals: list[str] = []  # the actors that it was given, and still has
 
 
 class Place(ControlMessage, frozen=True):
@@ -59,6 +60,19 @@ class Locate(ControlMessage, frozen=True):
     ticket: Amount
     actor: str = ""
     name: str = ""
+
+
+class AskArrival(ControlMessage, frozen=True):
+    """Give me an actor of this class that has dialled in, now or when there is one."""
+
+    ticket: Amount
+    class_name: str
+
+
+class NoArrival(ControlMessage, frozen=True):
+    """I do not want the one that I asked for with this ticket."""
+
+    ticket: Amount
 
 
 class AskStatus(ControlMessage, frozen=True):

@@ -67,6 +67,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     modules: list[str] = []  # to be imported before the fork, if the worker has them
     key: bytes = b""  # the master writes it: the listed key of the client at the root
+    # Of an object whose process has dialled in: the names of its class and of the bases of that.
+    # The key is then that of a worker, with which it came.
+    classes: list[str] = []
 
 
 class Obituary(msgspec.Struct, frozen=True, kw_only=True):

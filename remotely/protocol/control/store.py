@@ -36,7 +36,7 @@ class Full(ControlMessage, frozen=True):
     value: Name
 
 
-class Arrived(ControlMessage, frozen=True):
+class Stored(ControlMessage, frozen=True):
     value: Name
 
 

@@ -32,6 +32,8 @@ class Register(ControlMessage, frozen=True):
     births: list[Spawn] = []  # of which `Spawned` has not been said yet
     gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
     nonce: str = ""  # what makes `worker` of the key; see admission.py
+    guests: str = ""  # where processes may dial in to serve objects; empty if they may not
+    guests_key: bytes = b""  # the public key there
 
     def __post_init__(self) -> None:
         gpus = self.resources.gpus
@@ -80,6 +82,7 @@ class AskFigures(ControlMessage, frozen=True):
 
 class Registered(ControlMessage, frozen=True):
     client_keys: list[bytes]
+    worker_keys: list[bytes] = []  # whose holders may dial in
 
 
 class Delegated(ControlMessage, frozen=True):

@@ -1,0 +1,34 @@
+"""A grid search of scikit-learn over the cores of a cluster.
+
+Run it: python examples/grid_search.py
+
+It needs scikit-learn.  Without an address, the cluster is this machine; to use another, call
+remotely.connect("host:8010") first.
+"""
+
+import contextlib
+
+import joblib
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
+from sklearn.svm import SVC
+
+import remotely
+
+GRID = {"C": [0.1, 1.0, 10.0], "gamma": [1e-4, 1e-3, 1e-2]}
+
+
+def main() -> None:
+    remotely.register_joblib()
+    pictures, digits = load_digits(return_X_y=True)
+    search = GridSearchCV(SVC(), GRID, cv=3)
+    with joblib.parallel_config(backend="remotely"):  # n_jobs=8 would use eight cores, not all
+        search.fit(pictures[:600], digits[:600])
+    print(f"{search.n_splits_ * len(search.cv_results_['params'])} fits")
+    print(f"best: {search.best_params_}, right in {search.best_score_:.1%}")
+    remotely.shutdown()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -1,0 +1,32 @@
+"""`remotely.serve`, apart from what it takes: an actor's whole process."""
+
+from pathlib import Path
+
+from remotely.protocol.lease import PLACE_S
+
+
+def serve(
+    served: object,
+    *,
+    name: str = "",
+    address: str | None = None,
+    key: str | Path | None = None,
+    concurrency: int = 1,
+    patience_s: float = PLACE_S,
+) -> None:
+    """Serve an object of this process as an actor of a cluster; return when it was closed.
+
+    name         for `get_actor`; unique on the cluster
+    address      of the cluster's master, "host:8010"; REMOTELY_ADDRESS by default
+    key          the cluster's worker.key; by default the one in ~/.remotely/keys
+    concurrency  how many calls run at a time, on threads
+    patience_s   how long it tries to reach the cluster, at the beginning and whenever the
+                 connection is lost
+
+    Calls run on this thread, one after the other.  The object stays what it is: its `close` is
+    called only if a client closes the actor.  Raises NotConnected without an address, MasterLost if
+    nothing answers there, NotAllowed for a wrong key, NameTaken, TypeError and ValueError.
+    """
+    from remotely.guest.serving import serve_object  # noqa: PLC0415 - what clients do not need
+
+    serve_object(served, name, address, key, concurrency, patience_s)

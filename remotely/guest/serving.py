@@ -1,0 +1,207 @@
+"""`remotely.serve`: an object of this process becomes an actor of a cluster.
+
+The process dials in, so it may be behind NAT or a firewall.  Its first question goes to the master,
+which tells it a worker (host.py).  It dials that one, and keeps this one connection (line.py).
+
+The object is served by what serves any actor (remotely/actor/), on the thread that has called
+`serve`, so all that holds for handles holds for it.  If the connection ends, the actor has ended:
+its callers are told, and the process dials in again, as another actor of the same name.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+
+from remotely import arguments
+from remotely.actor.actor import Actor
+from remotely.actor.servant import Servant
+from remotely.actor.worker_line import WorkerLine
+from remotely.api.handle import Handle
+from remotely.api.remote_class import check_options
+from remotely.engine import Options
+from remotely.errors import (
+    ActorDied,
+    MasterLost,
+    NameTaken,
+    NoResources,
+    NotConnected,
+    RemotelyError,
+    WorkerLost,
+)
+from remotely.guest.host import find_host
+from remotely.guest.line import Line
+from remotely.machine import folders, this_machine
+from remotely.machine.guest_folder import guest_folder
+from remotely.protocol import control
+from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.listening import Listening
+from remotely.protocol.resources import Resources
+from remotely.transport import activity, key_files
+from remotely.transport.activity import OneByOne
+from remotely.transport.fence import Fence
+from remotely.transport.keys import MemberKey, fresh_pair
+from remotely.values import source_finder, source_library
+
+log = logging.getLogger("remotely")
+
+REDIAL_S = (0.2, 5.0)  # from the first pause to the longest
+NO_CLUSTER = (
+    "serve needs the address of a cluster that 'remotely start' has started: "
+    'remotely.serve(object, address="host:8010"), or REMOTELY_ADDRESS'
+)
+
+
+class BorrowedProcess:
+    """It was there before, has a terminal, logging and `atexit` of its own, and goes on."""
+
+    def begin(self, name: str, line: WorkerLine) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def leave(self, servant: Servant, error: BaseException | None) -> None:
+        servant.streams.close_all()
+
+
+def serve_object(
+    served: object,
+    name: str,
+    address: str | None,
+    key: str | Path | None,
+    concurrency: int,
+    patience_s: float,
+) -> None:
+    """Do what serve.py says."""
+    options = _checked(served, name, concurrency, patience_s)
+    address = address or os.environ.get("REMOTELY_ADDRESS")
+    if os.environ.get("REMOTELY_LOCAL") == "1" or not address:
+        raise NotConnected(NO_CLUSTER)
+    file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "worker.key"
+    member = key_files.load_member(Path(file), "worker")
+    source_finder.finder.install(first=False)  # for what callers pass whose code is not here
+    source_library.library.gather()  # and for clients that lack ours
+    redial = _Redial(patience_s)
+    while True:
+        try:
+            host = find_host(address, member, CONNECT_S)
+            line = _serve_at(host, member, served, options, redial.before)
+            redial.hear_of_end(line)
+            return
+        except _AGAIN as error:
+            redial.wait(error)
+
+
+# The cluster or the connection is away, or has not heard yet that the connection before has ended.
+_AGAIN = (MasterLost, WorkerLost, NoResources, NameTaken)
+
+
+class _Redial:
+    """When to dial in again, and how often in vain."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.before = ""  # the actor that it was last
+        self._begin()
+
+    def _begin(self) -> None:
+        self._deadline = time.monotonic() + self._patience_s
+        self._pause_s = REDIAL_S[0]
+
+    def hear_of_end(self, line: Line) -> None:
+        """Return if all is over and done with.  Raises the error for which it has ended."""
+        if line.was_hosted:
+            self.before = line.actor
+            self._begin()
+        if line.why is not None and not isinstance(line.why, ActorDied):  # it was killed
+            raise line.why
+
+    def wait(self, error: RemotelyError) -> None:
+        """Wait before the next try, or raise the error of the last."""
+        if isinstance(error, NameTaken) and not self.before:
+            raise error  # by another, and not by what was ours
+        if time.monotonic() + self._pause_s > self._deadline:
+            raise error
+        log.warning("%s; dialling in again", error)
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, REDIAL_S[1])
+
+
+def _serve_at(
+    host: control.Host, key: MemberKey, served: object, options: Options, before: str
+) -> Line:
+    """Serve an object at a worker, until it was closed or the connection has ended."""
+    cls = type(served)
+    request = control.Request(
+        actor=secrets.token_hex(16),
+        name=options.name or f"{cls.__name__}-{os.getpid()}",
+        named=bool(options.name),
+        class_name=cls.__name__,
+        owner="",
+        job="",
+        resources=Resources(cpus=0),
+        python=this_machine.PYTHON,
+        classes=[base.__name__ for base in cls.__mro__[:-1]],
+    )
+    pair = fresh_pair()
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(guest_folder())
+        Fence(folder, make=True).close()  # a lease that never ends
+        path = str(folder / "calls")
+        birth = control.Birth(
+            request=request,
+            master="",
+            master_public=key.master_public,
+            host=this_machine.identity(),
+            machine=this_machine.machine_name(),
+            ipc=f"ipc://{path}",
+            listening=Listening(),
+            folder=str(folder),
+            gpus=[],
+            public_key=pair.public,
+            secret_key=pair.secret,
+            client_keys=[],
+        )
+        location = control.Location(
+            actor=request.actor,
+            name=request.name,
+            class_name=request.class_name,
+            life=0,
+            pid=os.getpid(),
+            host=birth.host,
+            machine=birth.machine,
+            ipc=birth.ipc,
+            tcp="",
+            public_key=pair.public,
+        )
+        theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.callback(theirs.close)
+        arrive = control.Arrive(request=request, location=location, before=before)
+        line = Line(host, key, arrive, ours, path)
+        why = "closed"
+        try:
+            with activity.new() as (_, page):
+                process, threads = BorrowedProcess(), options.concurrency
+                actor = Actor(birth, theirs, OneByOne(page), process, served, threads)
+            line.start()
+            actor.run()
+        except BaseException as error:
+            why = f"the process that served it has left `serve`: {type(error).__name__}"
+            raise
+        finally:
+            line.close(why)
+    return line
+
+
+def _checked(served: object, name: str, concurrency: int, patience_s: float) -> Options:
+    if isinstance(served, type):
+        raise TypeError(
+            f"serve takes an object, and {served.__name__} is a class: serve({served.__name__}()), "
+            f"or remotely.local({served.__name__}) if that is a remote class"
+        )
+    if issubclass(type(served), Handle):
+        raise TypeError(f"serve takes an object of this process, and {served!r} is one elsewhere")
+    arguments.number("patience_s", patience_s)
+    return check_options(Options(), {"name": name, "concurrency": concurrency})

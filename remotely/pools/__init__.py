@@ -1,0 +1,1 @@
+"""Many calls over many processes: `Executor`, `Pool`, and the backend of joblib."""

@@ -1,0 +1,188 @@
+"""`concurrent.futures.Executor` over the cores of a cluster.
+
+It differs from a ProcessPoolExecutor where a cluster does:
+
+    a process is lost        the others go on.  The calls that it had get ActorDied or WorkerLost;
+                             those of a function marked `@remotely.idempotent`, and those that
+                             certainly have not run, go to another process
+    machines join            their cores are used, unless `max_workers` is reached
+    code                     lambdas, closures and functions of the script are fine
+    an argument is changed   after `submit`: the call sees it as it was
+"""
+
+import functools
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from typing import Any, ParamSpec, TypeVar
+
+from remotely import arguments
+from remotely.api import connection
+from remotely.api.remote_class import as_placeable, check_options
+from remotely.api.verbs import make_on
+from remotely.engine import Options
+from remotely.errors import NotPicklable
+from remotely.objects.idempotent import retries_of
+from remotely.pools.job import Job
+from remotely.pools.recruiter import Staffing
+from remotely.pools.room import machines_of, places
+from remotely.pools.runner import Runner
+from remotely.pools.scheduler import Scheduler
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Executor(futures.Executor):
+    """Runs functions in as many processes as the cluster has cores free, or `max_workers`.
+
+    max_workers   the most processes at a time.  Without it, as many as there is room for
+    initializer   called with `initargs` in each process before its first function
+    options       of each process, as in `remotely.options`: `cpus`, `gpus`, `memory`, `env`
+
+    A process starts when there is work for it.  Leaving the `with` block by Ctrl-C ends running
+    calls; leaving it in any other way waits for them.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: Sequence[Any] = (),
+        **options: Any,
+    ) -> None:
+        if max_workers is not None:
+            arguments.whole_number("max_workers", max_workers, 1)
+        for name in _NOT_OURS & options.keys():
+            raise TypeError(f"{name!r} is no option of an Executor's processes")
+        checked = check_options(as_placeable(Runner).options, options)
+        staffing = _AsManyAsFit(max_workers, checked, (initializer, initargs))
+        self._scheduler = Scheduler(staffing)
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run `fn(*args, **kwargs)` in one of the processes, and return its future."""
+        name = _name_of(fn)
+        names = name, f"{name}: args", f"{name}: kwargs"
+        return self._scheduler.submit(Job("run", (fn, args, kwargs), {}, _retries_of(fn), names))
+
+    def map(
+        self,
+        fn: Callable[..., R],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[R]:
+        """Yield `fn` of each item, in order; an error is raised where its result would be.
+
+        timeout     seconds from now after which TimeoutError is raised
+        chunksize   items that travel together; tiny functions gain from more than one
+        buffersize  the most chunks that are submitted and not yet yielded, for endless iterables.
+                    Without it, all are submitted at once
+        """
+        arguments.whole_number("chunksize", chunksize, 1)
+        if buffersize is not None:
+            arguments.whole_number("buffersize", buffersize, 1)
+        ends = None if timeout is None else time.monotonic() + timeout
+        retries, name = _retries_of(fn), _name_of(fn)
+        function = self._put_function(fn)
+        items = zip(*iterables, strict=False)
+        chunks = iter(lambda: list(itertools.islice(items, chunksize)), [])
+
+        def submit(chunk: Sequence[Any]) -> Future[Any]:
+            names = name, f"{name}: items"
+            return self._scheduler.submit(Job("run_chunk", (function, chunk), {}, retries, names))
+
+        pending = deque(map(submit, itertools.islice(chunks, buffersize)))
+        return _results(pending, map(submit, chunks), ends)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no further call; with `wait`, return when all have run and nothing is left.
+
+        Without it, the processes end when the calls have run, and so does the interpreter.
+        """
+        scheduler = self._scheduler
+        scheduler.close(cancel_futures, wait)
+        if not wait and scheduler.is_busy:  # no daemon: the interpreter waits for it
+            threading.Thread(target=scheduler.wait, name="remotely-executor").start()
+
+    def _put_function(self, function: Callable[..., Any]) -> Any:
+        """Pickle a function once for all chunks.  If it does not pickle, their futures say so."""
+        try:
+            return self._scheduler.put(function)
+        except NotPicklable:
+            return function
+
+    def kill(self) -> None:
+        """End every process at once: calls that run get ActorDied, others are cancelled."""
+        self._scheduler.close(cancel=True, wait=False)
+        self._scheduler.end(0.0)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool | None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.kill()
+        else:
+            self.shutdown(wait=True)
+        return None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_scheduler"):
+            self._scheduler.close(cancel=False, wait=False)
+
+
+_NOT_OURS = frozenset(("name", "detached", "wait", "concurrency", "max_restarts"))
+
+
+class _AsManyAsFit(Staffing):
+    """As many processes as there are calls, up to a limit and to the room on the cluster."""
+
+    def __init__(self, most: int | None, options: Options, args: tuple[Any, ...]) -> None:
+        self._most = math.inf if most is None else most
+        self._options = options
+        self._args = args
+        self.engine = connection.current()
+        self.is_immediate = not self.engine.cluster
+
+    def wants(self, jobs: int, members: int) -> bool:
+        return members < min(jobs, self._most)
+
+    def room(self, jobs: int, members: int) -> int:
+        free = places(machines_of(self.engine), self._options)
+        least = 0 if members else 1  # it waits for room, and is told if there is none
+        return int(max(least, min(jobs, self._most, members + free) - members))
+
+    def make(self, count: int) -> list[Any]:
+        return make_on(self.engine, Runner, self._args, {}, self._options, count)
+
+    def hear_of_loss(self) -> None: ...
+
+
+def _name_of(function: object) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _retries_of(function: Any) -> int:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return retries_of(function)
+
+
+def _results(
+    pending: "deque[Future[Any]]", more: Iterator[Future[Any]], ends: float | None
+) -> Iterator[Any]:
+    try:
+        while pending:
+            timeout = None if ends is None else max(0.0, ends - time.monotonic())
+            outcomes = pending.popleft().result(timeout)
+            pending.extend(itertools.islice(more, 1))
+            for outcome in outcomes:
+                yield outcome.result()
+    finally:
+        for future in pending:
+            future.cancel()

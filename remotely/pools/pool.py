@@ -1,0 +1,287 @@
+"""Actors of one class that share out the items of an iterable.
+
+Unlike a group, whose members all get the same call, each member of a pool gets its next item when
+it has answered, so a slow one holds nobody up.  Tiny items are sent ahead and travel together
+(pace.py).  An iterator of results holds a limited number of items, so that the iterable may be
+endless, and the consumer slow.
+"""
+
+import functools
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from remotely import arguments
+from remotely.api import connection
+from remotely.api.group import Group
+from remotely.api.members import MISSING, is_method, member_of
+from remotely.api.remote_class import as_placeable
+from remotely.api.verbs import make_on
+from remotely.engine import Engine
+from remotely.objects.idempotent import retries_of
+from remotely.pools.job import Job
+from remotely.pools.recruiter import Staffing
+from remotely.pools.scheduler import Scheduler
+from remotely.protocol.lease import RESTARTS_WITHIN_S
+
+A = TypeVar("A")
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class Progress(Protocol):
+    """Wraps an iterable and shows how far it is: `tqdm.tqdm`, `rich.progress.track`."""
+
+    def __call__(self, iterable: Iterable[Any], /, *, total: int | None) -> Iterable[Any]: ...
+
+
+class Pool(Generic[A]):
+    """`count` actors of one class: `Pool(Actor, 8, *args)`, or of `options(Actor, cpus=2)`.
+
+    A member that died is replaced, made from the same arguments, `max_restarts` times in ten
+    minutes for each member.  What it was doing gets ActorDied or WorkerLost, unless its method is
+    marked `@remotely.idempotent`: then another member does it.
+
+    Raises ValueError for a pool of none, NoResources if there is no room for all.
+    """
+
+    def __init__(
+        self, cls: Callable[P, A], count: int, /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        placeable = as_placeable(cls)
+        arguments.whole_number("count", count, 1)
+        self._class: type = placeable.cls  # type: ignore[assignment]
+        limit = placeable.options.max_restarts
+        options = msgspec.structs.replace(placeable.options, max_restarts=0, wait=True)
+        engine = connection.current()
+        place = functools.partial(make_on, engine, self._class, args, kwargs, options)
+        staffing = _SoMany(engine, count, limit * count, place)
+        self._scheduler = Scheduler(staffing, options.concurrency)
+        self._scheduler.add(staffing.make(count))
+
+    @property
+    def actors(self) -> Group[A]:
+        """The members that live now, as a group; a replacement knows nothing of earlier calls."""
+        return Group(self._scheduler.handles)
+
+    def submit(
+        self,
+        method: Callable[Concatenate[A, P], R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Future[R]:
+        """Have the next idle member run a method: `pool.submit(Actor.play, 3)`."""
+        name = self._name_of(method)
+        names = tuple(f"{name}: args[{i}]" for i in range(len(args)))
+        return self._scheduler.submit(Job(name, args, kwargs, retries_of(method), names))
+
+    def map(
+        self,
+        method: Callable[[A, T], R],
+        items: Iterable[T],
+        *,
+        return_exceptions: bool = False,
+        progress: Progress | None = None,
+    ) -> list[R]:
+        """Return the result of a method for each item, in order: `pool.map(Actor.play, items)`.
+
+        return_exceptions  put the error of an item into its place; else the first is raised
+        progress           shows how far it is: `tqdm.tqdm`, `rich.progress.track`
+        """
+        return list(
+            self.imap(method, items, return_exceptions=return_exceptions, progress=progress)
+        )
+
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[Any]],
+        *,
+        return_exceptions: bool = False,
+        progress: Progress | None = None,
+    ) -> list[R]:
+        """As `map`, with the arguments of each call as one item: `[(1, 2), (3, 4)]`."""
+        calls = self._calls(method, map(tuple, items))
+        results = _in_order(calls, self._scheduler, return_exceptions)
+        return list(_shown(results, items, progress))
+
+    def imap(
+        self,
+        method: Callable[[A, T], R],
+        items: Iterable[T],
+        *,
+        return_exceptions: bool = False,
+        progress: Progress | None = None,
+    ) -> Iterator[R]:
+        """As `map`, but yield each result as soon as those before it are there.
+
+        It takes items from an endless iterable as fast as you take results.
+        """
+        calls = self._calls(method, ((item,) for item in items))
+        results = _in_order(calls, self._scheduler, return_exceptions)
+        return iter(_shown(results, items, progress))
+
+    def imap_unordered(
+        self,
+        method: Callable[[A, T], R],
+        items: Iterable[T],
+        *,
+        return_exceptions: bool = False,
+        progress: Progress | None = None,
+    ) -> Iterator[R]:
+        """As `imap`, but yield each result when it is there, whatever its place."""
+        calls = self._calls(method, ((item,) for item in items))
+        results = _as_they_come(calls, self._scheduler, return_exceptions)
+        return iter(_shown(results, items, progress))
+
+    def close(self) -> None:
+        """End the members when all that was submitted has run.  Closing again does nothing."""
+        self._scheduler.close(cancel=False, wait=True)
+
+    def __len__(self) -> int:
+        return len(self._scheduler.handles)
+
+    def __enter__(self) -> "Pool[A]":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the pool.  After an error nobody waits for what else was submitted."""
+        if kind is None:
+            self.close()
+        else:
+            self._scheduler.close(cancel=True, wait=False)
+            self._scheduler.end(0.0)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_scheduler"):
+            self._scheduler.close(cancel=False, wait=False)
+
+    def __repr__(self) -> str:
+        return f"<pool of {len(self)} {self._class.__name__}>"
+
+    def _name_of(self, method: Callable[..., Any]) -> str:
+        """Return the name by which a member knows a method of its class."""
+        name = getattr(method, "__name__", "")
+        member = MISSING if name.startswith("<") else member_of(self._class, name)
+        if member is MISSING or not is_method(member):
+            of = self._class.__name__
+            raise TypeError(
+                f"{method!r} is no method of {of}: a pool runs methods of its class, as in "
+                f"pool.map({of}.method, items); remotely.Executor runs functions"
+            )
+        return name
+
+    def _calls(
+        self, method: Callable[..., R], items: Iterable[tuple[Any, ...]]
+    ) -> Iterator[Future[R]]:
+        """Return an iterator that submits a call for the next item each time it is advanced."""
+        self._name_of(method)
+        return (self.submit(method, *item) for item in items)
+
+
+class _SoMany(Staffing):
+    """A fixed number of members; so many of those that were lost are replaced in ten minutes."""
+
+    is_immediate = False
+
+    def __init__(
+        self, engine: Engine, count: int, limit: int, place: Callable[[int], list[Any]]
+    ) -> None:
+        self.engine = engine
+        self._count = count
+        self._limit = limit
+        self._place = place
+        self._losses: deque[float] = deque()
+        self._replaces = 0
+
+    def wants(self, jobs: int, members: int) -> bool:
+        return members < self._count and self._replaces > 0
+
+    def room(self, jobs: int, members: int) -> int:
+        return min(self._count - members, self._replaces)
+
+    def make(self, count: int) -> list[Any]:
+        self._replaces -= min(count, self._replaces)
+        return self._place(count)
+
+    def hear_of_loss(self) -> None:
+        now = time.monotonic()
+        while self._losses and self._losses[0] < now - RESTARTS_WITHIN_S:
+            self._losses.popleft()
+        if len(self._losses) < self._limit:
+            self._losses.append(now)
+            self._replaces += 1
+
+
+def _in_order(
+    calls: Iterator[Future[R]], scheduler: Scheduler, return_exceptions: bool
+) -> Iterator[R]:
+    pending: deque[Future[R]] = deque()
+    _fill(pending.append, calls, scheduler.appetite)
+
+    def results() -> Iterator[R]:
+        try:
+            while pending:
+                yield _result(pending.popleft(), return_exceptions)
+                _fill(pending.append, calls, scheduler.appetite - len(pending))
+        finally:
+            _cancel(pending)
+
+    return results()
+
+
+def _as_they_come(
+    calls: Iterator[Future[R]], scheduler: Scheduler, return_exceptions: bool
+) -> Iterator[R]:
+    pending: set[Future[R]] = set()
+    done: queue.SimpleQueue[Future[R]] = queue.SimpleQueue()
+
+    def add(future: Future[R]) -> None:
+        pending.add(future)
+        future.add_done_callback(done.put)
+
+    _fill(add, calls, scheduler.appetite)
+
+    def results() -> Iterator[R]:
+        try:
+            while pending:
+                future = done.get()
+                pending.discard(future)
+                yield _result(future, return_exceptions)
+                _fill(add, calls, scheduler.appetite - len(pending))
+        finally:
+            _cancel(pending)
+
+    return results()
+
+
+def _fill(add: Callable[[Future[R]], object], calls: Iterator[Future[R]], count: int) -> None:
+    for _ in range(count):
+        if (future := next(calls, None)) is None:
+            return
+        add(future)
+
+
+def _result(future: Future[R], return_exceptions: bool) -> R:
+    if return_exceptions and (error := future.exception()) is not None:
+        return error  # type: ignore[return-value]
+    return future.result()
+
+
+def _cancel(pending: Iterable[Future[Any]]) -> None:
+    for future in pending:
+        future.cancel()
+
+
+def _shown(results: Iterator[R], items: Iterable[Any], progress: Progress | None) -> Iterable[R]:
+    if progress is None:
+        return results
+    total = len(items) if isinstance(items, Sized) else None
+    return progress(results, total=total)

@@ -1,0 +1,283 @@
+"""Gives jobs to the members of a pool, each its next one when it has answered.
+
+    a job comes      to an idle member, on the thread of the caller; else it waits
+    an answer comes  its member gets the next jobs first, on the thread that received the answer;
+                     then the caller gets the answer
+    a member is lost (its process has ended, or its machine is gone) its jobs go to other members
+                     if they have not run, or may be repeated; else their callers get the error
+    jobs wait        and nobody is idle: the recruiter may find more members (recruiter.py)
+
+There is no thread of its own between a caller and the members, so a job costs little more than the
+call that it is.  Jobs are sent without the lock, since a job that cannot be sent runs the callbacks
+of its caller.
+"""
+
+import functools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from remotely.api.dispatch import call, end
+from remotely.errors import ActorDied, NotConnected, WorkerLost
+from remotely.futures.shield import shield
+from remotely.pools.job import Job
+from remotely.pools.pace import Pace
+from remotely.pools.recruiter import Recruiter, Staffing
+from remotely.protocol.lease import DRAIN_S
+from remotely.values import raised_error
+
+
+class Member:
+    """An actor of a pool, and the jobs that it was sent."""
+
+    def __init__(self, handle: Any, at_a_time: int) -> None:
+        self.handle = handle
+        self.jobs: set[Job] = set()
+        self.pace = Pace(at_a_time)
+        self.is_lost = False
+
+
+class Scheduler:
+    """`staffing` says how many members there are to be, and makes them."""
+
+    def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
+        self.put = staffing.engine.put
+        self._lock = threading.RLock()  # a signal handler may submit in the middle of a submit
+        self._changed = threading.Condition(self._lock)
+        self._waiting: deque[Job] = deque()
+        self._members: dict[int, Member] = {}  # in the order in which they came
+        self._idle: dict[int, Member] = {}  # that serve fewer than they could
+        self._at_a_time = at_a_time
+        self._unsettled = 0  # jobs
+        self._is_closed = False
+        self._has_ended = False
+        self._ends_alone = False  # when the last job has its outcome
+        self._recruiter = Recruiter(staffing, self._demand, self.add, self._fail_waiting)
+
+    # --- members ----------------------------------------------------------------------------------
+
+    @property
+    def handles(self) -> list[Any]:
+        with self._lock:
+            return [member.handle for member in self._members.values()]
+
+    @property
+    def appetite(self) -> int:
+        """How many jobs keep all members busy, with as many again for the answers to be read."""
+        with self._lock:
+            members = list(self._members.values())
+            wanted = sum(member.pace.most(1_000_000, 1) for member in members)
+            return 2 * max(wanted, self._at_a_time)
+
+    def add(self, handles: Iterable[Any]) -> None:
+        """Take in new members."""
+        for handle in handles:
+            member = Member(handle, self._at_a_time)
+            with self._lock:
+                is_late = self._has_ended or (self._is_closed and not self._unsettled)
+                if not is_late:
+                    self._members[id(member)] = member
+            if is_late:
+                end((handle,), 0.0)
+            else:
+                self._feed(member)
+
+    def _demand(self) -> tuple[int, int]:
+        with self._lock:
+            return self._unsettled, len(self._members)
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        """There is no member, and there will be none."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return
+                job = self._waiting.popleft()
+            self._settle(job, None, error)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> "Future[Any]":
+        """Have a job run.  Raises RuntimeError after `close`."""
+        is_copied = False
+        member = None
+        while True:
+            if not is_copied and (job.retries or not self._idle):
+                try:
+                    job.copy_arguments(self.put)
+                except Exception as error:
+                    job.settle(None, error)
+                    return job.future
+                is_copied = True
+            with shield, self._lock:
+                if self._is_closed:
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                if self._idle:
+                    member = next(iter(self._idle.values()))
+                    job.begin()
+                    member.jobs.add(job)
+                    self._note_idle(member)
+                elif is_copied:
+                    self._waiting.append(job)
+                else:
+                    continue
+                self._unsettled += 1
+                break
+        if member is None:
+            self._recruiter.look()
+        elif not self._send(member, job):
+            self._feed(member)
+        return job.future
+
+    def _feed(self, member: Member) -> None:
+        """Send a member the jobs that it has room for."""
+        while True:
+            with self._lock:
+                if member.is_lost or self._has_ended:
+                    return
+                most = member.pace.most(len(self._waiting), len(self._members))
+                if not self._waiting or len(member.jobs) >= most:
+                    self._note_idle(member)
+                    return
+                job = self._waiting.popleft()
+                begins = job.begin()
+                if begins:
+                    member.jobs.add(job)
+            if begins:
+                self._send(member, job)
+            else:
+                self._forget()
+
+    def _note_idle(self, member: Member) -> None:
+        """With the lock: see whether a member is idle.  Those that were idle longest come first."""
+        self._idle.pop(id(member), None)
+        if len(member.jobs) < self._at_a_time:
+            self._idle[id(member)] = member
+
+    def _send(self, member: Member, job: Job) -> bool:
+        """Send a job to a member; false if that cannot be done, as its caller is told."""
+        job.sent = time.monotonic()
+        try:
+            future = call((member.handle,), job.method, job.args, job.kwargs, background=True)[0]
+            future.add_done_callback(functools.partial(self._answered, member, job))
+        except BaseException as error:  # it does not pickle, the cluster is gone, or Ctrl-C
+            with self._lock:
+                member.jobs.discard(job)
+            self._settle(job, None, error)
+            if not isinstance(error, Exception):
+                raise
+            return False
+        return True
+
+    def _answered(self, member: Member, job: Job, future: Future[Any]) -> None:
+        error = future.exception()
+        is_lost = isinstance(error, ActorDied | WorkerLost) and not raised_error.was_raised(error)
+        with self._lock:
+            member.jobs.discard(job)
+            if not is_lost:
+                member.pace.note(job.sent, time.monotonic())
+        if is_lost:
+            assert error is not None
+            self._lost(member, job, error)
+        else:
+            self._feed(member)
+            self._settle(job, None if error else future.result(), error)
+
+    def _lost(self, member: Member, job: Job, error: BaseException) -> None:
+        may_have_run = getattr(error, "may_have_run", True)
+        with self._lock:
+            is_news = not member.is_lost
+            member.is_lost = True
+            self._members.pop(id(member), None)
+            self._idle.pop(id(member), None)
+            is_to_run = not self._has_ended and (job.retries > 0 or not may_have_run)
+            if is_to_run:
+                job.lost = error
+                job.retries -= may_have_run
+                self._waiting.appendleft(job)
+        if is_news:
+            self._recruiter.hear_of_loss(error)
+        if is_to_run:
+            self._feed_idle()
+        else:
+            self._settle(job, None, error)
+        self._recruiter.look()
+
+    def _feed_idle(self) -> None:
+        """A job waits again: somebody may be idle."""
+        with self._lock:
+            member = next(iter(self._idle.values()), None)
+        if member is not None:
+            self._feed(member)
+
+    def _settle(self, job: Job, value: Any, error: BaseException | None) -> None:
+        try:
+            job.settle(value, error)
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        """A job is done with."""
+        with self._changed:
+            self._unsettled -= 1
+            if self._unsettled:
+                return
+            self._changed.notify_all()
+            if not self._ends_alone:
+                return
+            self._has_ended = True
+            members, self._members = self._members, {}
+            self._idle.clear()
+        members.clear()  # they end when their handles are gone, and nobody waits for that
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self, cancel: bool, wait: bool) -> None:
+        """Take no further job.
+
+        cancel  cancels the jobs that no member was sent
+        wait    return when every job has its outcome, and every member has ended; else the
+                members end when the last job has its outcome
+        """
+        cancelled: deque[Job] = deque()
+        with self._changed:
+            self._is_closed = True
+            self._ends_alone = not wait
+            self._unsettled += 1  # for as long as we are here
+            if cancel:
+                cancelled, self._waiting = self._waiting, cancelled
+        for job in cancelled:
+            if job.future.cancel():
+                job.begin()  # tells `wait` and `as_completed`
+                self._forget()
+            else:
+                self._settle(job, None, job.lost)
+        self._forget()
+        if wait:
+            self.wait()
+            self.end(DRAIN_S)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job has no outcome yet."""
+        return self._unsettled > 0
+
+    def wait(self) -> None:
+        """Return when every job has its outcome."""
+        with self._changed:
+            while self._unsettled:
+                self._changed.wait()
+
+    def end(self, grace_s: float) -> None:
+        """End the members; without grace, at once, whatever they are doing."""
+        with self._lock:
+            self._is_closed = self._has_ended = True
+            members, self._members = list(self._members.values()), {}
+            self._idle.clear()
+        self._recruiter.stop()
+        with suppress(NotConnected):  # the cluster, or this process's part of it, has ended
+            end([member.handle for member in members], grace_s)

@@ -1,0 +1,59 @@
+"""What a process that dials in says, and what it is told.
+
+It asks the master where to dial in, dials the worker that it is told, and says there which object
+it serves.  The worker reports that to the master, and passes the answer back.  From then on the
+two say what a worker and an actor's process say to each other.
+"""
+
+from remotely.protocol.control.message import ControlMessage
+from remotely.protocol.control.records import Location, Request
+from remotely.protocol.numbers import Moment
+
+
+class AskHost(ControlMessage, frozen=True):
+    """Where may I dial in?"""
+
+
+class Host(ControlMessage, frozen=True):
+    """At this worker.  `is_near`: it is on the master's machine, which the asker has reached."""
+
+    address: str
+    public_key: bytes
+    is_near: bool
+
+
+class Arrive(ControlMessage, frozen=True):
+    """I serve an object.  The worker fills in the address at which others reach it.
+
+    `before`: the actor that it was until its connection ended, of which nobody may have heard yet.
+    """
+
+    request: Request
+    location: Location
+    before: str = ""
+
+
+class Arrived(ControlMessage, frozen=True):
+    """An object is served by a process that has dialled in here, with this key."""
+
+    request: Request
+    location: Location
+    key: bytes
+    since: Moment  # wall clock, for people alone
+    before: str = ""
+
+
+class Hosted(ControlMessage, frozen=True):
+    """It is an actor of the cluster from now on."""
+
+    actor: str
+    request: Request
+    seal: bytes  # see Spawn
+
+
+class NotHosted(ControlMessage, frozen=True):
+    """It is none, or none any more; `error` is the name of a class in errors.py."""
+
+    actor: str
+    error: str
+    why: str

@@ -1,0 +1,81 @@
+"""A process that serves an object: python -m tests.remotely.guest.simulator OPTIONS.
+
+OPTIONS are those of `serve`, as JSON.  The last line that it prints says how `serve` has ended.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import remotely
+
+
+class Base:
+    pass
+
+
+class Simulator(Base):
+    def __init__(self) -> None:
+        self.steps = 0
+        self.meeting = threading.Barrier(2)
+
+    def step(self, action: int) -> int:
+        self.steps += 1
+        if action == 13:
+            raise ValueError("thirteen")
+        return action * 10
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def count(self, number: int) -> Iterator[int]:
+        yield from range(number)
+
+    def call(self, other: Any) -> Any:
+        return other.add()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def meet(self) -> int:
+        return self.meeting.wait(10)
+
+    def sleep(self, file: str, seconds: float) -> None:
+        Path(file).touch()
+        time.sleep(seconds)
+
+    def exit(self, code: int) -> None:
+        sys.exit(code)
+
+    def close(self) -> None:
+        print("closed by a client", flush=True)
+
+
+class Awaiting:
+    """Has async methods."""
+
+    def __init__(self) -> None:
+        self.came = 0
+
+    async def meet(self) -> int:
+        self.came += 1
+        while self.came < 2:
+            await asyncio.sleep(0.001)
+        return self.came
+
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[1])
+    served = Awaiting() if options.pop("awaiting", False) else Simulator()
+    try:
+        remotely.serve(served, **options)
+    except remotely.RemotelyError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        sys.exit(1)
+    print("serve has returned", flush=True)

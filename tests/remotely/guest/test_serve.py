@@ -1,0 +1,492 @@
+"""Objects of processes that dial in, on real clusters: near, on the same machine as their callers,
+and far, on what passes for another one, where all goes through the tunnel of a worker."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely.api import connection
+from remotely.engines.in_process import InProcess
+from remotely.errors import (
+    ActorDied,
+    CallTimeout,
+    MasterLost,
+    NameTaken,
+    NotAllowed,
+    NotConnected,
+    RemoteTraceback,
+    WorkerLost,
+)
+from remotely.machine import guest_folder
+from tests.clusters import Here, Started, processes, run, wait_until
+from tests.remotely.counter import Counter
+from tests.remotely.guest.simulator import Base, Simulator
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Guests:
+    """Starts processes that serve an object, and ends what is left of them."""
+
+    def __init__(self, place: str = "near") -> None:
+        self.place = place
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, cluster: Here | Started, **options: Any) -> subprocess.Popen[str]:
+        home = cluster.home
+        environment = {**os.environ, "REMOTELY_HOME": str(home)}
+        environment.pop("REMOTELY_ADDRESS", None)
+        if self.place == "far":
+            environment["REMOTELY_HOST"] = "far"
+        options = {"address": cluster.address, "patience_s": 20, **options}
+        module = "tests.remotely.guest.simulator"
+        guest = subprocess.Popen(
+            [sys.executable, "-u", "-m", module, json.dumps(options)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.running.append(guest)
+        return guest
+
+    def end(self) -> None:
+        for guest in self.running:
+            guest.kill()
+            guest.communicate()
+        guest_folder.sweep()
+        if remotely.is_connected():  # or the next test would be given one of these
+            wait_until(lambda: not any(a.dialled_in for a in remotely.status().actors), "gone")
+
+
+@pytest.fixture(params=["near", "far"])
+def guests(request: pytest.FixtureRequest) -> Iterator[Guests]:
+    made = Guests(request.param)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def near() -> Iterator[Guests]:
+    made = Guests()
+    yield made
+    made.end()
+
+
+def said(guest: subprocess.Popen[str]) -> str:
+    """Return what a process has said when it has ended by itself."""
+    out, _ = guest.communicate(timeout=20)
+    return out
+
+
+def one(**options: Any) -> Simulator:
+    (simulator,) = remotely.arrivals(Simulator, count=1, timeout=20, **options)
+    return simulator
+
+
+# --- an actor like any other ----------------------------------------------------------------------
+
+
+def test_it_is_an_actor_like_any_other(here: None, started_here: Here, guests: Guests) -> None:
+    guest = guests.start(started_here, name="sim")
+    simulator = one()
+    assert isinstance(simulator, Simulator)
+    assert simulator.pid() == guest.pid
+    assert simulator.step(4) == 40
+    assert [simulator.step.submit(n).result(10) for n in range(3)] == [0, 10, 20]
+    assert simulator.steps == 4
+    simulator.steps = 100
+    simulator.step(0)
+    assert simulator.steps == 101
+    assert list(simulator.count(100)) == list(range(100))
+    with pytest.raises(ValueError, match="thirteen") as failed:
+        simulator.step(13)
+    assert isinstance(failed.value.__cause__, RemoteTraceback)
+    assert 'raise ValueError("thirteen")' in str(failed.value.__cause__)
+    with pytest.raises(AttributeError, match="did you mean 'step'"):
+        _ = simulator.stepp
+    assert remotely.get_actor("sim").step(1) == 10
+    (seen,) = [actor for actor in remotely.status().actors if actor.name == "sim"]
+    assert (seen.class_name, seen.pid, seen.owner, seen.cpus) == ("Simulator", guest.pid, None, 0)
+    assert seen.dialled_in
+
+
+def test_large_values_of_several_callers_cross_at_a_time(
+    here: None, started_here: Here, guests: Guests
+) -> None:
+    guests.start(started_here, concurrency=3)
+    simulator = one()
+    arrays = [np.random.default_rng(n).random(1_500_000) for n in range(4)]
+    for _ in range(2):  # the second time perhaps through memory
+        futures = [simulator.echo.submit(array) for array in arrays]
+        for future, array in zip(futures, arrays, strict=True):
+            assert np.array_equal(future.result(30), array)
+
+
+def test_actors_can_call_it_and_it_can_be_passed_on(
+    here: None, started_here: Here, guests: Guests
+) -> None:
+    guests.start(started_here)
+    simulator = one()
+    callers = remotely.group(Caller, 3)
+    assert callers.call(simulator) == [70, 70, 70]
+
+
+@remotely.remote_class
+class Caller:
+    def call(self, simulator: Simulator) -> int:
+        return simulator.step(7)
+
+
+def test_it_serves_several_calls_at_a_time_if_asked_to(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    near.start(started_here, concurrency=2)
+    simulator = one()
+    calls = [simulator.meet.submit(), simulator.meet.submit()]
+    assert sorted(call.result(10) for call in calls) == [0, 1]
+
+
+def test_async_methods_wait_for_each_other(here: None, started_here: Here, near: Guests) -> None:
+    near.start(started_here, awaiting=True)
+    (awaiting,) = remotely.arrivals("Awaiting", count=1, timeout=20)
+    assert [call.result(10) for call in [awaiting.meet.submit(), awaiting.meet.submit()]] == [2, 2]
+
+
+def test_a_handle_that_it_is_passed_needs_a_clients_key(
+    here: None, started_here: Here, near: Guests, tmp_path: Path
+) -> None:
+    near.start(started_here)  # this one finds client.key in its home
+    assert one().call(Counter()) == 1
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def busy(simulator: Simulator, tmp_path: Path, seconds: float = 60) -> "Future[None]":
+    """Return the future of a call that runs."""
+    running = simulator.sleep.submit(str(tmp_path / "runs"), seconds)
+    wait_until((tmp_path / "runs").exists, "the call runs")
+    return running  # type: ignore[no-any-return]
+
+
+def test_callers_of_one_whose_process_is_killed_are_told(
+    here: None, started_here: Here, guests: Guests, tmp_path: Path
+) -> None:
+    guest = guests.start(started_here, name="sim")
+    simulator = one()
+    running = busy(simulator, tmp_path)
+    guest.kill()
+    error = running.exception(10)
+    assert isinstance(error, ActorDied)
+    assert error.may_have_run
+    assert f"pid {guest.pid}" in str(error)
+    with pytest.raises(ActorDied, match="did not run"):
+        simulator.step(1)
+    wait_until(lambda: remotely.status().actors == [], "the actor is gone")
+    guests.start(started_here, name="sim")
+    assert one().step(1) == 10
+
+
+def test_a_client_that_closes_it_ends_the_serving_and_no_more(
+    here: None, started_here: Here, guests: Guests
+) -> None:
+    guest = guests.start(started_here)
+    simulator = one()
+    last = simulator.echo.submit(np.ones(1_000_000))
+    remotely.close(simulator)
+    assert last.result(10).sum() == 1_000_000
+    assert said(guest).endswith("closed by a client\nserve has returned\n")
+    with pytest.raises(ActorDied, match="closed"):
+        simulator.step(1)
+
+
+def test_who_kills_it_does_not_kill_its_process(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    guest = near.start(started_here)
+    simulator = one()
+    remotely.kill(simulator)
+    with pytest.raises(ActorDied, match=f"killed by pid {os.getpid()}"):
+        simulator.step(1)
+    assert said(guest).endswith("serve has returned\n")
+    assert guest.returncode == 0
+
+
+def test_ctrl_c_and_exit_end_the_process_and_callers_hear_why(
+    here: None, started_here: Here, guests: Guests, tmp_path: Path
+) -> None:
+    guest = guests.start(started_here)
+    running = busy(one(), tmp_path)
+    guest.send_signal(signal.SIGINT)
+    error = running.exception(10)
+    assert isinstance(error, ActorDied)
+    assert "left `serve`: KeyboardInterrupt" in str(error)
+    assert "KeyboardInterrupt" in said(guest)
+    assert guest.returncode == -signal.SIGINT
+    guest = guests.start(started_here)
+    with pytest.raises(ActorDied, match="left `serve`: SystemExit"):
+        one().exit(4)
+    said(guest)
+    assert guest.returncode == 4
+
+
+def test_nothing_is_left_of_a_process_that_has_served(
+    here: None, started_here: Here, tmp_path: Path
+) -> None:
+    ended: list[object] = []
+
+    def work() -> None:
+        remotely.serve(
+            Simulator(), address=started_here.address, key=started_here.key.parent / "worker.key"
+        )
+        ended.append(True)
+
+    descriptors = []
+    for _ in range(3):  # and it may serve again, in any thread
+        thread = threading.Thread(target=work)
+        thread.start()
+        simulator = one()
+        assert simulator.step(1) == 10
+        remotely.close(simulator)
+        del simulator
+        thread.join(10)
+        gc.collect()
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+    assert ended == [True, True, True]
+    assert descriptors[2] <= descriptors[1]
+    assert not list(Path(tempfile.gettempdir()).glob("remotely-guest-*"))
+
+
+# --- the cluster ends, or parts of it -------------------------------------------------------------
+
+
+def test_it_dials_in_elsewhere_if_its_worker_is_lost(nothing_left: None, tmp_path: Path) -> None:
+    cluster, guests = Started(tmp_path), Guests("far")
+    try:
+        remotely.connect(cluster.address, key=cluster.key)
+        guests.start(cluster, name="sim", key=str(cluster.home / "keys" / "worker.key"))
+        simulator = one()
+        hosts = [actor.worker for actor in remotely.status().actors]
+        worker = next(w for w in all_workers(tmp_path) if is_of(w, hosts[0]))
+        running = busy(simulator, tmp_path, seconds=0.5)
+        os.kill(worker, signal.SIGKILL)
+        assert isinstance(running.exception(20), WorkerLost)
+        assert one().step(2) == 20
+        assert remotely.get_actor("sim").step(3) == 30
+        assert [actor.worker for actor in remotely.status().actors] != hosts
+    finally:
+        remotely.shutdown()
+        guests.end()
+        cluster.stop()
+
+
+def all_workers(folder: Path) -> list[int]:
+    return [p.pid for p in processes(str(folder), "remotely.worker")]
+
+
+def is_of(pid: int, worker: str) -> bool:
+    """Tell whether this process is the worker with this id: its zygote has that for an argument."""
+    import psutil
+
+    return any(worker in child.cmdline() for child in psutil.Process(pid).children())
+
+
+def test_a_master_that_is_started_again_finds_it_and_who_has_it(
+    nothing_left: None, tmp_path: Path
+) -> None:
+    cluster, guests = Here(tmp_path / "here"), Guests("far")
+    try:
+        remotely.connect(cluster.address, key=cluster.key)
+        guests.start(cluster, name="sim")
+        simulator = one()
+        assert simulator.step(1) == 10
+        (master,) = processes(str(cluster.home), "remotely.master")
+        master.kill()
+        assert simulator.step(2) == 20  # calls need no master
+        run(cluster.home, "start", "--port", str(cluster.port))
+        assert remotely.get_actor("sim").step(3) == 30
+        with pytest.raises(CallTimeout):  # it is ours already
+            next(remotely.arrivals(Simulator, timeout=0.1))
+        guests.start(cluster, name="second")
+        wait_until(lambda: len(remotely.status().actors) == 2, "the second has dialled in")
+    finally:
+        remotely.shutdown()
+        guests.end()
+        cluster.stop()
+
+
+def test_serve_returns_when_the_cluster_is_stopped(
+    nothing_left: None, tmp_path: Path, guests: Guests
+) -> None:
+    cluster = Here(tmp_path / "here")
+    try:
+        remotely.connect(cluster.address, key=cluster.key)
+        guest = guests.start(cluster)
+        assert one().step(1) == 10
+        remotely.shutdown()
+    finally:
+        cluster.stop()
+    assert said(guest).endswith("serve has returned\n")
+
+
+def test_a_key_that_is_revoked_ends_the_serving(nothing_left: None, tmp_path: Path) -> None:
+    cluster, guests = Here(tmp_path / "here"), Guests("far")
+    try:
+        remotely.connect(cluster.address, key=cluster.key)
+        key = tmp_path / "robot.key"
+        run(cluster.home, "keys", "add", "worker", str(key))
+        guest = guests.start(cluster, key=str(key))
+        simulator = one()
+        assert simulator.step(1) == 10
+        public = json.loads(key.read_text())["public"]
+        run(cluster.home, "keys", "revoke", public)
+        assert "NotAllowed: " in said(guest)
+        with pytest.raises(ActorDied):
+            simulator.step(1)
+    finally:
+        remotely.shutdown()
+        guests.end()
+        cluster.stop()
+
+
+# --- arrivals -------------------------------------------------------------------------------------
+
+
+def test_arrivals_come_as_they_dial_in_by_their_class_its_base_or_its_name(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    arrivals = remotely.arrivals(Base, timeout=20)
+    with pytest.raises(CallTimeout, match=r"no Simulator has dialled in within 0.1 s"):
+        next(remotely.arrivals(Simulator, timeout=0.1))
+    for number in range(2):
+        guest = near.start(started_here)
+        simulator: Any = next(arrivals)
+        assert simulator.pid() == guest.pid
+        assert isinstance(simulator, Base)
+        assert simulator.step(number) == number * 10
+    guest = near.start(started_here)
+    (by_name,) = remotely.arrivals("Simulator", count=1, timeout=20)
+    assert by_name.pid() == guest.pid
+    assert type(by_name).__name__ == "HandleOfSimulator"
+
+
+def test_each_goes_to_one_client_and_to_the_next_when_that_has_ended(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    guest = near.start(started_here, name="sim")
+    script = (
+        "import remotely, sys\n"
+        "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
+        "next(remotely.arrivals('Simulator', timeout=20))\n"
+        "print('has it', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    learner = subprocess.Popen(
+        [sys.executable, "-c", script, started_here.address, str(started_here.key)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert learner.stdin is not None
+    assert learner.stdout is not None
+    assert learner.stdout.readline() == b"has it\n"
+    with pytest.raises(CallTimeout):
+        next(remotely.arrivals(Simulator, timeout=0.2))
+    assert remotely.get_actor("sim").step(1) == 10  # by its name, anybody may call it
+    learner.kill()
+    learner.communicate()
+    assert one().pid() == guest.pid
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_taken_is_refused_to_who_comes_second(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    near.start(started_here, name="sim")
+    simulator = one()
+    second = near.start(started_here, name="sim")
+    assert "NameTaken: an actor named 'sim' is on this cluster already" in said(second)
+    assert simulator.step(1) == 10
+    with pytest.raises(NameTaken):
+        remotely.options(Counter, name="sim")()
+
+
+def test_serve_without_a_cluster_or_a_key_says_what_to_do(
+    started_here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("REMOTELY_ADDRESS", raising=False)
+    with pytest.raises(NotConnected, match=r"serve needs the address .*remotely start"):
+        remotely.serve(Simulator())
+    monkeypatch.setenv("REMOTELY_HOME", str(tmp_path))
+    with pytest.raises(NotAllowed, match=r"worker\.key"):
+        remotely.serve(Simulator(), address=started_here.address)
+    with pytest.raises(NotAllowed, match="worker"):
+        remotely.serve(Simulator(), address=started_here.address, key=started_here.key)
+    key = started_here.key.parent / "worker.key"
+    with pytest.raises(MasterLost, match="no master at 127"):
+        remotely.serve(Simulator(), address="127.0.0.1:9", key=key, patience_s=0)
+    with pytest.raises(ValueError, match="is no address"):
+        remotely.serve(Simulator(), address="127.0.0.1:x", key=key)
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda: remotely.serve(Simulator), "Simulator is a class: serve(Simulator())"),
+        (lambda: remotely.serve(Counter()), "is one elsewhere"),
+        (lambda: remotely.serve(Simulator(), name="a b"), "name='a b'"),
+        (lambda: remotely.serve(Simulator(), concurrency=0), "concurrency=0"),
+        (lambda: remotely.serve(Simulator(), patience_s=-1), "patience_s=-1"),
+        (lambda: remotely.arrivals(5), "cls=5"),  # type: ignore[call-overload]
+        (lambda: remotely.arrivals(Simulator, count=0), "count=0"),
+        (lambda: remotely.arrivals(Simulator, timeout=-1), "timeout=-1"),
+    ],
+)
+def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as refused:
+        act()
+    assert error in str(refused.value)
+
+
+def test_nobody_dials_in_to_a_scripts_own_cluster_or_to_none(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotConnected, match="remotely start"):
+        next(remotely.arrivals(Simulator))
+    monkeypatch.setattr(connection, "_engine", InProcess())
+    with pytest.raises(NotConnected, match="REMOTELY_LOCAL"):
+        next(remotely.arrivals(Simulator))
+    monkeypatch.undo()
+
+
+def test_a_stranger_that_knocks_where_guests_dial_in_learns_nothing(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    near.start(started_here)
+    simulator = one()
+    location = connection.current()._actors.get(simulator._remotely_remote.actor).location
+    host, _, port = location.tcp.removeprefix("tcp://").rpartition(":")
+    import socket
+
+    for said_there in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03"):
+        with socket.create_connection((host, int(port))) as knock:
+            knock.sendall(said_there)
+    assert simulator.step(1) == 10

@@ -1,0 +1,258 @@
+"""Objects whose processes dial in: how they become actors, and to whom each is given."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from remotely.master.admission import Admission
+from remotely.master.registry import Registry
+from remotely.protocol import control
+from remotely.protocol.resources import Resources
+
+CLIENT_KEY, WORKER_KEY = b"a client's key".ljust(40), b"a worker's key".ljust(40)
+LEASE_S = 10.0
+PYTHON = "3.11"
+
+
+class Cluster:
+    """A registry with a worker and two clients, which say what a test has them say."""
+
+    def __init__(self, learns_until: float = 0.0) -> None:
+        self.said: list[tuple[str, msgspec.Struct]] = []
+        self.here: dict[str, control.ActorStatus] = {}
+        self.tickets = 0
+        admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
+        self.registry = Registry(self.tell, lambda who: None, admission, LEASE_S, learns_until)
+
+    def tell(self, who: str, message: msgspec.Struct) -> bool:
+        self.said.append((who, message))
+        if isinstance(message, control.Hosted):
+            self.here[message.actor] = msgspec.structs.replace(
+                self.here[message.actor], request=message.request, seal=message.seal
+            )
+        return True
+
+    def told(self, who: str, kind: type) -> list[Any]:
+        """Return what this peer was told of a kind since the last time."""
+        found = [said for to, said in self.said if to == who and isinstance(said, kind)]
+        self.said = [one for one in self.said if one[1] not in found]
+        return found
+
+    def hello(self, who: str, arrivals: tuple[str, ...] = (), now: float = 0.0) -> None:
+        hello = control.Hello(
+            session=who, python=PYTHON, pid=1, host="", machine="", arrivals=[*arrivals]
+        )
+        self.registry.greet(hello, CLIENT_KEY, now)
+
+    def joins(self, worker: str = "worker", host: str = "", now: float = 0.0) -> None:
+        register = control.Register(
+            worker=worker, python=PYTHON, host=host, machine="", address="", pid=1,
+            resources=Resources(2, 0, 1 << 30), actors=[*self.here.values()],
+            guests=f"tcp://{worker}:1", guests_key=b"public",
+        )  # fmt: skip
+        self.registry.enlist(register, now)
+        self.registry.settle(register)
+
+    def arrives(
+        self,
+        actor: str,
+        *classes: str,
+        name: str = "",
+        key: bytes = WORKER_KEY,
+        before: str = "",
+    ) -> None:
+        request = control.Request(
+            actor=actor, name=name or f"{classes[0]}-{actor}", named=bool(name),
+            class_name=classes[0], owner="somebody", job="job", resources=Resources(cpus=50),
+            max_restarts=7, python=PYTHON, classes=[*classes],
+        )  # fmt: skip
+        location = control.Location(
+            actor=actor, name=request.name, class_name=classes[0], life=0, pid=2, host="far",
+            machine="robot", ipc="ipc://x", tcp="tcp://worker:2", public_key=b"its",
+        )  # fmt: skip
+        self.here[actor] = control.ActorStatus(location=location, request=request)
+        arrived = control.Arrived(
+            request=request, location=location, key=key, since=1.0, before=before
+        )
+        self.registry.hear_worker("worker", arrived, 0.0)
+
+    def dies(self, actor: str) -> None:
+        obituary = control.Obituary(actor=actor, life=0, why="gone")
+        self.registry.hear_worker("worker", control.Died(obituary=obituary), 0.0)
+
+    def asks(self, who: str, class_name: str) -> int:
+        self.tickets += 1
+        ask = control.AskArrival(ticket=self.tickets, class_name=class_name)
+        self.registry.hear_client(who, ask, 0.0)
+        return self.tickets
+
+    def given(self, who: str) -> dict[int, str]:
+        """Return the actors that a client was given since the last time, by its tickets."""
+        located = self.told(who, control.Located)
+        return {one.ticket: one.location.actor for one in located}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.joins()
+    made.hello("ann")
+    made.hello("bob")
+    return made
+
+
+def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    (hosted,) = cluster.told("worker", control.Hosted)
+    request = hosted.request
+    assert (request.owner, request.job, request.max_restarts) == ("", "", 0)
+    assert (request.resources, request.key) == (Resources(cpus=0), WORKER_KEY)
+    cluster.registry.hear_client("ann", control.Locate(ticket=9, name="sim"), 0.0)
+    assert cluster.given("ann") == {9: "a"}
+    cluster.dies("a")
+    (died,) = cluster.told("ann", control.Died)
+    assert died.obituary.why == "gone"
+
+
+def test_each_goes_to_the_first_that_asks_and_the_first_to_come_goes_first(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim", "Base")
+    cluster.arrives("b", "Sim", "Base")
+    one = cluster.asks("ann", "Sim")
+    assert cluster.given("ann") == {one: "a"}
+    two, three = cluster.asks("bob", "Base"), cluster.asks("ann", "Base")
+    assert cluster.given("bob") == {two: "b"}
+    assert cluster.given("ann") == {}
+    cluster.arrives("c", "Other")
+    assert cluster.given("ann") == {}
+    cluster.arrives("d", "Other", "Base")
+    assert cluster.given("ann") == {three: "d"}
+
+
+def test_what_a_client_had_is_given_away_again_when_it_has_ended(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim")
+    cluster.asks("ann", "Sim")
+    waits = cluster.asks("bob", "Sim")
+    assert cluster.given("bob") == {}
+    cluster.registry.end_session("ann")
+    assert cluster.given("bob") == {waits: "a"}
+
+
+def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim")
+    cluster.dies("a")
+    cluster.asks("ann", "Sim")
+    assert cluster.given("ann") == {}
+    cluster.arrives("b", "Sim")
+    cluster.asks("ann", "Sim")
+    cluster.registry.end_session("ann")
+    cluster.dies("b")
+    cluster.asks("bob", "Sim")
+    assert cluster.given("bob") == {}
+
+
+def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster) -> None:
+    early = cluster.asks("ann", "Sim")
+    cluster.registry.hear_client("ann", control.NoArrival(ticket=early), 0.0)
+    cluster.arrives("a", "Sim")
+    assert cluster.given("ann") == {}
+    late = cluster.asks("ann", "Sim")
+    assert cluster.given("ann") == {late: "a"}
+    cluster.registry.hear_client("ann", control.NoArrival(ticket=late), 0.0)  # while it came
+    ticket = cluster.asks("bob", "Sim")
+    assert cluster.given("bob") == {ticket: "a"}
+
+
+def test_a_question_that_is_asked_again_is_one_question(cluster: Cluster) -> None:
+    ask = control.AskArrival(ticket=1, class_name="Sim")
+    for _ in range(2):
+        cluster.registry.hear_client("ann", ask, 0.0)
+    cluster.arrives("a", "Sim")
+    cluster.arrives("b", "Sim")
+    assert cluster.given("ann") == {1: "a"}
+    cluster.registry.hear_client("ann", ask, 0.0)  # the answer was lost
+    assert cluster.given("ann") == {1: "a"}
+
+
+def test_a_new_master_gives_nobody_what_another_has(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim")
+    cluster.arrives("b", "Sim")
+    cluster.asks("ann", "Sim")
+    again = Cluster(learns_until=5.0)
+    again.here = cluster.here
+    again.joins(now=1.0)
+    again.hello("bob", now=1.0)
+    ticket = again.asks("bob", "Sim")
+    assert again.given("bob") == {}  # whose is it?
+    again.hello("ann", arrivals=("a",), now=2.0)
+    again.registry.expire(6.0)
+    assert again.given("bob") == {ticket: "b"}
+    again.asks("bob", "Sim")
+    assert again.given("bob") == {}
+
+
+def test_a_name_that_is_taken_is_refused(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    cluster.arrives("b", "Sim", name="sim")
+    (refused,) = cluster.told("worker", control.NotHosted)
+    assert (refused.actor, refused.error) == ("b", "NameTaken")
+    assert "get_actor('sim')" in refused.why
+    cluster.arrives("c", "Sim", name="a2")
+    assert not cluster.told("worker", control.NotHosted)
+
+
+def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_else(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    cluster.asks("ann", "Sim")
+    cluster.told("worker", control.Hosted)
+    cluster.arrives("b", "Sim", name="sim", before="a")
+    (hosted,) = cluster.told("worker", control.Hosted)
+    assert hosted.actor == "b"
+    (died,) = cluster.told("ann", control.Died)
+    assert (died.obituary.actor, died.obituary.asked) == ("a", False)
+    assert "dialled in again" in died.obituary.why
+    other = b"another worker's key".ljust(40)
+    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY, other])
+    cluster.arrives("c", "Sim", name="sim", before="b", key=other)
+    (refused,) = cluster.told("worker", control.NotHosted)
+    assert refused.error == "NameTaken"
+
+
+def test_a_key_that_is_no_workers_is_refused_and_one_that_is_revoked_ends_its_actors(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim", key=CLIENT_KEY)
+    (refused,) = cluster.told("worker", control.NotHosted)
+    assert refused.error == "NotAllowed"
+    cluster.arrives("b", "Sim")
+    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
+    assert not cluster.told("worker", control.End)
+    cluster.registry.list_keys([CLIENT_KEY], [])
+    assert [end.actor for end in cluster.told("worker", control.End)] == ["b"]
+
+
+def test_one_that_has_arrived_makes_no_calls_by_its_workers_key(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim")
+    delegate = control.Delegate(actor="a", key=b"its own key".ljust(40))
+    cluster.registry.hear_worker("worker", delegate, 0.0)
+    assert not cluster.told("worker", control.Delegated)
+
+
+def test_processes_dial_in_near_the_master_or_where_the_fewest_are(cluster: Cluster) -> None:
+    host = cluster.registry.host_for_guests
+    cluster.joins("other", host="another machine")
+    cluster.joins("near", host="the master's machine")
+    near = host("the master's machine")
+    assert near == control.Host(address="tcp://near:1", public_key=b"public", is_near=True)
+    cluster.arrives("a", "Sim")  # at "worker"
+    far = host("elsewhere")
+    assert far is not None
+    assert not far.is_near
+    assert far.address != "tcp://worker:1"
+    assert Cluster().registry.host_for_guests("") is None

@@ -1,0 +1,397 @@
+"""An Executor does what the standard library promises of one, on a cluster."""
+
+import asyncio
+import functools
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, as_completed, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely.api import connection
+from remotely.engines.in_process import InProcess
+from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
+from tests.clusters import Here, processes, wait_until
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def three_fails(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+def pid(_: object = None) -> int:
+    return os.getpid()
+
+
+def meet(folder: Path, count: int) -> int:
+    """Return when so many calls run at the same time."""
+    (folder / str(os.getpid())).touch()
+    wait_until(lambda: len(list(folder.iterdir())) >= count, "the others")
+    return os.getpid()
+
+
+def wait_for(file: Path) -> int:
+    wait_until(file.exists, "what it waits for")
+    return os.getpid()
+
+
+def die_at_first(file: Path) -> int:
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        return os.getpid()
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def die_at_first_again(file: Path) -> int:
+    return die_at_first(file)
+
+
+def test_results_come_in_order_and_several_items_may_travel_together(cluster: str) -> None:
+    with remotely.Executor() as executor:
+        assert list(executor.map(square, range(20))) == [n * n for n in range(20)]
+        assert list(executor.map(pow, range(10), itertools.repeat(2), chunksize=3)) == [
+            n * n for n in range(10)
+        ]
+        assert executor.submit(int, "11", base=2).result() == 3
+        assert executor.submit(lambda: square(4)).result() == 16
+        assert list(executor.map(square, [])) == []
+
+
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_an_error_is_raised_where_its_result_would_be_with_the_traceback_of_its_process(
+    here: None, chunksize: int
+) -> None:
+    seen: list[int] = []
+    with remotely.Executor(2) as executor:
+        with pytest.raises(ValueError, match="three") as failed:
+            seen.extend(executor.map(three_fails, range(6), chunksize=chunksize))
+        alone = executor.submit(three_fails, 3).exception()
+    assert isinstance(alone, ValueError)
+    for error in (failed.value, alone):
+        assert isinstance(error.__cause__, RemoteTraceback)
+        told = str(error.__cause__)
+        assert "In Runner-" in told
+        assert 'raise ValueError("three")' in told
+        assert "runner.py" not in told
+    assert seen in ([], [0, 1, 2])
+
+
+def test_items_before_one_that_fails_are_yielded_even_from_its_chunk(here: None) -> None:
+    with remotely.Executor(1) as executor:
+        results = executor.map(three_fails, range(6), chunksize=6)
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="three"):
+            next(results)
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def method(self, _: int = 0) -> None: ...
+
+
+def test_what_does_not_pickle_is_named_and_harms_only_its_own_call(here: None) -> None:
+    with remotely.Executor(1) as executor:
+        error = executor.submit(Holder().method).exception()
+        assert isinstance(error, NotPicklable)
+        assert "Holder.method" in str(error)
+        assert "lock" in str(error)
+        error = executor.submit(square, Holder()).exception()  # type: ignore[arg-type]
+        assert "square: args[0].lock" in str(error)
+        with pytest.raises(NotPicklable, match=r"square: items\[1\]\[0\]\.lock"):
+            list(executor.map(square, [1, Holder()], chunksize=2))
+        with pytest.raises(NotPicklable, match=r"Holder\.method"):
+            list(executor.map(Holder().method, range(2)))
+        error = executor.submit(threading.Lock).exception()
+        assert isinstance(error, NotPicklable)  # the result
+        assert executor.submit(square, 3).result() == 9
+
+
+def test_a_call_sees_its_arguments_as_they_were_when_it_was_submitted(
+    here: None, tmp_path: Path
+) -> None:
+    with remotely.Executor(1) as executor:
+        blocker = executor.submit(wait_for, tmp_path / "go")
+        numbers = [1, 2]
+        future = executor.submit(sum, numbers)
+        numbers.append(3)
+        (tmp_path / "go").touch()
+        assert future.result() == 3
+        assert blocker.done()
+
+
+def test_a_call_that_has_not_begun_can_be_cancelled(here: None, tmp_path: Path) -> None:
+    with remotely.Executor(1) as executor:
+        running = executor.submit(wait_for, tmp_path / "go")
+        waiting = [executor.submit(square, n) for n in range(3)]
+        wait_until(running.running, "the call runs")
+        assert not running.cancel()
+        assert waiting[1].cancel()
+        (tmp_path / "go").touch()
+        assert [waiting[0].result(), waiting[2].result()] == [0, 4]
+        with pytest.raises(CancelledError):
+            waiting[1].result()
+        assert wait(waiting).not_done == set()
+
+
+def test_an_idle_process_takes_the_next_call_whatever_the_others_do(
+    here: None, tmp_path: Path
+) -> None:
+    with remotely.Executor(2) as executor:
+        long = executor.submit(wait_for, tmp_path / "go")
+        short = [executor.submit(square, n) for n in range(50)]
+        assert [future.result(10) for future in short] == [n * n for n in range(50)]
+        assert not long.done()
+        (tmp_path / "go").touch()
+
+
+def test_there_are_as_many_processes_as_cores_are_free_and_no_more_than_max_workers(
+    nothing_left: None, tmp_path: Path
+) -> None:
+    remotely.connect(cpus=3)
+    with remotely.Executor() as executor:
+        meetings = [executor.submit(meet, tmp_path, 3) for _ in range(3)]
+        assert len({future.result(10) for future in meetings}) == 3
+        assert len(set(executor.map(pid, range(50)))) <= 3
+        assert len(remotely.status().actors) == 3
+    with remotely.Executor(2) as executor:
+        list(executor.map(pid, range(20)))
+        assert len(remotely.status().actors) <= 2
+    assert remotely.status().actors == []
+
+
+def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -> None:
+    cluster = Here(tmp_path / "here", cpus=1)
+    folder = tmp_path / "meeting"
+    folder.mkdir()
+    try:
+        remotely.connect(cluster.address, key=cluster.key)
+        with remotely.Executor() as executor:
+            meetings = [executor.submit(meet, folder, 3) for _ in range(3)]
+            wait_until(lambda: list(folder.iterdir()), "the first has come")
+            cluster.join(cpus=2)
+            assert len({future.result(20) for future in meetings}) == 3
+        remotely.shutdown()
+    finally:
+        cluster.stop()
+
+
+def test_a_lost_call_is_repeated_if_its_function_says_so_and_fails_alone_if_not(
+    cluster: str, tmp_path: Path
+) -> None:
+    again = functools.partial(remotely.idempotent(retries=1)(die_at_first_again), tmp_path / "one")
+    with remotely.Executor(2) as executor:
+        assert executor.submit(again).result(20)
+        error = executor.submit(die_at_first, tmp_path / "two").exception(20)
+        assert isinstance(error, ActorDied)
+        assert (error.exit, error.may_have_run) == ("SIGKILL", True)
+        assert list(executor.map(square, range(4))) == [0, 1, 4, 9]
+
+
+def test_an_initializer_runs_in_each_process_and_its_error_is_that_of_the_calls(
+    here: None,
+) -> None:
+    with remotely.Executor(2, initializer=os.putenv, initargs=("NAME", "value")) as executor:
+        command = [sys.executable, "-c", "import os; print(os.environ['NAME'])"]
+        assert executor.submit(subprocess.check_output, command).result() == b"value\n"
+    with remotely.Executor(2, initializer=three_fails, initargs=(3,)) as executor:
+        assert isinstance(executor.submit(square, 1).exception(10), ValueError)
+
+
+def test_map_has_a_timeout_and_takes_no_more_of_an_endless_iterable_than_it_may(
+    here: None, tmp_path: Path
+) -> None:
+    with remotely.Executor(1) as executor:
+        results = executor.map(wait_for, [tmp_path / "go"] * 3, timeout=0.05)
+        with pytest.raises(TimeoutError):
+            next(results)
+        (tmp_path / "go").touch()
+        taken = itertools.count()
+        endless = executor.map(square, taken, buffersize=5)
+        assert list(itertools.islice(endless, 10)) == [n * n for n in range(10)]
+        assert next(taken) <= 16
+
+
+def test_asyncio_runs_functions_in_it(here: None) -> None:
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        with remotely.Executor(2) as executor:
+            calls = [loop.run_in_executor(executor, square, n) for n in range(8)]
+            return await asyncio.gather(*calls)
+
+    assert asyncio.run(main()) == [n * n for n in range(8)]
+
+
+def test_a_callback_may_submit_the_next_call(here: None) -> None:
+    seen: list[int] = []
+    done = threading.Event()
+    with remotely.Executor(2) as executor:
+
+        def follow(future: Any) -> None:
+            seen.append(future.result())
+            if len(seen) < 20:
+                executor.submit(square, len(seen)).add_done_callback(follow)
+            else:
+                done.set()
+
+        executor.submit(square, 0).add_done_callback(follow)
+        assert done.wait(10)
+    assert seen == [n * n for n in range(20)]
+
+
+def test_nothing_is_taken_after_the_shutdown_and_what_waits_may_be_cancelled(
+    here: None, tmp_path: Path
+) -> None:
+    executor = remotely.Executor(1)
+    running = executor.submit(wait_for, tmp_path / "go")
+    wait_until(running.running, "the call runs")
+    waiting = [executor.submit(square, n) for n in range(3)]
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert all(future.cancelled() for future in waiting)
+    assert len(list(as_completed(waiting, 1))) == 3
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(square, 1)
+    (tmp_path / "go").touch()
+    assert running.result(10)
+    wait_until(lambda: remotely.status().actors == [], "its process has ended")
+    executor.shutdown()
+
+
+def test_an_executor_that_is_dropped_ends_its_processes_when_all_has_run(here: None) -> None:
+    future = remotely.Executor(2).submit(square, 5)
+    assert future.result(10) == 25
+    del future
+    wait_until(lambda: remotely.status().actors == [], "its processes have ended")
+
+
+def test_shutting_down_while_calls_run_fails_them(embedded: None, tmp_path: Path) -> None:
+    executor = remotely.Executor(2)
+    futures = [executor.submit(wait_for, tmp_path / "never") for _ in range(4)]
+    wait_until(futures[0].running, "a call runs")
+    remotely.shutdown()
+    for future in futures:
+        assert isinstance(future.exception(10), remotely.RemotelyError)
+    executor.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda: remotely.Executor(0), "max_workers=0"),
+        (lambda: remotely.Executor(2).map(square, [1], chunksize=0), "chunksize=0"),
+        (lambda: remotely.Executor(2).map(square, [1], buffersize=0), "buffersize=0"),
+        (lambda: remotely.Executor(cpus=-1), "cpus=-1"),
+        (lambda: remotely.Executor(cpu=1), "did you mean 'cpus'"),
+        (lambda: remotely.Executor(name="x"), "'name' is no option of an Executor"),
+    ],
+)
+def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as refused:
+        act()
+    assert error in str(refused.value)
+
+
+def test_there_is_an_error_if_a_process_can_never_fit(embedded: None) -> None:
+    with remotely.Executor(cpus=100) as executor:
+        error = executor.submit(square, 1).exception(10)
+        assert isinstance(error, remotely.NoResources)
+
+
+def test_in_one_process_calls_run_in_the_thread_that_submits_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_engine", InProcess())
+    with remotely.Executor(2) as executor:
+        assert executor.submit(threading.get_ident).result() == threading.get_ident()
+        assert list(executor.map(square, range(3))) == [0, 1, 4]
+        assert executor.submit(lambda: executor.submit(square, 3).result()).result() == 9
+        assert isinstance(executor.submit(three_fails, 3).exception(), ValueError)
+
+
+_SCRIPT = """
+import time, remotely
+def work(seconds):
+    print("works", flush=True)
+    time.sleep(seconds)
+    return seconds
+"""
+_INTERRUPTED = """
+with remotely.Executor(2) as executor:
+    list(executor.map(work, [60] * 4))
+"""
+_RAISES = """
+with remotely.Executor(2) as executor:
+    executor.submit(work, 0.1)
+    raise ValueError("mine")
+"""
+_GOES_ON = """
+executor = remotely.Executor(2)
+future = executor.submit(work, 0.3)
+future.add_done_callback(lambda future: print("result", future.result(), flush=True))
+executor.shutdown(wait=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "said"),
+    [(_INTERRUPTED, -signal.SIGINT, "KeyboardInterrupt"), (_RAISES, 1, "mine"), (_GOES_ON, 0, "")],
+)
+def test_nothing_is_left_of_a_script_however_it_leaves_its_executor(
+    ending: str, code: int, said: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT + ending)
+    running = subprocess.Popen(
+        [sys.executable, "-u", script],
+        env={**os.environ, "REMOTELY_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    assert "works" in running.stdout.readline()
+    if ending is _INTERRUPTED:
+        os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=20)
+    assert running.returncode == code, err
+    assert said in err
+    assert ("result 0.3" in out) == (ending is _GOES_ON)
+    wait_until(lambda: not processes(str(tmp_path)), "nothing of it is left")
+
+
+def test_threads_share_an_executor(here: None) -> None:
+    results: dict[int, list[int]] = {}
+    with remotely.Executor(3) as executor:
+
+        def work(n: int) -> None:
+            results[n] = [executor.submit(square, n * 100 + i).result(20) for i in range(50)]
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == {n: [(n * 100 + i) ** 2 for i in range(50)] for n in range(4)}
+
+
+def test_processes_start_when_there_is_work_for_them(here: None) -> None:
+    with remotely.Executor(8) as executor:
+        assert executor.submit(square, 2).result(10) == 4
+        assert len(remotely.status().actors) == 1

@@ -1,0 +1,100 @@
+"""joblib, and so scikit-learn, runs on a cluster."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely.errors import ActorDied
+from tests.clusters import wait_until
+
+joblib = pytest.importorskip("joblib")
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    remotely.register_joblib()
+
+
+def pid(_: int) -> int:
+    return os.getpid()
+
+
+def total(numbers: np.ndarray, power: int) -> float:
+    return float((numbers**power).sum())
+
+
+def fail(number: int) -> int:
+    if number == 5:
+        raise ValueError("five")
+    return number
+
+
+@remotely.idempotent(retries=1)
+def die_at_first(folder: Path, number: int) -> int:
+    if number == 3 and not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_calls_run_in_other_processes_and_results_come_in_order(cluster: str) -> None:
+    numbers = np.arange(100_000.0)
+    with joblib.parallel_config(backend="remotely"):
+        totals = joblib.Parallel()(joblib.delayed(total)(numbers, n) for n in range(4))
+        pids = joblib.Parallel(n_jobs=2)(joblib.delayed(pid)(n) for n in range(20))
+    assert totals == [total(numbers, n) for n in range(4)]
+    assert os.getpid() not in pids
+    assert len(set(pids)) <= 2
+    wait_until(lambda: remotely.status().actors == [], "its processes have ended")
+
+
+def test_n_jobs_counts_the_cores_of_the_cluster(embedded: None) -> None:
+    with joblib.parallel_config(backend="remotely"):
+        assert joblib.Parallel()._effective_n_jobs() == 16
+        assert joblib.Parallel(n_jobs=-2)._effective_n_jobs() == 15
+        assert joblib.Parallel(n_jobs=3)._effective_n_jobs() == 3
+        with pytest.raises(ValueError, match="n_jobs"):
+            joblib.Parallel(n_jobs=0)(joblib.delayed(pid)(n) for n in range(2))
+
+
+def test_an_error_ends_the_run_and_the_next_one_works(here: None) -> None:
+    with joblib.parallel_config(backend="remotely", n_jobs=2):
+        with pytest.raises(ValueError, match="five"):
+            joblib.Parallel()(joblib.delayed(fail)(n) for n in range(10))
+        assert joblib.Parallel()(joblib.delayed(fail)(n) for n in range(4)) == [0, 1, 2, 3]
+    wait_until(lambda: remotely.status().actors == [], "its processes have ended")
+
+
+def test_idempotent_functions_are_run_again_if_their_process_is_lost(
+    here: None, tmp_path: Path
+) -> None:
+    with joblib.parallel_config(backend="remotely", n_jobs=2):
+        calls = (joblib.delayed(die_at_first)(tmp_path, n) for n in range(6))
+        assert joblib.Parallel()(calls) == list(range(6))
+        with pytest.raises(ActorDied):
+            joblib.Parallel()(joblib.delayed(os._exit)(3) for _ in range(2))
+
+
+def test_results_may_be_taken_as_they_come(here: None) -> None:
+    with joblib.parallel_config(backend="remotely", n_jobs=2):
+        results = joblib.Parallel(return_as="generator_unordered")(
+            joblib.delayed(fail)(n) for n in range(5)
+        )
+        assert sorted(results) == [0, 1, 2, 3, 4]
+
+
+def test_a_grid_search_finds_what_it_finds_alone(here: None) -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+
+    x, y = load_iris(return_X_y=True)
+    search = GridSearchCV(SVC(), {"C": [0.1, 1.0, 10.0]}, cv=3)
+    alone = search.fit(x, y).best_score_
+    with joblib.parallel_config(backend="remotely", n_jobs=2):
+        assert search.fit(x, y).best_score_ == alone

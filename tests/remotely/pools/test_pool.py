@@ -1,0 +1,240 @@
+"""A pool shares out items among actors of one class."""
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely.api import connection
+from remotely.engines.in_process import InProcess
+from remotely.errors import ActorDied, NoResources, NotPicklable, RemoteTraceback
+from tests.clusters import wait_until
+
+
+@remotely.remote_class(max_restarts=1)
+class Player:
+    def __init__(self, base: int = 0) -> None:
+        self.base = base
+        self.played = 0
+
+    def play(self, number: int) -> int:
+        self.played += 1
+        if number == 13:
+            raise ValueError("thirteen")
+        return self.base + number
+
+    def play_two(self, first: int, second: int) -> int:
+        return first * 100 + second
+
+    def wait_for(self, file: Path) -> int:
+        wait_until(file.exists, "what it waits for")
+        return os.getpid()
+
+    @remotely.idempotent(retries=1)
+    def die_at_first(self, file: Path) -> int:
+        return self.die_unless(file)
+
+    def die_unless(self, file: Path) -> int:
+        if not file.exists():
+            file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    def pid(self, _: int = 0) -> int:
+        return os.getpid()
+
+    async def later(self, number: int) -> int:
+        return number
+
+
+def test_results_come_in_order_or_as_they_are_there(cluster: str) -> None:
+    with remotely.Pool(Player, 3, 1000) as pool:
+        wanted = [1000 + n for n in range(14, 60)]
+        assert pool.map(Player.play, range(14, 60)) == wanted
+        assert list(pool.imap(Player.play, iter(range(14, 60)))) == wanted
+        assert sorted(pool.imap_unordered(Player.play, range(14, 60))) == wanted
+        assert pool.starmap(Player.play_two, [(1, 2), (3, 4)]) == [102, 304]
+        assert pool.submit(Player.play_two, 5, second=6).result() == 506
+        assert pool.map(Player.play, []) == []
+        assert (len(pool), repr(pool)) == (3, "<pool of 3 Player>")
+        assert sum(pool.actors.played) == 3 * 46
+        assert isinstance(pool.actors[0], Player)
+
+
+def test_a_slow_item_holds_up_no_other(here: None, tmp_path: Path) -> None:
+    with remotely.Pool(Player, 2) as pool:
+        slow = pool.submit(Player.wait_for, tmp_path / "go")
+        assert pool.map(Player.play, range(10)) == list(range(10))
+        assert not slow.done()
+        (tmp_path / "go").touch()
+        assert isinstance(slow.result(10), int)
+
+
+def test_the_first_result_that_is_there_comes_first(here: None, tmp_path: Path) -> None:
+    gone_to = tmp_path / "there"
+    gone_to.touch()
+    with remotely.Pool(Player, 2) as pool:
+        results = pool.imap_unordered(Player.wait_for, [tmp_path / "go", gone_to])
+        first = next(results)
+        (tmp_path / "go").touch()
+        assert next(results) != first
+
+
+def test_an_error_belongs_to_its_item(here: None) -> None:
+    with remotely.Pool(Player, 2) as pool:
+        with pytest.raises(ValueError, match="thirteen") as failed:
+            pool.map(Player.play, range(20))
+        assert isinstance(failed.value.__cause__, RemoteTraceback)
+        results: list[Any] = pool.map(Player.play, range(20), return_exceptions=True)
+        assert isinstance(results.pop(13), ValueError)
+        assert results == [n for n in range(20) if n != 13]
+        unordered: Iterator[Any] = pool.imap_unordered(
+            Player.play, range(20), return_exceptions=True
+        )
+        assert sum(isinstance(result, ValueError) for result in unordered) == 1
+        bad: list[Any] = [1, threading.Lock(), 3]
+        results = pool.map(Player.play, bad, return_exceptions=True)
+        assert isinstance(results[1], NotPicklable)
+        assert "play: args[0]" in str(results[1])
+        assert (results[0], results[2]) == (1, 3)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_endless_iterable_is_read_as_fast_as_its_results_are(here: None, ordered: bool) -> None:
+    read = itertools.count(14)
+    with remotely.Pool(Player, 2) as pool:
+        results = (pool.imap if ordered else pool.imap_unordered)(Player.play, read)
+        assert len(list(itertools.islice(results, 100))) == 100
+        assert next(read) < 14 + 100 + 2 * 2 * 64 + 2
+
+
+def test_whoever_stops_reading_leaves_nothing_running(here: None) -> None:
+    with remotely.Pool(Player, 2) as pool:
+        results = pool.imap(Player.play, itertools.count(14))
+        next(results)
+        del results
+        assert pool.submit(Player.play, 1).result(10) == 1
+
+
+def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_path: Path) -> None:
+    with remotely.Pool(Player, 2, 5) as pool:
+        before = set(pool.actors.pid())
+        assert pool.submit(Player.die_at_first, tmp_path / "one").result(20)
+        wait_until(lambda: len(pool) == 2, "the member is replaced")
+        assert len(set(pool.actors.pid()) & before) == 1
+        assert pool.map(Player.play, range(5)) == [5, 6, 7, 8, 9]
+        error = pool.submit(Player.die_unless, tmp_path / "two").exception(20)
+        assert isinstance(error, ActorDied)
+        assert (error.exit, error.may_have_run) == ("SIGKILL", True)
+        wait_until(lambda: len(pool) == 2, "the member is replaced")
+        assert pool.map(Player.play, range(5)) == [5, 6, 7, 8, 9]
+
+
+def test_a_pool_whose_members_are_all_dead_says_how_they_died(here: None, tmp_path: Path) -> None:
+    mortal = remotely.options(Player, max_restarts=0)
+    with remotely.Pool(mortal, 2) as pool:
+        pool.submit(Player.die_unless, tmp_path / "one").exception(20)
+        assert pool.map(Player.play, range(3)) == [0, 1, 2]
+        pool.submit(Player.die_unless, tmp_path / "two").exception(20)
+        for _ in range(2):
+            error = pool.submit(Player.play, 3).exception(20)
+            assert isinstance(error, ActorDied)
+            assert "SIGKILL" in str(error)
+
+
+def shows(bars: list[Any]) -> Callable[..., Iterable[Any]]:
+    """Return something like tqdm, which notes what it was told."""
+
+    def bar(iterable: Iterable[Any], *, total: int | None) -> Iterator[Any]:
+        bars.append(total)
+        for item in iterable:
+            bars.append("*")
+            yield item
+
+    return bar
+
+
+def test_a_progress_bar_sees_each_result_and_the_total_where_there_is_one(here: None) -> None:
+    bars: list[Any] = []
+    with remotely.Pool(Player, 2) as pool:
+        assert pool.map(Player.play, range(3), progress=shows(bars)) == [0, 1, 2]
+        assert list(pool.imap_unordered(Player.play, iter([7]), progress=shows(bars))) == [7]
+        rich = pytest.importorskip("rich.progress")
+        assert pool.map(Player.play, range(3), progress=rich.track) == [0, 1, 2]
+    assert bars == [3, "*", "*", "*", None, "*"]
+
+
+def test_async_methods_and_concurrent_actors_get_several_items_at_a_time(
+    here: None, tmp_path: Path
+) -> None:
+    several = remotely.options(Waiter, concurrency=3)
+    with remotely.Pool(several, 1) as pool:
+        assert pool.map(Waiter.meet, [tmp_path] * 3) == [3, 3, 3]
+    with remotely.Pool(Player, 2) as pool:
+        assert pool.submit(Player.later, 3).result(10) == 3  # type: ignore[comparison-overlap]
+
+
+@remotely.remote_class
+class Waiter:
+    def meet(self, folder: Path) -> int:
+        (folder / str(threading.get_ident())).touch()
+        wait_until(lambda: len(list(folder.iterdir())) == 3, "three of us")
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda: remotely.Pool(Player, 0), "count=0"),
+        (lambda: remotely.Pool(Player, -1), "count=-1"),
+        (lambda: remotely.Pool(int, 2), "int is not a remote class"),
+        (lambda: remotely.Pool(Player, 1).map(lambda actor, item: item, [1]), "Executor runs"),
+        (lambda: remotely.Pool(Player, 1).map(Waiter.meet, [1]), "is no method of Player"),  # type: ignore[arg-type]
+        (lambda: remotely.Pool(Player, 1).map("play", [1]), "is no method of Player"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as refused:
+        act()
+    assert error in str(refused.value)
+
+
+def test_a_pool_that_never_fits_is_refused(embedded: None) -> None:
+    with pytest.raises(NoResources):
+        remotely.Pool(Player, 100)
+
+
+def test_an_error_in_the_block_ends_the_pool_at_once(here: None, tmp_path: Path) -> None:
+    pool = remotely.Pool(Player, 2)
+
+    def work() -> Any:
+        with pool:
+            running.append(pool.submit(Player.wait_for, tmp_path / "never"))
+            raise KeyError
+
+    running: list[Any] = []
+    with pytest.raises(KeyError):
+        work()
+    assert isinstance(running[0].exception(10), ActorDied)
+    assert remotely.status().actors == []
+    pool.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(Player.play, 1)
+
+
+def test_a_pool_that_is_dropped_ends_its_members(here: None) -> None:
+    assert remotely.Pool(Player, 2).submit(Player.play, 1).result(10) == 1
+    wait_until(lambda: remotely.status().actors == [], "its members have ended")
+
+
+def test_in_one_process_it_works_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_engine", InProcess())
+    with remotely.Pool(Player, 2) as pool:
+        assert pool.map(Player.play, range(5)) == [0, 1, 2, 3, 4]
+        assert sorted(pool.imap_unordered(Player.play, range(5))) == [0, 1, 2, 3, 4]
