@@ -35,7 +35,7 @@ def cart_pole() -> gymnasium.Env[Any, Any]:
 class Tree(Everything):
     """Arrays alone, which can be shared."""
 
-    observation_space = spaces.Dict(  # type: ignore[assignment]
+    observation_space = spaces.Dict(
         {key: space for key, space in Everything.observation_space.items() if key != "word"}
     )
 
