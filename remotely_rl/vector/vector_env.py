@@ -117,8 +117,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
         """Return the rows of the step that `step_async` began."""
         infos = self._hosts.finish()
-        rewards, terminated, truncated = (array.copy() for array in self._hosts.outcomes)
-        return self._hosts.rows.value(self.copy), rewards, terminated, truncated, infos
+        rewards, terminated, truncated = self._hosts.outcomes
+        obs = self._hosts.rows.value(self.copy)
+        return obs, rewards.copy(), terminated.copy(), truncated.copy(), infos
 
     def reset(
         self,
