@@ -24,7 +24,7 @@ class Own(VectorEnv[Any, Any, Any]):
     num_envs = 3
 
     def __init__(self) -> None:
-        self.obs = {"a": np.zeros((3, 2), np.float32), "b": np.zeros(3, np.int64)}
+        self.obs: dict[str, Any] = {"a": np.zeros((3, 2), np.float32), "b": np.zeros(3, np.int64)}
         self.reward = np.zeros(3)
         self.at: Any = lambda: None
 
