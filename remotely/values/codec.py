@@ -83,8 +83,11 @@ def encode(
 
 def encode_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded | None:
     """Pickle the arguments of a call if they are plain numbers and words, faster than others."""
-    if kwargs or not _ATOMS.issuperset(map(type, args)):
+    if kwargs:
         return None
+    for argument in args:
+        if type(argument) not in _ATOMS:
+            return None
     return Encoded((pickle.dumps((args, kwargs), 5),), ())
 
 
