@@ -55,7 +55,7 @@ class Calls:
         self._session.check()
         source_library.library.look()
         outgoing = OutgoingValue(encoded, several=len(remotes) > 1)
-        if encoded.nbytes >= SEND_FROM_BYTES:
+        if outgoing.is_large and encoded.nbytes >= SEND_FROM_BYTES:
             outgoing.crossing = self._begin_crossing(remotes, encoded, background)
         futures = []
         try:

@@ -85,6 +85,7 @@ class Channel:
         waits: WaitReporter | None = None,
     ) -> None:
         self.location = location
+        self._store = location.store
         self.ended: EndError | None = None
         self.sources_sent = 0
         self._loop = loop
@@ -167,7 +168,7 @@ class Channel:
             with self._lock:
                 if self.ended is None:
                     call_id = next(self._ids)
-                    frames = outgoing.message(kind, call_id, name, loan, self.location.store)
+                    frames = outgoing.message(kind, call_id, name, loan, self._store)
                     future.call_id = call_id
                     future.receiver = self._inbox
                     self._pending[call_id] = future

@@ -210,15 +210,14 @@ class Client:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        if codec.are_atoms(args, kwargs):
-            encoded = codec.encode_atoms(args, kwargs)
-        else:
-            noting = Notes(lambda: self._calls.is_any_elsewhere(remotes))
-            before = notes.begin(noting)
+        encoded = codec.encode_atoms(args, kwargs)
+        if encoded is None:
+            local, noting = notes.local, Notes(remotes)
+            outer, local.notes = local.notes, noting
             try:
-                encoded = codec.encode_arguments(args, kwargs, method)
+                encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
             finally:
-                notes.begin(before)
+                local.notes = outer
             if noting.things:
                 named = named_arguments(method, args, kwargs, noting.things)
                 return self._calls.send_referring(
@@ -310,6 +309,10 @@ class Client:
                 self._close()
             finally:
                 self._on_shutdown()
+
+    def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
+        """Tell whether large values cross to another machine for any of these."""
+        return self._calls.is_any_elsewhere(remotes)
 
     # --- for the command line ---------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class Ref:
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self._travelling)
-        noting = notes.current() if self._may_cross else None
-        if noting is not None and noting.takes_refs():
-            return references.entry(notes.number_of(noting, self))
+        noting = notes.local.notes if self._may_cross else None
+        if noting is not None and noting.remotes[0].engine.is_any_elsewhere(noting.remotes):
+            return references.entry(noting.number_of(self))
         return codec.decode_parts, codec.parts(self._payload, self._buffers)

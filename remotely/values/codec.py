@@ -92,18 +92,13 @@ def encode(
         raise NotPicklable(not_picklable_message(value, what, error, _BY_VALUE)) from error
 
 
-def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], method: str) -> Encoded:
-    """Pickle the arguments of a call."""
-    return encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
-
-
-def are_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell whether arguments are plain numbers and words, which refer to nothing."""
-    return not kwargs and _ATOMS.issuperset(map(type, args))
-
-
-def encode_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Pickle such arguments, faster than others."""
+def encode_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded | None:
+    """Pickle the arguments of a call if they are plain numbers and words, faster than others."""
+    if kwargs:
+        return None
+    for argument in args:
+        if type(argument) not in _ATOMS:
+            return None
     return Encoded((pickle.dumps((args, kwargs), 5),), ())
 
 

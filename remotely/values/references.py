@@ -31,8 +31,8 @@ fetch_parcel: Callable[[Parcel], Unpacked] | None = None
 
 def noted(thing: object) -> tuple[Any, ...] | None:
     """Return what to pickle in the place of a thing; None if nobody notes."""
-    found = notes.current()
-    return None if found is None else entry(notes.number_of(found, thing))
+    found = notes.local.notes
+    return None if found is None else entry(found.number_of(thing))
 
 
 def entry(number: int) -> tuple[Any, ...]:
