@@ -106,6 +106,7 @@ class Executor(futures.Executor):
             return self._scheduler.submit(Job("run_chunk", (function, chunk), {}, retries, names))
 
         calls: Iterator[Future[Any]]
+        read: Callable[[Any], Iterator[Any]]
         if chunksize == 1:
             calls, read = map(submit, items), _alone
         else:
