@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.impala as impala
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
+    from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
 
@@ -49,13 +50,18 @@ __all__ = [
     "a2c",
     "a3c",
     "appo",
+    "dial_in",
     "ga3c",
     "impala",
     "n_step_q",
     "ppo",
 ]
 
-_HOMES = {"CrashReport": "remotely_rl.supervision", "VectorEnv": "remotely_rl.vector"}
+_HOMES = {
+    "CrashReport": "remotely_rl.supervision",
+    "VectorEnv": "remotely_rl.vector",
+    "dial_in": "remotely_rl.acting.dial_in",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -210,6 +210,12 @@ class Common:
         return self.learning_rate * (1 - done) + self.learning_rate_ends_at * done
 
 
+# Of algorithms whose actors act by a model of their own.
+Arrivals = Annotated[
+    bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
+]  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyGradient(Common):
     """What algorithms add whose one learner trains a policy and a value function."""
@@ -265,6 +271,7 @@ class Streaming(SeveralEpochs):
 
     actors: Annotated[int, "processes that sample; 0: as many as the cluster has room for,"
                            " machines that join later included", NOT_NEGATIVE] = 2  # fmt: skip
+    arrivals: Arrivals = False
     # An older policy's clipped c cuts traces by itself.
     gae_lambda: float = 1.0
 
@@ -363,7 +370,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "life_loss_is_terminal", "reward_clip", "step_timeout_s", "max_crash_rate",
     ),
     "Sampling": (
-        "envs_per_actor", "rollout_steps", "overlap", "batch_trajectories", "ahead",
+        "arrivals", "envs_per_actor", "rollout_steps", "overlap", "batch_trajectories", "ahead",
         "max_staleness", "predictors", "adjust_s", "most_agents", "predict_requests",
         "predict_wait_ms", "explore_steps",
     ),

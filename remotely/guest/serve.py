@@ -13,8 +13,10 @@ def serve(
     key: str | Path | None = None,
     concurrency: int = 1,
     patience_s: float = PLACE_S,
-) -> None:
-    """Serve an object of this process as an actor of a cluster; return when it was closed.
+) -> str:
+    """Serve an object of this process as an actor of a cluster, until that is over.
+
+    Returns why it is: "closed", "killed by ..." or "the cluster was stopped".
 
     name         for `get_actor`; unique on the cluster
     address      of the cluster's master, "host:8010"; REMOTELY_ADDRESS by default
@@ -29,4 +31,4 @@ def serve(
     """
     from remotely.guest.serving import serve_object  # noqa: PLC0415 - what clients do not need
 
-    serve_object(served, name, address, key, concurrency, patience_s)
+    return serve_object(served, name, address, key, concurrency, patience_s)

@@ -73,7 +73,7 @@ def serve_object(
     key: str | Path | None,
     concurrency: int,
     patience_s: float,
-) -> None:
+) -> str:
     """Do what serve.py says."""
     options = _checked(served, name, concurrency, patience_s)
     address = address or os.environ.get("REMOTELY_ADDRESS")
@@ -88,8 +88,7 @@ def serve_object(
         try:
             host = find_host(address, member, CONNECT_S)
             line = _serve_at(host, member, served, options, redial.before)
-            redial.hear_of_end(line)
-            return
+            return redial.reason_of(line)
         except _AGAIN as error:
             redial.wait(error)
 
@@ -110,13 +109,16 @@ class _Redial:
         self._deadline = time.monotonic() + self._patience_s
         self._pause_s = REDIAL_S[0]
 
-    def hear_of_end(self, line: Line) -> None:
-        """Return if all is over and done with.  Raises the error for which it has ended."""
+    def reason_of(self, line: Line) -> str:
+        """Return why all is over and done with.  Raises the error, if it is not."""
         if line.was_hosted:
             self.before = line.actor
             self._begin()
-        if line.why is not None and not isinstance(line.why, ActorDied):  # it was killed
-            raise line.why
+        if line.why is None:
+            return "closed"
+        if isinstance(line.why, ActorDied | NotConnected):  # it was killed; the cluster stopped
+            return str(line.why)
+        raise line.why
 
     def wait(self, error: RemotelyError) -> None:
         """Wait before the next try, or raise the error of the last."""

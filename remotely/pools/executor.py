@@ -31,8 +31,11 @@ from remotely.objects.idempotent import retries_of
 from remotely.pools.job import Job
 from remotely.pools.recruiter import Staffing
 from remotely.pools.room import machines_of, places
-from remotely.pools.runner import Runner
+from remotely.pools.runner import Outcomes, Runner
 from remotely.pools.scheduler import Scheduler
+from remotely.values import codec
+
+MOST_OF_A_NAME = 300  # bytes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,16 +94,26 @@ class Executor(futures.Executor):
             arguments.whole_number("buffersize", buffersize, 1)
         ends = None if timeout is None else time.monotonic() + timeout
         retries, name = _retries_of(fn), _name_of(fn)
-        function = self._put_function(fn)
+        function = self._once(fn)
         items = zip(*iterables, strict=False)
-        chunks = iter(lambda: list(itertools.islice(items, chunksize)), [])
 
-        def submit(chunk: Sequence[Any]) -> Future[Any]:
+        def submit(item: tuple[Any, ...]) -> Future[Any]:
+            names = name, f"{name}: args", ""
+            return self._scheduler.submit(Job("run", (function, item, {}), {}, retries, names))
+
+        def submit_chunk(chunk: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: items"
             return self._scheduler.submit(Job("run_chunk", (function, chunk), {}, retries, names))
 
-        pending = deque(map(submit, itertools.islice(chunks, buffersize)))
-        return _results(pending, map(submit, chunks), ends)
+        calls: Iterator[Future[Any]]
+        read: Callable[[Any], Iterator[Any]]
+        if chunksize == 1:
+            calls, read = map(submit, items), _alone
+        else:
+            chunks = iter(lambda: tuple(itertools.islice(items, chunksize)), ())
+            calls, read = map(submit_chunk, chunks), Outcomes.each
+        pending = deque(itertools.islice(calls, buffersize))
+        return _results(pending, calls, read, ends)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no further call; with `wait`, return when all have run and nothing is left.
@@ -112,10 +125,14 @@ class Executor(futures.Executor):
         if not wait and scheduler.is_busy:  # no daemon: the interpreter waits for it
             threading.Thread(target=scheduler.wait, name="remotely-executor").start()
 
-    def _put_function(self, function: Callable[..., Any]) -> Any:
-        """Pickle a function once for all chunks.  If it does not pickle, their futures say so."""
+    def _once(self, function: Callable[..., Any]) -> Any:
+        """Pickle a function once for all its calls, unless its name is all that travels.
+
+        If it does not pickle, their futures say so.
+        """
         try:
-            return self._scheduler.put(function)
+            is_large = codec.encode(function).nbytes > MOST_OF_A_NAME
+            return self._scheduler.put(function) if is_large else function
         except NotPicklable:
             return function
 
@@ -173,16 +190,22 @@ def _retries_of(function: Any) -> int:
     return retries_of(function)
 
 
+def _alone(value: Any) -> Iterator[Any]:
+    yield value
+
+
 def _results(
-    pending: "deque[Future[Any]]", more: Iterator[Future[Any]], ends: float | None
+    pending: "deque[Future[Any]]",
+    more: Iterator[Future[Any]],
+    read: Callable[[Any], Iterator[Any]],
+    ends: float | None,
 ) -> Iterator[Any]:
     try:
         while pending:
             timeout = None if ends is None else max(0.0, ends - time.monotonic())
-            outcomes = pending.popleft().result(timeout)
+            outcome = pending.popleft().result(timeout)
             pending.extend(itertools.islice(more, 1))
-            for outcome in outcomes:
-                yield outcome.result()
+            yield from read(outcome)
     finally:
         for future in pending:
             future.cancel()

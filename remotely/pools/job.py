@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from remotely.errors import NotPicklable
 from remotely.values import codec
 
 # Nobody can change these after they were passed.
-_CONSTANTS = (type(None), bool, int, float, complex, str, bytes)
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, BuiltinFunctionType)
 
 
 class Job:
@@ -77,4 +78,12 @@ class Job:
 
 
 def _copied(value: Any, put: Callable[[Any], Any]) -> Any:
-    return value if isinstance(value, _CONSTANTS) else put(value)
+    return value if _is_constant(value) else put(value)
+
+
+def _is_constant(value: Any) -> bool:
+    if type(value) is tuple or (type(value) is dict and not value):
+        return all(map(_is_constant, value))
+    if type(value) is FunctionType:
+        return value.__closure__ is None
+    return isinstance(value, _CONSTANTS)

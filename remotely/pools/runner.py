@@ -1,6 +1,6 @@
 """The actor of an Executor: runs functions, one by one or in chunks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from remotely.api.current_actor import heading
@@ -8,17 +8,18 @@ from remotely.api.remote_class import remote_class
 from remotely.values import raised_error
 
 
-class Outcome(NamedTuple):
-    """What became of one item of a chunk."""
+class Outcomes(NamedTuple):
+    """What became of the items of a chunk: their values, and errors by their place."""
 
-    value: Any = None
-    error: raised_error.RaisedError | None = None
+    values: list[Any]
+    errors: dict[int, raised_error.RaisedError]
 
-    def result(self) -> Any:
-        """Return the value, or raise the error with the traceback of the other process."""
-        if self.error is None:
-            return self.value
-        raise raised_error.unpack(*self.error)
+    def each(self) -> Iterator[Any]:
+        """Yield the values; raise an error, with its traceback over there, in its place."""
+        for place, value in enumerate(self.values):
+            if place in self.errors:
+                raise raised_error.unpack(*self.errors[place])
+            yield value
 
 
 @remote_class
@@ -30,16 +31,15 @@ class Runner:
     def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
 
-    def run_chunk(
-        self, function: Callable[..., Any], items: Sequence[Sequence[Any]]
-    ) -> list[Outcome]:
-        return [_outcome(function, item) for item in items]
-
-
-def _outcome(function: Callable[..., Any], item: Sequence[Any]) -> Outcome:
-    try:
-        return Outcome(function(*item))
-    except SystemExit:  # ends this process, as in any actor
-        raise
-    except BaseException as error:
-        return Outcome(error=raised_error.pack(error, heading(), (__name__,)))
+    def run_chunk(self, function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> Outcomes:
+        outcomes = Outcomes([], {})
+        for item in items:
+            try:
+                outcomes.values.append(function(*item))
+            except SystemExit:  # ends this process, as in any actor
+                raise
+            except BaseException as error:
+                packed = raised_error.pack(error, heading(), (__name__,))
+                outcomes.errors[len(outcomes.values)] = packed
+                outcomes.values.append(None)
+        return outcomes

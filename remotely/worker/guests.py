@@ -182,8 +182,7 @@ class Guests:
         for guest in list(self._guests.values()):
             guest.asked = for_good
             if for_good:
-                self._say(guest.route, control.Leave())
-                self._bury(guest, "the cluster was stopped")
+                self._turn_away(guest, "NotConnected", "the cluster was stopped")
             else:
                 self._turn_away(guest, "WorkerLost", "the worker there was stopped")
         self._loop.unwatch_socket(self._monitor)

@@ -27,7 +27,7 @@ from typing import Annotated
 from torch import Tensor
 
 from remotely_rl import networks
-from remotely_rl.config import PolicyGradient
+from remotely_rl.config import Arrivals, PolicyGradient
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
@@ -44,6 +44,7 @@ RATE_IS_FOR = 16  # environments
 class Config(PolicyGradient):
     """The settings.  Their prose is the help of `remotely-rl train a2c`."""
 
+    arrivals: Arrivals = False
     rollout_steps: int = 8
     random_start: int = 250
     gae_lambda: float = 1.0

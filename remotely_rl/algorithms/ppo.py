@@ -36,7 +36,7 @@ from typing import Annotated, Protocol
 from torch import Tensor
 
 from remotely_rl import networks
-from remotely_rl.config import SeveralEpochs
+from remotely_rl.config import Arrivals, SeveralEpochs
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
@@ -56,6 +56,7 @@ class Config(SeveralEpochs):
     clip_range: Annotated[
         float, "clip the ratio of an action's probabilities to 1 - this and 1 + this", NOT_NEGATIVE
     ] = 0.2
+    arrivals: Arrivals = False
     overlap: Annotated[bool, "sample the next round while learning from this one"] = False
 
 

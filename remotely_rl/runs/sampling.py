@@ -10,6 +10,7 @@ import torch
 
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
+from remotely_rl.acting.dial_in import Station, arrive
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
@@ -57,15 +58,19 @@ def _actors(session: Session[Any]) -> Samplers[Rollout]:
     session.restore(learner)
     config, model = learner.config, networks.copy_to_cpu(learner.model)
 
-    def make(number: int) -> Actor:
-        return Actor(config, model, session.seed_of(number), number >= (config.actors or 1))
+    def make(number: int) -> Actor | Station:
+        seed = session.seed_of(number)
+        if config.arrivals:
+            say = session.say if number == 0 else lambda text: None
+            return arrive(config, model, seed, session.over, say)
+        return Actor(config, model, seed, number >= (config.actors or 1))
 
     return Samplers(
         make,
         config.actors or 1,
         learner.parameters(),
         session.say,
-        grows=config.actors == 0,
+        grows=config.actors == 0 or config.arrivals,
         over=session.over,
         width=config.envs_per_actor,
         crashes=session.crashes,

@@ -12,7 +12,6 @@ import pytest
 from tests.clusters import DEADLINE_S, free_port, wait_until
 from tests.command import SCRIPT, Machine, add, copied_key
 
-
 # What a worker listens for from its begin: its store, and processes that dial in.
 OF_A_WORKER = ("large values", "guests")
 

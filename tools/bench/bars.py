@@ -4,6 +4,7 @@ from tools.bench.rows import Row, Term, at_least, at_most
 
 BARE = Term("bare", "bare pyzmq")
 RAY = Term("ray", "Ray")
+LIBRARY = Term("pipe", "ProcessPoolExecutor")
 CALL = Term("ours", "a blocking call", "call_s")
 EMPTY_CALL = Term("ours", "an empty call", "empty_16_s")
 
@@ -27,6 +28,12 @@ ROWS = (
         (at_least(40_000), at_least(10, RAY)),
     ),
     Row("pipelined calls, 8 clients, 8 actors", "crowd_per_s", (at_least(8, RAY),)),
+    Row("blocking call to an object that has dialled in, through a worker", "call_served_s"),
+    Row("pipelined calls to it", "pipelined_served_per_s"),
+    Row("array of 10 MB to it and back", "echo_served_10mb_s"),
+    Row("`Executor.map` over 4 processes, an empty function", "map_s", (at_most(1.5, LIBRARY),)),
+    Row("the same in chunks of 100", "map_chunked_s", (at_most(1.5, LIBRARY),)),
+    Row("the same of a function of 10 ms", "map_10ms_s", (at_most(1.1, LIBRARY),)),
     Row("array there and back, 0.1 MB", "echo_100kb_s", beside=(copy_of("100kb_s"),)),
     Row(
         "array there and back, 1 MB",

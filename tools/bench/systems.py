@@ -32,6 +32,8 @@ PARTS: dict[str, dict[str, str]] = {
         "parl": "peers/of_parl.py",
     },
     "tcp": {"bare": "peers/of_zmq.py", "ours": "ours/calls.py"},
+    "served": {"ours": "ours/served.py"},
+    "executor": {"ours": "ours/executor.py", "pipe": "peers/of_executor.py"},
     "crowd": {"ours": "ours/calls.py", "ray": "peers/of_ray.py"},
     "arrays": {
         "memory": "peers/of_memory.py",

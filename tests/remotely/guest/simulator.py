@@ -74,8 +74,8 @@ if __name__ == "__main__":
     options = json.loads(sys.argv[1])
     served = Awaiting() if options.pop("awaiting", False) else Simulator()
     try:
-        remotely.serve(served, **options)
+        why = remotely.serve(served, **options)
     except remotely.RemotelyError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         sys.exit(1)
-    print("serve has returned", flush=True)
+    print(f"serve has returned: {why}", flush=True)

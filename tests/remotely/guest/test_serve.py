@@ -211,7 +211,7 @@ def test_a_client_that_closes_it_ends_the_serving_and_no_more(
     last = simulator.echo.submit(np.ones(1_000_000))
     remotely.close(simulator)
     assert last.result(10).sum() == 1_000_000
-    assert said(guest).endswith("closed by a client\nserve has returned\n")
+    assert said(guest).endswith("closed by a client\nserve has returned: closed\n")
     with pytest.raises(ActorDied, match="closed"):
         simulator.step(1)
 
@@ -224,7 +224,7 @@ def test_who_kills_it_does_not_kill_its_process(
     remotely.kill(simulator)
     with pytest.raises(ActorDied, match=f"killed by pid {os.getpid()}"):
         simulator.step(1)
-    assert said(guest).endswith("serve has returned\n")
+    assert f"serve has returned: killed by pid {os.getpid()} on " in said(guest)
     assert guest.returncode == 0
 
 
@@ -342,7 +342,7 @@ def test_serve_returns_when_the_cluster_is_stopped(
         remotely.shutdown()
     finally:
         cluster.stop()
-    assert said(guest).endswith("serve has returned\n")
+    assert said(guest).endswith("serve has returned: the cluster was stopped\n")
 
 
 def test_a_key_that_is_revoked_ends_the_serving(nothing_left: None, tmp_path: Path) -> None:

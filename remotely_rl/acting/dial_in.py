@@ -1,0 +1,110 @@
+"""Actors whose processes dial in to a training run: a robot, a simulator that is bound to its
+machine.
+
+`dial_in` serves a station (`remotely.serve`).  A run with `arrivals` takes the stations that come,
+and has each make an actor with its settings and model.  From then on a station is an actor like
+any other.  When the run has ended, the process dials in again, for the next.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import remotely
+from remotely_rl.acting.actor import Actor, Parameters, Rollout
+from remotely_rl.config import Common
+from remotely_rl.environments import Source
+
+LOOK_EVERY_S = 2.0  # whether the run that waits is over
+
+
+class Station:
+    """Is an actor once `begin` was called."""
+
+    def __init__(self, env: Source | None):
+        self._env = env
+        self._actor: Actor | None = None
+
+    def begin(self, config: Common, model: nn.Module, seed: int) -> None:
+        """Make the actor, with this process's own environments if it has some."""
+        self.close()
+        if self._env is not None:
+            config = dataclasses.replace(config, env=self._env)
+        self._actor = remotely.local(Actor, config, model, seed)
+
+    def set_param(self, params: Parameters) -> None:
+        self._made.set_param(params)
+
+    def sample(self) -> Rollout:
+        return self._made.sample()
+
+    def pause(self) -> bytes:
+        return self._made.pause()
+
+    def resume(self, paused: bytes) -> bool:
+        return self._made.resume(paused)
+
+    def close(self) -> None:
+        """Close the environments."""
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            actor.close()
+
+    @property
+    def _made(self) -> Actor:
+        if self._actor is None:
+            raise remotely.RemotelyError("this station has no actor: begin() makes it")
+        return self._actor
+
+
+def dial_in(
+    env: Source | None = None,
+    *,
+    address: str | None = None,
+    key: str | Path | None = None,
+    name: str = "",
+    patience_s: float = 60.0,
+) -> None:
+    """Be an actor of the training runs of a cluster, one after the other.
+
+    env   what makes this process's environments, a Gymnasium id or a callable; their spaces must
+          be those of the run's `env`.  By default, the run's own
+
+    The other arguments are those of `remotely.serve`, whose errors it raises.  It returns when the
+    cluster was stopped.
+    """
+    threads = torch.get_num_threads()
+    why = ""
+    try:
+        while why != "the cluster was stopped":
+            why = remotely.serve(
+                Station(env), name=name, address=address, key=key, patience_s=patience_s
+            )
+    finally:
+        torch.set_num_threads(threads)  # an actor uses one
+
+
+def arrive(
+    config: Common,
+    model: nn.Module,
+    seed: int,
+    over: Callable[[], bool],
+    say: Callable[[str], None],
+) -> Station:
+    """Return the next station that dials in, with an actor made.  Raises NoResources if the run is
+    over before."""
+    is_told = False
+    while not over():
+        try:
+            station = next(remotely.arrivals(Station, timeout=LOOK_EVERY_S))
+        except remotely.CallTimeout:
+            if not is_told:
+                say("waiting for an actor to dial in (remotely_rl.dial_in)")
+                is_told = True
+            continue
+        station.begin(config, model, seed)
+        return station
+    raise remotely.NoResources("the run ended before an actor has dialled in")
