@@ -246,8 +246,8 @@ def test_actors_exchange_large_values_with_keys_of_their_own(joined: Started) ->
 
 def test_async_actors_and_threads_take_and_give_large_values(joined: Started) -> None:
     array = np.ones(SIZE)
-    awaiter = Awaiter()
-    threads = remotely.options(Peer, concurrency=4)()
+    awaiter: Any = Awaiter()
+    threads: Any = remotely.options(Peer, concurrency=4)()
     for _ in range(2):
         totals = [actor.total.submit(array) for actor in (awaiter, threads) for _ in range(6)]
         made = [actor.make.submit(SIZE) for actor in (awaiter, threads) for _ in range(6)]
