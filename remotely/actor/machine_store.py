@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -36,6 +35,8 @@ from remotely.values.parcel import Parcel
 T = TypeVar("T")
 
 ASK_AFTER_S = 2.0  # how long a caller may leave a result before we look for it; then longer
+ANSWER_S = 30.0  # for a store that is stopped, before we do without it
+SLOWEST_LINE = 1e6  # bytes a second, of a machine from which the store fetches
 AGAIN_AFTER_S, AGAIN_AT_MOST_S = 1.0, 60.0  # if there is no store; longer each time
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
@@ -69,6 +70,10 @@ class _Line:
             raise LineEnded(f"the store of this machine has ended: {error}") from None
 
     def ask(self, message: control.Share | control.Offer | control.Borrow) -> object:
+        slowest_s = 0.0
+        if isinstance(message, control.Borrow) and message.bulk is not None:
+            slowest_s = message.nbytes / SLOWEST_LINE
+        self._line.settimeout(ANSWER_S + slowest_s)
         try:
             self._line.send(control.encode(message))
             data = self._line.recv(MAX_MESSAGE)
@@ -120,14 +125,17 @@ class MachineStore:
         return parcel.cut(wanted, memory)
 
     def fetch_argument(self, wanted: Parcel) -> Unpacked:
-        """Return a result of another actor that was passed as an argument.
+        """Return a ref, or a result of another actor, that was passed as an argument.
 
         If the store of this machine cannot fetch it, this process does.  Raises ActorDied or
-        WorkerLost if the result is lost.
+        WorkerLost if it is lost.
         """
-        with suppress(NoStore):
+        try:
             return self.borrow(wanted)
-        assert wanted.store is not None
+        except NoStore as error:
+            if wanted.store is None:  # a ref, which was here
+                why = f"a large argument was lost before the call ran: {error}"
+                raise WorkerLost(why, may_have_run=False) from None
         lost: type[ActorDied | WorkerLost]
         memory = memoryview(bytearray(wanted.nbytes))
         try:
