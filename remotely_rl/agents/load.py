@@ -22,6 +22,7 @@ from remotely_rl.environments.action_spaces import Actions, described
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.supervision import Crashes
 from remotely_rl.trees import Tree
 
 CHECKPOINTS = ("best", "last")
@@ -48,13 +49,18 @@ class Trained(NamedTuple):
     ) -> Iterator[tuple[NDArray[Any], Step]]:
         """Plays without end from `obs`, which a reset returned; yields each action and its step.
 
-        With `greedy` it takes the most likely action; else it draws one, from `seed` on.
+        With `greedy` it takes the most likely action; else it draws one, from `seed` on.  Crashes
+        of environments are told; raises TrainingError if there are too many.
         """
+        crashes = Crashes(print, self.config.max_crash_rate)
         policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
         begins = np.ones(envs.num_envs, np.bool_)
         while True:
             action = policy.act(obs, begins)
             step = envs.step(action)
+            crashes.stepped(envs.num_envs)
+            for report in envs.pop_crashes():
+                crashes.add(report)
             yield action, step
             obs, begins = step.obs, step.begins
 

@@ -76,7 +76,7 @@ class Hosts:
             Seat(i, begin, makes[begin:end], settings, on_end)
             for i, (begin, end) in enumerate(itertools.pairwise(begins))
         ]
-        cluster.connect(len(self._seats))
+        cluster.connect(len(self._seats) + 1)  # and a spare
         self._bells = Switchboard(len(self._seats))
         self._spare = Spare()
         self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells, self._spare)

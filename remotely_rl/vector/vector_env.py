@@ -51,6 +51,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         num_envs: int | None = None,
         *,
         envs_per_actor: int | None = None,
+        wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
         copy: bool = True,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         step_timeout_s: float = DEFAULT_S,
@@ -68,6 +69,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         envs_per_actor  how many share a process; by default there is a process for each core of
                         this machine.  More than one makes steps of cheap environments faster;
                         if the process dies, all of them lose their episodes
+        wrappers        around each environment, the first one innermost
         copy            False: what a step returns is written into again by the step after the next
         step_timeout_s  an environment that takes longer for a step or a reset hangs, and its actor
                         is replaced; 0: no limit
@@ -81,6 +83,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         Raises what making an environment raises.
         """
         makes = _makes(env, num_envs, kwargs)
+        if wrappers:
+            makes = [partial(_wrapped, make, list(wrappers)) for make in makes]
         count = self.num_envs = len(makes)
         width = envs_per_actor or math.ceil(count / this_machine.cores())
         mode = AutoresetMode(autoreset_mode)
@@ -197,6 +201,13 @@ def _makes(
     if not env or num_envs not in (None, len(env)):
         raise ValueError(f"num_envs is {num_envs}, and there are {len(env)} callables")
     return list(env)
+
+
+def _wrapped(make: Make, wrappers: Sequence[Callable[[Any], Any]]) -> gymnasium.Env[Any, Any]:
+    env = make()
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
 
 
 def _whole(num_envs: int | None) -> int:

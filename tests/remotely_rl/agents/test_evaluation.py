@@ -97,6 +97,22 @@ def test_games_are_told_apart_whenever_the_next_one_begins(source: Any) -> None:
     assert measure(untrained(source), 9, greedy=True, envs=2).lengths == [1] * 9
 
 
+def test_environments_that_crash_now_and_then_are_left_out_and_too_many_end_it() -> None:
+    class Breaks(toys.Guess):
+        chance = 0.02
+
+        def step(self, action: int) -> Any:
+            if self.np_random.random() < self.chance:
+                raise RuntimeError("the simulator broke")
+            return super().step(action)
+
+    agent = untrained(Breaks)
+    assert measure(agent, 100, greedy=True, envs=4).lengths == [1] * 100
+    Breaks.chance = 1.0
+    with pytest.raises(TrainingError, match=r"crash too often .* the simulator broke"):
+        measure(agent, 9, greedy=True, envs=2)
+
+
 def test_a_lost_life_ends_no_game_even_if_it_did_in_training() -> None:
     agent = untrained("ALE/Breakout-v5", life_loss_is_terminal=True)
     envs = agent.environments(1)

@@ -284,6 +284,21 @@ def test_gymnasiums_wrappers_work_on_it() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_wrappers_are_around_each_environment_as_make_vec_has_them() -> None:
+    wrappers: Any = [
+        functools.partial(gymnasium.wrappers.TimeLimit, max_episode_steps=3),
+        gymnasium.wrappers.NormalizeReward,
+    ]
+    envs = VectorEnv("CartPole-v1", num_envs=3, wrappers=wrappers, envs_per_actor=2)
+    plain = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", wrappers=wrappers)
+    assert same(envs.reset(seed=1), plain.reset(seed=1))
+    for _ in range(8):
+        assert same(envs.step([0, 1, 0]), plain.step([0, 1, 0]))
+    assert envs.are_wrapped([0, 2], gymnasium.wrappers.NormalizeReward) == [True, True]
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_large_infos_arrive_whole() -> None:
     class Talks(toys.Counting):
         def step(self, action: int) -> Any:
