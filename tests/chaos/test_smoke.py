@@ -17,7 +17,7 @@ import pytest
         *(
             pytest.param(*trial, marks=pytest.mark.chaos)
             for trial in (
-                ("a worker that lies", 1_000), ("a client that lies", 1_000), ("raw bytes", 100),
+                ("kill an end of a served object", 10), ("a worker that lies", 1_000), ("a client that lies", 1_000), ("raw bytes", 100),
                 ("strangers", 1), ("births", 30),
             )
         ),
