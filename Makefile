@@ -23,7 +23,7 @@ NEEDS_RL := tools/bench_rl/peers
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow check types format chaos soak mutate bench bench-peers bench-rl bench-rl-peers clean
+.PHONY: help install pong test test-slow check types format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ bench: install ## measure speed against bars and peers, 20 minutes; ARGS=--quick
 
 bench-peers: $(PEERS) ## install what `make bench` compares with: Ray, xoscar, Pyro5, RPyC, PARL
 	@:
+
+bench-network: install ## measure values between machines, in network namespaces; needs root
+	@exec $(BIN)/python -m tools.bench_network $(ARGS)
 
 .peers/.installed: $(NEEDS)/requirements.txt
 	@$(PYTHON) -m venv .peers

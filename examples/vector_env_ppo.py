@@ -46,7 +46,7 @@ def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> 
     """Train an agent; return the mean of its last returns."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    agent = Agent(envs.single_observation_space.shape[0], int(envs.single_action_space.n))  # type: ignore[index, attr-defined]
+    agent = Agent(envs.single_observation_space.shape[0], int(envs.single_action_space.n))  # type: ignore[index]
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3, eps=1e-5)
 
     rows = (STEPS, ENVS)
@@ -64,7 +64,7 @@ def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> 
         for t in range(STEPS):
             obs[t] = now
             with torch.no_grad():
-                policy = torch.distributions.Categorical(logits=agent.policy(now))
+                policy: Any = torch.distributions.Categorical(logits=agent.policy(now))
                 actions[t] = policy.sample()
                 log_probs[t], values[t] = policy.log_prob(actions[t]), agent.value(now)[:, 0]
             row, reward, over, cut, info = envs.step(actions[t].numpy())

@@ -23,7 +23,7 @@ from remotely.api.current_actor import current_actor
 from remotely.api.flight_recorder import flight_recorder
 from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
-from remotely.api.verbs import actors, close, get_actor, kill, put, status, submit
+from remotely.api.verbs import actors, close, get, get_actor, kill, put, ref, status, submit
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -85,6 +85,7 @@ __all__ = [
     "connect",
     "current_actor",
     "flight_recorder",
+    "get",
     "get_actor",
     "group",
     "idempotent",
@@ -94,6 +95,7 @@ __all__ = [
     "merge",
     "options",
     "put",
+    "ref",
     "register_joblib",
     "remote_class",
     "serve",

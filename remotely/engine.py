@@ -117,6 +117,9 @@ class Engine(Protocol):
     def put(self, value: object) -> Any:
         """Return an object that you can pass in the place of `value`; it arrives as the value."""
 
+    def value_of(self, ref: object) -> Any:
+        """Return the value of what `put` returned.  Raises TypeError for anything else."""
+
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         """End each actor after the calls made before, and return when they have ended.
 

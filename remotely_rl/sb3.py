@@ -108,7 +108,8 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set an attribute of some environments, or of all; in those that replace them too."""
-        self.envs.set_attr_at(list(self._get_indices(indices)), attr_name, value)
+        which = list(self._get_indices(indices))
+        self.envs.set_attr_at(which, attr_name, [value] * len(which))
 
     def env_method(
         self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any

@@ -125,13 +125,14 @@ class Here:
 
 
 class Started:
-    """A master with two joined workers."""
+    """A master with two joined workers, or more."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, machines: int = 2, cpus: int = 8) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.home = folder / "master"
-        self.homes = [folder / "one", folder / "two"]
+        self.homes = [folder / name for name in ("one", "two", "three", "four")[:machines]]
+        self._cpus = str(cpus)
         self.run(self.home, "start", "--port", str(self.port), "--cpus", "0")
         self.key = self.home / "keys" / "client.key"
         for home in self.homes:
@@ -144,7 +145,7 @@ class Started:
         """Start the worker of a machine, at the beginning or again."""
         host = f"127.0.0.{2 + self.homes.index(home)}"
         key = str(home / "worker.key")
-        self.run(home, "join", self.address, "--key", key, "--host", host, "--cpus", "8")
+        self.run(home, "join", self.address, "--key", key, "--host", host, "--cpus", self._cpus)
 
     def run(self, home: Path, *command: str) -> str:
         """Run a command on the machine of `home`."""

@@ -120,6 +120,24 @@ def test_every_recipe_for_pong_plays_learns_and_keeps_its_model(
     assert (tmp_path / "pong.pt").stat().st_size > 100_000
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("crashing_simulator.py')['main'](0.05, 300)", "steps, and none ended it"),
+        ("vector_env_ppo.py')['main'](2_000)", "steps "),
+    ],
+)
+def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_path: Path) -> None:
+    words = f"import runpy; runpy.run_path({str(ROOT / 'examples')!r} + '/{call}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout.splitlines()[-1]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -79,6 +79,12 @@ def messages() -> str:
         "guest to worker": control.FromGuest,
         "worker to guest": control.ToGuest,
         "client to actor (PREPARE)": control.FromClient,
+        "client to store": control.ToStore["client"],
+        "store to client": control.FromStore["client"],
+        "worker to store": control.ToStore["worker"],
+        "store to worker": control.FromStore["worker"],
+        "actor to store": control.ToStore["actor"],
+        "store to actor": control.FromStore["actor"],
     }
     rows = []
     for way, union in unions.items():

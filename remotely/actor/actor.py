@@ -20,6 +20,7 @@ from remotely.actor.call_socket import CallSocket
 from remotely.actor.cancellations import Cancellations
 from remotely.actor.delegation import Delegation
 from remotely.actor.dispatch import Dispatcher
+from remotely.actor.machine_store import MachineStore
 from remotely.actor.process import OwnProcess, Process
 from remotely.actor.replies import raised
 from remotely.actor.servant import Servant
@@ -29,6 +30,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.testing import faults
 from remotely.transport.activity import OneByOne
+from remotely.values import references
 
 LAST_REPLY_S = 1.0
 REVOKED = "the key with which this call came was revoked"
@@ -53,12 +55,14 @@ class Actor:
         line = WorkerLine(worker)
         self._tell = line.tell
         delegation = Delegation(line.tell)
-        self._servant = Servant(birth, delegation.pair, activity)
+        store = MachineStore(lambda: line.tell(control.Meet()))
+        references.fetch_parcel = store.fetch_argument
+        self._servant = Servant(birth, delegation.pair, activity, store)
         if served is not None:
             self._servant.adopt(served, concurrency)
         self._process.begin(birth.request.name, line)
         self._background = Background(
-            birth, worker, line, delegation, self._servant, self._process.kill
+            birth, worker, line, delegation, self._servant, store, self._process.kill
         )
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
@@ -161,7 +165,7 @@ class Actor:
     def _tidy(self) -> None:
         """On the background thread: forget clients, and find out which consumers are gone."""
         self._cancellations.tidy()
-        silent = self._servant.streams.silent(time.monotonic())
+        silent = self._servant.silent(time.monotonic())
         for route in silent:
             if not self._socket.reaches(route):
                 self._gone.append(route)
@@ -175,6 +179,7 @@ class Actor:
             route = self._gone.popleft()
             for name in self._servant.streams.of(route):
                 self._handle(route, Message(Kind.CLOSE, 0, name, b"", ()))
+            self._servant.forget(route)
 
     # --- the end ----------------------------------------------------------------------------------
 

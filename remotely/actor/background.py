@@ -14,6 +14,7 @@ from pathlib import Path
 
 from remotely.actor import exiting
 from remotely.actor.delegation import Delegation
+from remotely.actor.machine_store import MachineStore
 from remotely.actor.servant import Servant
 from remotely.actor.worker_line import WorkerLine
 from remotely.protocol import control
@@ -37,12 +38,14 @@ class Background:
         line: WorkerLine,
         delegation: Delegation,
         servant: Servant,
+        store: MachineStore,
         kill: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._line = line
         self._delegation = delegation
         self._servant = servant
+        self._store = store
         self._kill = kill
         self._counted = 0
         self._on_leave: Callable[[], None] = lambda: None
@@ -99,9 +102,11 @@ class Background:
 
     def _hear_worker(self) -> None:
         try:
-            data = self._worker.recv(control.MAX_MESSAGE)
+            data, fds, _, _ = socket.recv_fds(
+                self._worker, control.MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+            )
         except OSError:
-            data = b""
+            data, fds = b"", []
         if not data:  # the worker is gone, and nothing may outlive it
             self._kill()
         match message := self._decoder.decode(data):
@@ -114,6 +119,8 @@ class Background:
                 self._delegation.confirm()
             case control.Cancel():
                 self._on_cancel(message)
+            case control.Meet():
+                self._store.introduced(socket.socket(fileno=fds[0]) if fds else None)
             case control.Leave():
                 self._on_leave()
 

@@ -1,37 +1,41 @@
 """The values in an actor's messages: in the frames, or lent through memory.
 
 A client on the same machine and the actor exchange large values through memory once each has
-opened the other's arena (memory_peer.py).  Until then, and with clients elsewhere, every value is
-in the message itself.
+opened the other's arena (memory_peer.py).  What a client on another machine sends is in the store
+of this machine if it is large, and so are large results for that client, if it says that it fetches
+them there (machine_store.py).  Every other value is in the message itself.
 """
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
+from remotely.actor.machine_store import MachineStore, NoStore
 from remotely.actor.replies import RoutedReply
+from remotely.errors import WorkerLost
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import arena, codec, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, decline, unpack
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, decline, unpack
+from remotely.values.parcel import SEND_FROM_BYTES, Parcel
 
 
 class Payloads:
     """Decodes what arrives and encodes what goes back.  A route names a client's connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, actor: str, store: MachineStore) -> None:
+        self._actor = actor
         self._peers: dict[bytes, MemoryPeer] = {}  # by route
+        self._store = store
+        self._fetch: set[bytes] = set()  # routes of clients that fetch large results
 
     def decode(self, route: bytes, message: Message) -> Any:
         """Return the value that a message carries."""
-        return codec.decode(*unpack(message, self._peers.get(route)))
+        return codec.decode(*self.unpack(route, message))
 
-    def unpack(
-        self, route: bytes, message: Message
-    ) -> tuple[bytes | memoryview, Sequence[bytes | memoryview]]:
+    def unpack(self, route: bytes, message: Message) -> Unpacked:
         """Return the pickle and the buffers of that value."""
-        return unpack(message, self._peers.get(route))
+        return unpack(message, self._peers.get(route), self._borrow)
 
     def decline(self, route: bytes, message: Message) -> None:
         """Let go of a value that nobody here wants."""
@@ -46,6 +50,11 @@ class Payloads:
         if encoded.nbytes < SHARE_FROM_BYTES:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
             return RoutedReply(route, frames, is_small=len(frames) == 1)
+        if encoded.nbytes >= SEND_FROM_BYTES and route in self._fetch:
+            parcel = self._store.offer(encoded, route, f"{self._actor}.{message.name}")
+            if parcel is not None:
+                frames = OutgoingValue(encoded).message(Kind.RESULT, message.call_id, "", parcel)
+                return RoutedReply(route, frames)
         outgoing = OutgoingValue(encoded)
         loan = outgoing.lend(self._peers.get(route))
         frames = outgoing.message(Kind.RESULT, message.call_id, "", loan)
@@ -67,6 +76,38 @@ class Payloads:
     def memory_is_open(self, route: bytes, message: Message) -> None:
         """The client has opened our arena too: we may lend to it."""
         self._peers[route].reads = True
+
+    def use_store(self, route: bytes, message: Message) -> None:
+        """The client fetches large results from the store of this machine, or does not."""
+        if bytes(message.payload) == wire.FETCHES:
+            self._fetch.add(route)
+        else:
+            self._fetch.discard(route)
+
+    def whole(self, route: bytes, message: Message) -> RoutedReply:
+        """Return the reply to a call whose result its client could not fetch."""
+        found = self._store.whole(bytes.fromhex(message.name))
+        if found is None:
+            raise WorkerLost("the result is not there any more", may_have_run=True)
+        payload, buffers = found
+        return RoutedReply(route, wire.encode(Kind.RESULT, message.call_id, "", [payload], buffers))
+
+    def waiting(self, now: float) -> list[bytes]:
+        """Return the routes of clients that have left results in the store for a while."""
+        return self._store.waiting(now)
+
+    def forget(self, route: bytes) -> None:
+        """A client is gone."""
+        self._fetch.discard(route)
+        self._store.withdraw(route)
+
+    def _borrow(self, parcel: Parcel) -> Unpacked:
+        try:
+            return self._store.borrow(parcel)
+        except NoStore as error:
+            raise WorkerLost(
+                f"a large argument was lost before the call ran: {error}", may_have_run=False
+            ) from None
 
     def tidy(self) -> None:
         """Forget clients that have ended, and take back what they held."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from remotely.actor.introduction import Introduction
 from remotely.actor.introspection import async_methods, has_async_streams, unknown_name
+from remotely.actor.machine_store import MachineStore
 from remotely.actor.payloads import Payloads
 from remotely.actor.preparation import Preparation
 from remotely.actor.replies import RoutedReply, raised
@@ -38,7 +39,11 @@ class Servant:
     """Holds the object.  A route names a client's connection."""
 
     def __init__(
-        self, birth: control.Birth, delegate: Callable[[], KeyPair], activity: OneByOne
+        self,
+        birth: control.Birth,
+        delegate: Callable[[], KeyPair],
+        activity: OneByOne,
+        store: MachineStore,
     ) -> None:
         self.object: Any = None
         self.calls = 0
@@ -53,7 +58,7 @@ class Servant:
         self._activity: OneByOne | Several = activity
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
-        self._payloads = payloads = Payloads()
+        self._payloads = payloads = Payloads(birth.request.name, store)
         self._preparation = preparation = Preparation(birth, delegate, payloads)
         self._does: dict[Kind, Callable[[bytes, Message], object]] = {
             Kind.PREPARE: preparation.prepare,
@@ -68,6 +73,8 @@ class Servant:
             Kind.CLOSE: self._close_stream,
             Kind.OPEN: payloads.open_memory,
             Kind.OPENED: payloads.memory_is_open,
+            Kind.STORE: payloads.use_store,
+            Kind.WHOLE: payloads.whole,
         }
 
     def answer(self, route: bytes, message: Message) -> RoutedReply:
@@ -83,6 +90,9 @@ class Servant:
             if self.is_made and kind in _MAKING:
                 raise RemotelyError("this actor has been made already")
             value = self._does[kind](route, message)
+            if kind is Kind.WHOLE:
+                assert isinstance(value, RoutedReply)
+                return value
             return self._payloads.returned(route, message, value)
         except self._ends:
             raise
@@ -201,6 +211,14 @@ class Servant:
         """Forget clients that have ended; called every few seconds."""
         self._payloads.tidy()
 
+    def silent(self, now: float) -> list[bytes]:
+        """Return the routes of clients that have left streams or results for a while."""
+        return [*self.streams.silent(now), *self._payloads.waiting(now)]
+
+    def forget(self, route: bytes) -> None:
+        """A client is gone, and will not fetch what was kept for it."""
+        self._payloads.forget(route)
+
     def _ends_by(self, *errors: type[BaseException]) -> None:
         """These errors of a method end the actor, and are no replies."""
         self._ends: tuple[type[BaseException], ...] = errors
@@ -307,5 +325,7 @@ _SHOWN_AS = {
     Kind.CLOSE: "(an item of a stream)",
     Kind.OPEN: "(memory is opened)",
     Kind.OPENED: "(memory is opened)",
+    Kind.STORE: "(memory is opened)",
+    Kind.WHOLE: "(a result is sent)",
 }
 _MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)

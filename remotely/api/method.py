@@ -36,12 +36,11 @@ class Method:
     def _send(self, args: Any, kwargs: Any, background: bool) -> list[CallFuture[Any]]:
         function = self.__wrapped__
         retries = retries_of(function)
-        futures = call(self._handles, self._name, args, kwargs, background, retries)
-        if (seconds := timeout_of(function)) is not None:
-            deadline = time.monotonic() + seconds
-            for future in futures:
-                future.deadline = deadline
-        return futures
+        # Not in a name: with REMOTELY_LOCAL=1 the call's error holds this frame; see future.py.
+        return _limited(
+            call(self._handles, self._name, args, kwargs, background, retries),
+            timeout_of(function),
+        )
 
     @property
     def __name__(self) -> str:
@@ -83,3 +82,12 @@ class GroupMethod(Method):
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the calls and return their futures at once, in member order."""
         return self._send(args, kwargs, True)
+
+
+def _limited(futures: list[CallFuture[Any]], seconds: float | None) -> list[CallFuture[Any]]:
+    """Give whoever waits for these so many seconds from now on."""
+    if seconds is not None:
+        deadline = time.monotonic() + seconds
+        for future in futures:
+            future.deadline = deadline
+    return futures

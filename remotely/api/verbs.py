@@ -12,7 +12,8 @@ from remotely.api.handle import Handle, handle_of
 from remotely.api.method import Method
 from remotely.arguments import suggests
 from remotely.engine import Engine, Options, RemoteActor
-from remotely.futures.future import completed, failed
+from remotely.futures.future import CallFuture, completed, failed
+from remotely.futures.reference import Reference
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
 
@@ -107,6 +108,34 @@ def borrow(cls: type, actor: str, name: str) -> Any:
 def put(value: T) -> T:
     """Pickle a value once, to pass it many times; it arrives as the value."""
     return connection.current().put(value)  # type: ignore[no-any-return]
+
+
+def ref(future: Future[T]) -> T:
+    """Return a reference to the result of a call, which stays where it is until it is needed.
+
+    Pass it as an argument: the value goes from actor to actor, and not through this process.
+    `get(ref)` fetches it.  A future that is passed as an argument does the same.
+    """
+    if not isinstance(future, CallFuture):
+        raise TypeError(
+            f"ref() takes the future of a call, as actor.method.submit() returns it, and not "
+            f"{future!r}; put() takes a value"
+        )
+    future.stays = True
+    return Reference(future)  # type: ignore[return-value]
+
+
+def get(ref: T) -> T:
+    """Return the value that a reference stands for: of `ref`, of `put`, or a future of a call.
+
+    Waits for a call, and raises what it raised.  Raises ActorDied or WorkerLost if the value was
+    lost before it was fetched, and TypeError for anything else.
+    """
+    if isinstance(ref, CallFuture):
+        return ref.result()  # type: ignore[no-any-return]
+    if isinstance(ref, Reference):
+        return ref.get()  # type: ignore[no-any-return]
+    return connection.current().value_of(ref)  # type: ignore[no-any-return]
 
 
 def _handles_of(target: Any) -> Sequence[Any]:

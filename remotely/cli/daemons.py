@@ -115,8 +115,10 @@ def _kept(foreground: bool) -> Iterator["Foreground | None"]:
         try:
             yield keeper
             sys.stdout.flush()
-            with contextlib.suppress(SystemExit):  # asked to end, which is no failure
-                keeper.wait()
+            keeper.wait()
+        except SystemExit:
+            if not keeper.keeps_any:  # else it was asked to end, which is no failure
+                raise
         finally:
             ended_well = keeper.close()
     if not ended_well:

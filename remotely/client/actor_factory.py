@@ -10,18 +10,24 @@ from typing import Any
 
 from remotely.client.actor_state import ActorState
 from remotely.client.channels import Channels
+from remotely.client.crossing import Crossing
 from remotely.client.file_upload import FileUploads
 from remotely.client.master_session import MasterSession
 from remotely.client.question import Question
+from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
 from remotely.engine import Options
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
+from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.reporting import log_records
 from remotely.values import codec, source_library
 from remotely.values.memory_peer import OutgoingValue
+from remotely.values.parcel import SEND_FROM_BYTES
 from remotely.values.shipping import Shipment
+
+Crossings = dict[StoreAddress, Crossing | None]
 
 
 class ActorFactory:
@@ -31,11 +37,13 @@ class ActorFactory:
         shipment: Shipment,
         channels: Channels,
         terminations: Terminations,
+        stores: Stores,
     ) -> None:
         self._session = session
         self._uploads = FileUploads(shipment)
         self._channels = channels
         self._terminations = terminations
+        self._stores = stores
 
     def make(self, actors: Sequence[ActorState], encoded: codec.Encoded, options: Options) -> None:
         """Place all of these and run their constructors.  Makes all of them or raises an error."""
@@ -43,6 +51,7 @@ class ActorFactory:
         places: deque[Question] = deque()
         made: deque[CallFuture[Any]] = deque()
         collected = False
+        crossings: Crossings = {}
         try:
             for actor in actors:
                 places.append(self.ask_for_place(actor))
@@ -53,7 +62,7 @@ class ActorFactory:
                 if not collected and not places[0].has_room():
                     gc.collect()  # handles in cycles of garbage may be what fills the cluster
                     collected = True
-                made.extend(self.start(actor, places.popleft(), encoded, options))
+                made.extend(self.start(actor, places.popleft(), encoded, options, crossings))
             while made:
                 made.popleft().result()
         except BaseException:
@@ -75,8 +84,11 @@ class ActorFactory:
         place: Question,
         encoded: codec.Encoded,
         options: Options,
+        crossings: Crossings | None = None,
     ) -> list[CallFuture[Any]]:
         """Wait for the place, then send the files, the class and the arguments there.
+
+        `crossings` has the class and arguments on the machines to which they have crossed already.
 
         Returns the futures of the files and of the constructor: the first that fails tells why.
         """
@@ -112,6 +124,24 @@ class ActorFactory:
             stored = self._uploads.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
         outgoing = OutgoingValue(encoded)
+        outgoing.crossing = self._crossing(actor, encoded, {} if crossings is None else crossings)
+        future.needs = outgoing.crossing
         channel.send(Kind.INIT, "", outgoing, future, background=True)
         outgoing.close()
         return [*stored, future]
+
+    def _crossing(
+        self, actor: ActorState, encoded: codec.Encoded, crossings: Crossings
+    ) -> Crossing | None:
+        """Bring the class and arguments to an actor's machine, if they are large and it is another.
+
+        Returns when they are there.
+        """
+        store = self._channels.store_of(actor) if encoded.nbytes >= SEND_FROM_BYTES else None
+        if store is None:
+            return None
+        if store not in crossings:
+            crossing = crossings[store] = self._stores.crossing(encoded, [store])
+            if crossing is not None:
+                crossing.run()
+        return crossings[store]

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections import deque
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +14,9 @@ from remotely.futures import wakeup
 from remotely.protocol import control
 from remotely.protocol.control import Location
 from remotely.values import codec
+
+if TYPE_CHECKING:  # it knows actors
+    from remotely.client.departures import Departure
 
 LOOK_FOR_END_S = 0.2
 
@@ -26,6 +31,7 @@ class ActorState(RemoteActor):
     made_from     the class and the arguments, if it may be restarted
     settled       false while this process restarts it
     is_released   its last handle in this process is gone
+    departures    the calls that cannot leave yet, and those after them; None if there are none
     """
 
     def __init__(self, engine: Engine, request: control.Request, owned: bool) -> None:
@@ -40,6 +46,7 @@ class ActorState(RemoteActor):
         self.settled = True
         self.life_lock = threading.Lock()
         self.is_released = False
+        self.departures: deque[Departure] | None = None
 
     def expect_life(self, life: int) -> None:
         """From now on, news of an earlier life is outdated."""

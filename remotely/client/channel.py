@@ -42,8 +42,10 @@ from remotely.client.loop_turns import LoopTurns
 from remotely.client.outbox import Outbox
 from remotely.client.outcomes import Outcomes
 from remotely.client.shared_memory import SharedMemory, take_back
+from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
 from remotely.futures.shield import shield
+from remotely.protocol import wire
 from remotely.protocol.control import Location
 from remotely.protocol.wire import Kind
 from remotely.testing import faults
@@ -79,9 +81,11 @@ class Channel:
         budget: ByteBudget,
         on_broken: Callable[["Channel"], None],
         tell_master: Callable[[msgspec.Struct], None],
+        stores: Stores,
         waits: WaitReporter | None = None,
     ) -> None:
         self.location = location
+        self._store = location.store
         self.ended: EndError | None = None
         self.sources_sent = 0
         self._loop = loop
@@ -96,7 +100,7 @@ class Channel:
         self._monitor = ConnectionMonitor(self._socket, loop, self._break)
         self._turns = LoopTurns(loop, self._lock)
         self._outbox = Outbox(self._socket)
-        self._memory = SharedMemory(same_host, self.send)
+        self._memory = SharedMemory(same_host, self.send, stores.release)
         self._back_pressure = BackPressure(budget, location.name, self._pending, self._lock)
         self._cancellation = Cancellation(
             location.actor,
@@ -118,7 +122,9 @@ class Channel:
             self._outbox,
             self._memory,
             waits,
-            Outcomes(self._back_pressure, self._memory, self.send, loop).deliver,
+            Outcomes(
+                self._back_pressure, self._memory, self.send, loop, stores, self.fetch_results
+            ).deliver,
             self._cancellation,
             self._cut,
         )
@@ -154,11 +160,7 @@ class Channel:
         left = False
         try:
             if outgoing.is_large:
-                nbytes = outgoing.encoded.nbytes
-                may_wait = bounded and not self._loop.is_own_thread()
-                if may_wait and self._back_pressure.exceeds(nbytes):
-                    self._wait_for_room(nbytes)
-                self._back_pressure.count(nbytes, future, may_wait)
+                self.count(outgoing, future, bounded)
                 with shield:
                     loan = outgoing.lend(self._memory.peer)
                 if loan is None:
@@ -166,7 +168,7 @@ class Channel:
             with self._lock:
                 if self.ended is None:
                     call_id = next(self._ids)
-                    frames = outgoing.message(kind, call_id, name, loan)
+                    frames = outgoing.message(kind, call_id, name, loan, self._store)
                     future.call_id = call_id
                     future.receiver = self._inbox
                     self._pending[call_id] = future
@@ -210,6 +212,28 @@ class Channel:
             self._withdraw(future, None if left else loan)
             self._inbox.leave_to_loop(delivery.this_thread())
             raise
+
+    def count(self, outgoing: OutgoingValue, future: CallFuture[Any], bounded: bool) -> None:
+        """Count a large value as in flight, when there is room for it; counting twice is harmless.
+
+        If `bounded`, wait for room.
+        """
+        if future.nbytes:
+            return
+        nbytes = outgoing.encoded.nbytes
+        may_wait = bounded and not self._loop.is_own_thread()
+        if may_wait and self._back_pressure.exceeds(nbytes):
+            self._wait_for_room(nbytes)
+        self._back_pressure.count(nbytes, future, may_wait)
+
+    def fetch_results(self, fetches: bool) -> None:
+        """Tell the actor whether large results are to stay in its machine's store."""
+        body = OutgoingValue(codec.Encoded((wire.FETCHES if fetches else b"",), ()))
+        self.send(Kind.STORE, "", body, CallFuture("the actor"), background=True)
+
+    def receive_soon(self) -> None:
+        """Have replies taken in as they come."""
+        self._inbox.attend()
 
     def send_file(self, digest: str, content: bytes, future: CallFuture[None]) -> None:
         """Send one of the client's files."""

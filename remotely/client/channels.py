@@ -13,11 +13,12 @@ from remotely.client.channel import Channel
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import EndError, connection_error, end_error
 from remotely.client.question import Question
+from remotely.client.stores import Stores
 from remotely.errors import NoResources, RemotelyError, WorkerLost
 from remotely.futures import wakeup
 from remotely.protocol import control
 from remotely.protocol.address import parse_address, unreachable
-from remotely.protocol.control import Obituary
+from remotely.protocol.control import Obituary, StoreAddress
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import here
@@ -41,6 +42,7 @@ class Channels:
         waits: WaitReporter | None,
         ask: Ask,
         tell: Callable[[msgspec.Struct], None],
+        stores: Stores,
     ) -> None:
         self._context = context
         self._loop = loop
@@ -49,6 +51,7 @@ class Channels:
         self._waits = waits
         self._ask = ask
         self._tell = tell
+        self._stores = stores
         self._budget = ByteBudget()
         self._open: set[Channel] = set()
 
@@ -69,6 +72,17 @@ class Channels:
                 self.locate(actor)
                 channel = self.open(actor)
             return channel
+
+    def is_on_loop(self) -> bool:
+        """Tell whether this is the thread that receives for all channels."""
+        return self._loop.is_own_thread()
+
+    def store_of(self, actor: ActorState) -> StoreAddress | None:
+        """Return the store of an actor's machine; None for this machine.  Raises as `of` does."""
+        channel = actor.channel
+        if channel is None or channel.ended:
+            channel = self.of(actor)
+        return None if channel.location.host == self._host else channel.location.store
 
     def unanswered(self) -> dict[str, int]:
         """Return how many calls each actor still has to answer, without those that have none."""
@@ -99,6 +113,7 @@ class Channels:
                 self._budget,
                 self._broken,
                 self._tell,
+                self._stores,
                 self._waits,
             )
         except (zmq.ZMQError, OSError) as error:
@@ -110,6 +125,8 @@ class Channels:
             ) from None
         self._open.add(channel)
         actor.channel = channel
+        if not same_host and location.store is not None:
+            channel.fetch_results(True)
         return channel
 
     def end_all(self, how: EndError) -> None:

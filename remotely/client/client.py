@@ -8,6 +8,7 @@ done-callbacks of futures, and never waits for anything.
 Client has the verbs of the seam, and wires these parts together; each knows those above it:
 
     master_session.py   who this client is; questions to the master and their answers
+    stores.py           large values in the stores of other machines
     channels.py         the channel of each actor
     actor_directory.py  the actors that this process knows
     termination.py      how actors are ended
@@ -39,7 +40,9 @@ from remotely.client.error_reporter import ErrorReporter
 from remotely.client.log_listener import LogListener
 from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
+from remotely.client.referring_call import named_arguments
 from remotely.client.restarts import Restarts
+from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
 from remotely.engine import Options, RemoteActor
 from remotely.errors import (
@@ -61,8 +64,9 @@ from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
-from remotely.values import arena, codec, source_finder, source_library
+from remotely.values import arena, codec, notes, source_finder, source_library
 from remotely.values.codec import NOTHING
+from remotely.values.notes import Notes
 from remotely.values.shipping import Shipment
 
 TEND_EVERY_S = 1.0  # to all channels
@@ -111,6 +115,7 @@ class Client:
         )
         self.session_id = session.id
         self._waits = WaitReporter(inside, session.tell) if inside else None
+        self._stores = Stores(self._context, self._loop, key.pair, this_machine.machine_name())
         self._channels = Channels(
             self._context,
             self._loop,
@@ -119,13 +124,16 @@ class Client:
             self._waits,
             session.ask,
             session.tell,
+            self._stores,
         )
         self._actors = ActorDirectory(self, session)
         self._terminations = Terminations(self._loop, session, self._channels)
-        self._factory = ActorFactory(session, shipment, self._channels, self._terminations)
+        self._factory = ActorFactory(
+            session, shipment, self._channels, self._terminations, self._stores
+        )
         self._restarts = Restarts(self._actors, self._factory, self._terminations)
         self._error_reporter = ErrorReporter(session, self._display, self._loop)
-        self._calls = Calls(session, self._channels, self._error_reporter.note)
+        self._calls = Calls(session, self._channels, self._stores, self._error_reporter.note)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
         self._loop.every(TEND_EVERY_S, self._channels.tend)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
@@ -202,7 +210,19 @@ class Client:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded = codec.encode_arguments(args, kwargs, method)
+        encoded = codec.encode_atoms(args, kwargs)
+        if encoded is None:
+            local, noting = notes.local, Notes(remotes)
+            outer, local.notes = local.notes, noting
+            try:
+                encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
+            finally:
+                local.notes = outer
+            if noting.things:
+                named = named_arguments(method, args, kwargs, noting.things)
+                return self._calls.send_referring(
+                    remotes, method, encoded, named, background, retries
+                )
         return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries)
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
@@ -216,6 +236,14 @@ class Client:
 
     def put(self, value: object) -> Ref:
         return Ref(codec.encode(value))
+
+    def value_of(self, ref: object) -> Any:
+        if not isinstance(ref, Ref):
+            raise TypeError(
+                f"get() takes what ref() or put() returned, or the future of a call; {ref!r} is "
+                "none of these"
+            )
+        return ref.get()
 
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         self._session.check()
@@ -282,6 +310,10 @@ class Client:
             finally:
                 self._on_shutdown()
 
+    def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
+        """Tell whether large values cross to another machine for any of these."""
+        return self._calls.is_any_elsewhere(remotes)
+
     # --- for the command line ---------------------------------------------------------------------
 
     def status(self, fresh: bool = True) -> control.Status:
@@ -325,6 +357,8 @@ class Client:
         self._display.close()
         self._session.questions.fail_all(NotConnected, SHUT_DOWN)
         self._channels.end_all(lambda may: NotConnected(SHUT_DOWN))
+        self._calls.close()
+        self._stores.close()
         self._error_reporter.report()
         self._session.link.close()
         self._context.destroy(linger=0)

@@ -62,7 +62,6 @@ from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import readable
-from remotely.values.memory_peer import decline
 
 LOOK_S = 0.002
 MAX_LOOKS_DELAYED = 25  # in a row, for a program that keeps submitting
@@ -281,7 +280,7 @@ class Inbox:
                         opened = self._memory.open(message) if message.loan else message
                         taken.append((self._deliver, future, opened))
                     else:
-                        decline(message, self._memory.peer)
+                        self._memory.decline(message)
             more = bool(self._pending) and readable(self._socket)
         if faults.ON and taken and faults.at("client.reply"):
             self._pending.update((future.call_id, future) for _, future, _ in taken)

@@ -1,34 +1,55 @@
 """What the reply to a call becomes for its caller: a value, a handle, a stream or an error."""
 
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from remotely.client import delivery
 from remotely.client.back_pressure import BackPressure
+from remotely.client.kept_result import KeptResult
 from remotely.client.shared_memory import Send, SharedMemory
+from remotely.client.stores import Stores
+from remotely.errors import WorkerLost
 from remotely.futures.future import CallFuture
+from remotely.futures.reference import Elsewhere
 from remotely.futures.shield import shield
 from remotely.futures.stream import Stream, StreamToken
 from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
+from remotely.transport.bulk import ValueGone
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec
 from remotely.values.codec import NOTHING
-from remotely.values.memory_peer import OutgoingValue
+from remotely.values.memory_peer import OutgoingValue, read_loan
+from remotely.values.parcel import Parcel
 
+FETCH_AGAIN_S = 30.0  # after a result could not be fetched
 _PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder, CancelledPlaceholder))
 
 
 class Outcomes:
-    """Gives the calls of one channel their outcomes."""
+    """Gives the calls of one channel their outcomes.
+
+    `fetch_results` tells the actor whether large ones are to stay in its machine's store.
+    """
 
     def __init__(
-        self, back_pressure: BackPressure, memory: SharedMemory, send: Send, loop: Loop
+        self,
+        back_pressure: BackPressure,
+        memory: SharedMemory,
+        send: Send,
+        loop: Loop,
+        stores: Stores,
+        fetch_results: Callable[[bool], None],
     ) -> None:
         self._back_pressure = back_pressure
         self._memory = memory
         self._send = send
         self._loop = loop
+        self._stores = stores
+        self._fetch_results = fetch_results
 
     def deliver(self, future: CallFuture[Any], message: Any) -> None:
         """Give a call its outcome: a `wire.Message`, or the error of one that cannot be opened.
@@ -39,9 +60,14 @@ class Outcomes:
         if future.nbytes:
             self._back_pressure.settle(future)
         if future.answered:  # by a Deadlock, or before an interrupt
+            if isinstance(message, wire.Message) and not isinstance(future.where, Elsewhere):
+                self._memory.decline(message)
             return
         if isinstance(message, Exception):
             future.settle(None, message)
+            return
+        if message.loan:
+            self._take_parcel(future, message)
             return
         if message.buffers and self._memory.may_offer and _is_large(message):
             self._memory.offer()
@@ -59,6 +85,42 @@ class Outcomes:
                 future.settle(None, delivery.error_of(message))
         except Exception as error:  # a value that does not unpickle here
             future.settle(None, delivery.without_frames(error))
+
+    def _take_parcel(self, future: CallFuture[Any], message: wire.Message) -> None:
+        """A result is in a store: fetch it, or leave it there for those it was passed on to."""
+        wanted = read_loan(message.loan)
+        assert isinstance(wanted, Parcel)
+        if future.is_wanted:
+            self._stores.threads.run(partial(self._fetch, future, message))
+            return
+        whole = partial(self._ask_for_whole, what=future.what, actor=future.keep)
+        future.settle(KeptResult(wanted, future.what, self._stores, whole), None)
+
+    def _fetch(self, future: CallFuture[Any], message: wire.Message) -> None:
+        """On a thread for that: fetch the value of a reply, and deliver it."""
+        wanted = read_loan(message.loan)
+        assert isinstance(wanted, Parcel)
+        try:
+            payload, buffers = self._stores.fetch(wanted)
+        except (OSError, ValueGone):  # the actor still has it
+            asked = self._ask_for_whole(wanted, future.what, future.keep)
+            asked.add_done_callback(partial(_take_over, future))
+            return
+        self._stores.release(wanted)
+        self.deliver(future, message._replace(payload=payload, buffers=buffers, loan=b""))
+        future.tell()
+
+    def _ask_for_whole(self, wanted: Parcel, what: str, actor: Any) -> CallFuture[Any]:
+        """Have the actor send a result through its own socket, and for a while all others too."""
+        future: CallFuture[Any] = CallFuture(what, actor)
+        self._fetch_results(False)
+        self._loop.call(self._fetch_again_later)
+        name = wanted.value.hex()
+        self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
+        return future
+
+    def _fetch_again_later(self) -> None:
+        self._loop.after(FETCH_AGAIN_S, lambda: self._fetch_results(True))
 
     def _stand_for(self, value: StreamToken | SelfPlaceholder, actor: Any) -> object:
         """Return what the caller gets for a placeholder."""
@@ -81,6 +143,20 @@ class Outcomes:
             self._loop.call(close)
 
         return Stream(ask, end)
+
+
+def _take_over(future: CallFuture[Any], asked: Future[Any]) -> None:
+    """Give a call the outcome of the question for its whole result."""
+    error = asked.exception()
+    if error is None:
+        future.settle(asked.result(), None)
+    else:
+        why = (
+            f"{future.what} has run, but its actor or its machine was lost before the result was "
+            "fetched"
+        )
+        future.lose(WorkerLost(why, may_have_run=True))
+    future.tell()
 
 
 def _is_large(message: wire.Message) -> bool:

@@ -4,6 +4,7 @@ The client offers its arena when it first has a large value to send or receives 
 still travels by socket; see values/memory_peer.py for the exchange that follows.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -14,7 +15,8 @@ from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
 from remotely.values.codec import NOTHING
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, unpack
+from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, read_loan, unpack
+from remotely.values.parcel import Parcel
 
 
 class Send(Protocol):
@@ -37,10 +39,11 @@ class SharedMemory:
     may_offer   the actor is on this machine and has not been asked yet
     """
 
-    def __init__(self, same_host: bool, send: Send) -> None:
+    def __init__(self, same_host: bool, send: Send, release: Callable[[Parcel], object]) -> None:
         self.peer: MemoryPeer | None = None
         self.may_offer = same_host and arena.SUPPORTED
         self._send = send
+        self._release = release  # a value that is in a store
 
     def offer(self) -> None:
         """Ask the actor, once, to exchange large values through memory from now on."""
@@ -55,13 +58,26 @@ class SharedMemory:
     def open(self, message: wire.Message) -> wire.Message | Exception:
         """Return a message with the buffers that were lent for it, or the error of its caller.
 
-        Do so when the message is taken in: it may be handed over after the channel has ended.
+        Do so when the message is taken in: it may be handed over after the channel has ended.  One
+        whose value is in a store is returned as it is.
         """
         try:
-            payload, buffers = unpack(message, self.peer)
+            payload, buffers = unpack(message, self.peer, _stays)
+        except InStore:
+            return message
         except Exception as error:
             return error
         return message._replace(payload=payload, buffers=buffers, loan=b"")
+
+    def decline(self, message: wire.Message) -> None:
+        """Release the value of a message that nobody waits for."""
+        if not message.loan:
+            return
+        loan = read_loan(message.loan)
+        if isinstance(loan, Parcel):
+            self._release(loan)
+        elif self.peer is not None:
+            self.peer.lender.decline(loan)
 
     def _open_theirs(self, future: Any) -> None:
         if future.exception() is not None or (theirs := future.result()) is None:
@@ -72,6 +88,14 @@ class SharedMemory:
             self.peer = peer
             opened: CallFuture[Any] = CallFuture("the actor")
             self._send(Kind.OPENED, "", OutgoingValue(NOTHING), opened, background=True)
+
+
+class InStore(Exception):
+    """The value is in a store, from which it has to be fetched."""
+
+
+def _stays(parcel: Parcel) -> Unpacked:
+    raise InStore
 
 
 def take_back(loan: Loan) -> None:

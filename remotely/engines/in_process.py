@@ -21,6 +21,7 @@ from typing import Any
 from remotely.engine import Arrival, Options, RemoteActor
 from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
+from remotely.futures.reference import Reference
 from remotely.futures.unretrieved import Tell, report_key, report_text
 from remotely.objects.construct import construct
 from remotely.objects.placeholders import RoutinePlaceholder, stays
@@ -66,7 +67,9 @@ class InProcess:
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
         def run(remote: RemoteActor, target: Any) -> Any:
-            value = _finish(getattr(target, method)(*args, **kwargs))
+            here = [_value(argument) for argument in args]
+            named = {name: _value(argument) for name, argument in kwargs.items()}
+            value = _finish(getattr(target, method)(*here, **named))
             return remote.face(remote) if value is target else value
 
         tell = self._on_unretrieved if background else None
@@ -89,6 +92,9 @@ class InProcess:
 
     def put(self, value: object) -> object:
         return value
+
+    def value_of(self, ref: object) -> object:
+        return ref
 
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         for remote in remotes:
@@ -193,6 +199,13 @@ class InProcess:
 
     def _on_unretrieved(self, what: str, error: BaseException) -> None:
         self._throttled.add(report_key(what, error), report_text(what, error), time.monotonic())
+
+
+def _value(argument: Any) -> Any:
+    """Return an argument, or what a future or reference stands for."""
+    if isinstance(argument, Reference):
+        argument = argument.future
+    return argument.result() if isinstance(argument, CallFuture) else argument
 
 
 def _as_actor(name: str, work: Callable[[], Any]) -> Any:

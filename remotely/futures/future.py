@@ -29,12 +29,14 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout
 from remotely.futures import wakeup
+from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.shield import shield
 from remotely.futures.unretrieved import Tell, UnretrievedReport
+from remotely.values import references
 
 log = logging.getLogger("remotely")
 
@@ -92,6 +94,8 @@ class CallFuture(Future[R]):
     deadline: float | None = None  # of whoever waits without a timeout, on the monotonic clock
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
+    needs: object = None  # what must be kept until there is an outcome
+    stays: bool = False  # a large result stays where it is, until it is asked for
 
     def __init__(self, what: str, keep: object = None) -> None:
         self._outcomes: list[_Outcome] = []
@@ -113,6 +117,8 @@ class CallFuture(Future[R]):
             self.wait(timeout)
         if self._report is not None:
             self._cancel_report()
+        if self.stays:
+            self._bring()
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
         try:
@@ -210,6 +216,16 @@ class CallFuture(Future[R]):
         self._finish()
         self.answered = True
 
+    def _bring(self) -> None:
+        """Fetch a result that has stayed where it is."""
+        if isinstance(self._result, Elsewhere):
+            self._result = self._result.fetch()
+
+    @property
+    def where(self) -> Any:
+        """The result, or the `Elsewhere` that stands for it."""
+        return self._result
+
     def _note(self, outcome: _Outcome) -> None:
         state, self._result, self._exception, self._report = outcome
         self._state = state  # last: then the others are there
@@ -224,6 +240,12 @@ class CallFuture(Future[R]):
                         watcher.add_cancelled(self)
                     else:
                         (watcher.add_result if error is None else watcher.add_exception)(self)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether the value itself is asked for, as far as the future knows."""
+        onward = [type(callback) is Onward for callback in self._done_callbacks]
+        return not self.stays or not all(onward)
 
     @property
     def has_callbacks(self) -> bool:
@@ -278,9 +300,9 @@ class CallFuture(Future[R]):
         """Wait until another thread completes this; return in any case after `timeout` s."""
         wakeup.sleep_until(self.done, timeout, self)
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse, as the standard library's future does; unpicklable.py says what to do."""
-        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go as a number while a call is pickled; it arrives as the value."""
+        return references.noted(self) or refuse(self)
 
     def _own_condition(self) -> Condition:
         """What the standard library locks while it looks at the states of several futures."""
@@ -320,6 +342,8 @@ class CallFuture(Future[R]):
         self.keep = None
         if self.travelling is not None:
             self.travelling = None
+        if self.needs is not None:
+            self.needs = None
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -23,8 +23,10 @@ def why_nowhere(request: control.Request, state: State) -> str | None:
         return None
     if request.machine and not state.workers.on_machine(request.machine):
         names = state.workers.machines()
-        there = f"there {'is' if len(names) == 1 else 'are'} {listed(names)}" if names else ""
-        return f"no machine of this cluster is named {request.machine!r}: {there}"
+        be = "is" if len(names) == 1 else "are"
+        return (
+            f"no machine of this cluster is named {request.machine!r}: there {be} {listed(names)}"
+        )
     if not request.near or request.near in state.restarts:
         return None
     if (record := state.actors.records.get(request.near)) is None:

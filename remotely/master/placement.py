@@ -206,8 +206,9 @@ class Ledger:
             sizes = self._sizes[python].largest if python in self._sizes else []
         if any(asked.fits(total) for total in sizes):
             return None
-        if among is not None and not sizes:
-            return f"where it is to be, no worker runs Python {python}"
+        if among is not None:
+            nobody = f"where it is to be, no worker runs Python {python}"
+            return _why_too_small(asked, sizes) if sizes else nobody
         return self._why_never(asked, python, sizes)
 
     def _choose(self, asked: Resources, python: str) -> str | None:

@@ -26,6 +26,8 @@ from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, MemberKey
 from remotely.transport.listening import reach
 
+# For processes that dial in, for large values to be announced, and for their bytes.
+WORKER_PORTS = 3
 LOOK_AGAIN_S = 0.25  # for a master that is not there yet
 
 
@@ -49,6 +51,11 @@ class Network(NamedTuple):
         check_port(self.host or ip, ip, 0)
         if self.ports.low:
             check_range(ip, self.ports.low, self.ports.high)
+            if self.ports.count <= WORKER_PORTS:
+                raise RemotelyError(
+                    f"{self.ports} is too small a range: a worker listens at {WORKER_PORTS} ports "
+                    "itself, and each actor at one more. Name a larger one by --ports"
+                )
         return Listening(host=ip, announced=list(self.announced), ports=self.ports)
 
 

@@ -33,6 +33,10 @@ class Foreground:
         """Keep a daemon that has been started with a pipe; `file` is its pid file."""
         self._kept.append((daemon, file))
 
+    @property
+    def keeps_any(self) -> bool:
+        return bool(self._kept)
+
     def wait(self, *also: int) -> None:
         """Return when a daemon has ended, or a process of these pidfds; at once if none is kept."""
         if not self._kept and not also:

@@ -4,8 +4,9 @@ A guard is forked off before anything else is started.  It is the parent of the 
 what that leaves behind (PR_SET_CHILD_SUBREAPER), and holds one end of a socket whose other end is
 this process: when that closes, it ends them all and removes the folder that it was given.
 
-PR_SET_PDEATHSIG would reach the command alone, and not what that has started; the process group of
-a terminal has to stay the same, for Ctrl-C.
+PR_SET_PDEATHSIG would reach the command alone, and not what that has started, so it is used only
+for the case that the guard itself is killed.  The process group stays that of the terminal, for
+Ctrl-C.
 """
 
 import contextlib
@@ -29,7 +30,8 @@ from remotely.ops import rendezvous
 # processes did not show while others ended.
 ENDINGS = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 1.0), (signal.SIGKILL, 1.0))
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as of a shell
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None).prctl
 _MAX_BYTES = 1 << 21  # more than the arguments of a process may be
 
 
@@ -49,6 +51,7 @@ class GuardedCommand:
             os._exit(code)
         theirs.close()
         self._pid = pid
+        self._code: int | None = None
         self.pidfd = os.pidfd_open(pid)
 
     def start(self, words: list[str], variables: dict[str, str]) -> None:
@@ -62,11 +65,13 @@ class GuardedCommand:
 
     def end(self) -> int:
         """End the command if it still runs; return its exit code, 128 + N if signal N ended it."""
-        self._line.close()
-        _, status = os.waitpid(self._pid, 0)
-        os.close(self.pidfd)
-        code = os.waitstatus_to_exitcode(status)
-        return 128 - code if code < 0 else code
+        if self._code is None:
+            self._line.close()
+            _, status = os.waitpid(self._pid, 0)
+            os.close(self.pidfd)
+            code = os.waitstatus_to_exitcode(status)
+            self._code = 128 - code if code < 0 else code
+        return self._code
 
 
 class _Guard:
@@ -77,7 +82,7 @@ class _Guard:
         self._folder = folder
         self._command: subprocess.Popen[bytes] | None = None
         self._asked = False  # to end, by SIGTERM
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # Handlers, since what is ignored stays so in the command; SIGINT is for the command.
         signal.signal(signal.SIGINT, lambda *_: None)
         signal.signal(signal.SIGHUP, lambda *_: None)
@@ -107,7 +112,9 @@ class _Guard:
             return None
         words, variables = msgspec.json.decode(request, type=tuple[list[str], dict[str, str]])
         try:
-            self._command = subprocess.Popen(words, env={**os.environ, **variables})
+            self._command = subprocess.Popen(
+                words, env={**os.environ, **variables}, preexec_fn=_end_with_parent
+            )
         except OSError as error:
             print(f"remotely run: {words[0]}: {error.strerror}", file=sys.stderr, flush=True)
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
@@ -163,3 +170,7 @@ class _Guard:
                 ended = self._reap()
                 code = ended if code is None else code
         return code
+
+
+def _end_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

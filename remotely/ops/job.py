@@ -21,7 +21,7 @@ from remotely.ops.daemon_process import Offer
 from remotely.ops.foreground import Foreground, exiting_on_signals
 from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import Rank
-from remotely.ops.rendezvous import Invitation, Rendezvous, missing
+from remotely.ops.rendezvous import Invitation, Rendezvous, missing, remove
 from remotely.protocol.address import join_address, parse_address
 from remotely.protocol.lease import FENCE_S
 from remotely.transport import key_files
@@ -57,11 +57,11 @@ def lead(
             command.start(words, {"REMOTELY_ADDRESS": near, "REMOTELY_KEY": key})
             keeper.wait(command.pidfd)
             broken = keeper.any_ended()
-            ended, command = command, None
-            code = ended.end()
+            code = command.end()
         finally:
             if command is not None:
                 command.end()
+                remove(folder)  # if the guard was killed
             keeper.close()
     if broken:
         raise RemotelyError("the master or the worker of rank 0 ended before the command did")

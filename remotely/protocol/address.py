@@ -108,3 +108,9 @@ def nobody(address: str, what: str, or_else: str = OWN_CLUSTER) -> str:
         f"no master at {place}: {what}. Start one there with 'remotely start --host "
         f"{host.strip('[]') or '127.0.0.1'} --port {port or DEFAULT_PORT}'{or_else}"
     )
+
+
+def place(address: str) -> str:
+    """Return how messages name where something listens: "host port 1234"."""
+    host, port = parse_address(address)
+    return f"{host} port {port}"

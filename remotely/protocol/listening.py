@@ -20,14 +20,17 @@ class Ports(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.low}-{self.high}"
 
+    @property
+    def count(self) -> int:
+        return self.high - self.low + 1
+
     def starting_at(self, number: int) -> Iterator[int]:
         """Yield each port once, and in another order for each number.
 
         Processes that start together so rarely try the same.  0, if there is no range.
         """
-        count = self.high - self.low + 1
-        for i in range(count):
-            yield self.low + (number + i) % count
+        for i in range(self.count):
+            yield self.low + (number + i) % self.count
 
 
 ANY_PORT = Ports()

@@ -16,6 +16,7 @@ MOST_GPUS = 4096  # of one machine
 MOST_OTHERS = 100  # resources of the user's, of one machine or actor
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]  # which of a machine
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of some clock
 Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -25,4 +26,6 @@ Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 MOST_FLIGHT_RECORD = 1 << 20
 FlightRecord = Annotated[bytes, msgspec.Meta(max_length=MOST_FLIGHT_RECORD)]
 Route = Annotated[bytes, msgspec.Meta(min_length=1, max_length=32)]  # of a connection
+NAME_BYTES = 32
+Name = Annotated[bytes, msgspec.Meta(min_length=NAME_BYTES, max_length=NAME_BYTES)]  # of a value
 Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went

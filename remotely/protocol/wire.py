@@ -10,7 +10,7 @@ frame costs an encryption and a system call's share; large buffers follow as fra
     4       length of the loan, big-endian
     8       call id, big-endian; a reply repeats the id of its call
     n       the name: of a method, of an attribute, the hash of a file or of sources
-    m       the loan, opaque here: where in shared memory the buffers lie, if they lie there
+    m       the loan, opaque here: where the value lies, if it lies in shared memory or in a store
     rest    the payload, opaque here (a pickle, but for PREPARE, FILE, SOURCES and OPEN)
 
 Two rules hold this file together.
@@ -27,7 +27,7 @@ from typing import NamedTuple
 from remotely.errors import TooLarge, WireError
 from remotely.protocol.resources import format_bytes
 
-VERSION = 2
+VERSION = 3
 MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
 MAX_FRAME_BYTES = 4 << 30  # libzmq cuts off who sends a larger one; see sockets.py
 MAX_MESSAGE_BYTES = 16 << 30
@@ -50,9 +50,14 @@ class Kind(IntEnum):
     OPENED = 11
     CALLS = 12
     SOURCES = 13
+    STORE = 14
+    WHOLE = 15
     RESULT = 16
     RAISED = 17
     RESULTS = 18
+
+
+FETCHES = b"\1"  # the payload of STORE; any other says that large results are to be sent whole
 
 
 class Shape(NamedTuple):
@@ -78,6 +83,8 @@ SHAPES = {
     Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
     Kind.CALLS: Shape("client", False, 0, 0, "several CALLs without buffers"),
     Kind.SOURCES: Shape("client", True, 1, 1, "modules that the script has loaded, by their hash"),
+    Kind.STORE: Shape("client", False, 0, 0, "whether large results stay in your machine's store"),
+    Kind.WHOLE: Shape("client", True, 0, 0, "send a result that is in the store, by its name"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
     Kind.RESULTS: Shape("actor", False, 0, 0, "several RESULTs without buffers"),

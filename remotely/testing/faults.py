@@ -41,6 +41,7 @@ POINTS = (
     Point("worker.spawn", "the worker was told to start an actor"),
     Point("worker.spawned", "an actor is ready, and the master is about to be told"),
     Point("worker.died", "an actor has ended, and the master is about to be told"),
+    Point("store.receive", "a store is about to receive a piece of a value"),
     Point("zygote.fork", "a fork has been asked for"),
     Point("master.message", "the master has received a message"),
 )

@@ -11,7 +11,14 @@ import zmq
 
 from remotely.errors import MasterLost, RemotelyError
 from remotely.machine import interfaces, this_machine
-from remotely.protocol.address import join_address, nobody, parse_address, unknown_host, unreachable
+from remotely.protocol.address import (
+    is_ipv6,
+    join_address,
+    nobody,
+    parse_address,
+    unknown_host,
+    unreachable,
+)
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.listening import Listening, Ports
 from remotely.transport import sockets
@@ -47,6 +54,20 @@ def listen(server: "zmq.Socket[bytes]", listening: Listening) -> str:
         return int(server.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
     return listening.endpoints(bind_within(listening.ports, bind))
+
+
+def listen_for_bytes(listening: Listening) -> tuple[socket.socket, str]:
+    """Return a plain TCP socket that listens for other machines, and its endpoints."""
+    family = socket.AF_INET6 if is_ipv6(listening.host) else socket.AF_INET
+    made: list[socket.socket] = []
+
+    def bind(port: int) -> int:
+        address = (listening.host, port)
+        made.append(socket.create_server(address, family=family, backlog=sockets.BACKLOG))
+        return int(made[0].getsockname()[1])
+
+    port = bind_within(listening.ports, bind)
+    return made[0], listening.endpoints(port)
 
 
 def nearest(endpoints: str) -> str:

@@ -6,6 +6,8 @@ bound before the socket is.  The same holds on ipc and loopback.
 """
 
 import enum
+import os
+import socket as stdlib_socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ from zmq.backend import Socket as _Backend
 
 from remotely.errors import RemotelyError
 from remotely.protocol import wire
+from remotely.protocol.address import join_address
 from remotely.protocol.lease import CONNECT_S, HANDSHAKE_S, HEARTBEAT_IVL_S, HEARTBEAT_TIMEOUT_S
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.keys import KeyPair
@@ -24,6 +27,7 @@ DOMAIN = b"remotely"
 CURVE_BYTES = 33  # that CURVE adds to a frame: libzmq limits the encrypted size
 MAX_FRAME_BYTES = wire.MAX_FRAME_BYTES + CURVE_BYTES
 MAX_UNDECIDED = 1000  # connections that wait for an answer; further ones have to try again
+BACKLOG = 1024
 MAX_SOCKETS = 20_000  # for a client of 5,000 actors; libzmq allocates slots, not sockets
 
 # The options of every socket: option, value, and what its default would do.
@@ -31,7 +35,7 @@ OPTIONS: list[tuple[int, int, str]] = [
     (zmq.LINGER, 0, "closing waits for ever for a peer that is gone"),
     (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
     (zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000), "half-open peers are kept for 30 s"),
-    (zmq.BACKLOG, 1024, "a burst of 101 connections is refused"),
+    (zmq.BACKLOG, BACKLOG, "a burst of 101 connections is refused"),
     (zmq.IPV6, 0, "a v4 address may bind as v6"),  # on for an address in brackets
 ]
 # In addition, those of the two ends of a call or control path.
@@ -122,6 +126,14 @@ def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
     """Bind, and ping peers on other machines.  Options hold for addresses bound after them."""
     _prepare(socket, address)
     socket.bind(address)
+
+
+def bind_to(socket: "zmq.Socket[bytes]", fd: int) -> None:
+    """Bind to a TCP port at which another process listens already, and which was inherited."""
+    with stdlib_socket.socket(fileno=os.dup(fd)) as listener:
+        host, port = listener.getsockname()[:2]
+    socket.set(zmq.USE_FD, fd)
+    bind(socket, f"tcp://{join_address(host, port)}")
 
 
 def connect(socket: "zmq.Socket[bytes]", address: str) -> None:

@@ -18,6 +18,7 @@ which a killed process leaves locked, and a client's values would outlive the cl
 memory (a kill leaves names in /dev/shm, and a container has 64 MiB of it).
 """
 
+import ctypes
 import logging
 import mmap
 import os
@@ -56,7 +57,7 @@ class ArenaAddress(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int
 
 
-class Loan(msgspec.Struct, frozen=True, array_like=True):
+class Loan(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """What travels in place of a large value.
 
     blocks       slot in the table, offset, length, and whether to map it privately
@@ -179,6 +180,40 @@ class Arena:
                 own = i == 0 and placed.block is not None and not private
                 lent.append((slot, self._start + block.offset, block.nbytes, not own))
         return Loan(self.address.lender, lent, placed.pieces, placed.has_payload)
+
+    def reserve(self, nbytes: int) -> StoredValue | None:
+        """Return room for a value in one piece, to be written; None if there is none.
+
+        It can be lent like any stored value, as one buffer.
+        """
+        with self._lock:
+            self._idle_ticks = 0
+            offset = self._take(max(1, nbytes))
+            if offset is None:
+                self._warn()
+                return None
+        return StoredValue(Block(offset, nbytes), [], [(0, 0, nbytes)], False)
+
+    def memory_of(self, placed: StoredValue) -> memoryview:
+        """Return the memory of a reserved value, for as long as the value is not let go."""
+        assert placed.block is not None
+        begin = self._start + placed.block.offset
+        return self._memory[begin : begin + placed.block.nbytes]
+
+    def keep(self, placed: StoredValue) -> memoryview:
+        """Return the memory of a reserved value, which is let go with the last view of it."""
+        assert placed.block is not None
+        begin, nbytes = self._start + placed.block.offset, placed.block.nbytes
+        owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
+        weakref.finalize(owner, self.let_go, placed).atexit = False
+        return memoryview(owner).cast("B")
+
+    def is_lent(self, placed: StoredValue, loan: Loan) -> bool:
+        """Tell whether the borrower of a reserved value still has it."""
+        (slot, *_), *_ = loan.blocks
+        with self._lock:
+            lent = self._lent.get(slot)  # another loan may have the slot by now
+            return lent is not None and lent[0] is placed.block and self._map[slot] == LENT
 
     def take_back(self, loan: Loan) -> None:
         """Undo a loan that never reached its borrower."""

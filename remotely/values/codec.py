@@ -66,6 +66,12 @@ class Encoded(NamedTuple):
 NOTHING = Encoded((), ())
 
 
+def copied(encoded: Encoded) -> Encoded:
+    """Return a copy, which no longer changes with the value."""
+    buffers = [memoryview(bytes(buffer)) for buffer in encoded.buffers]
+    return encoded._replace(buffers=buffers)
+
+
 def encode(
     value: object, what: str | tuple[str, ...] = "the value", *, in_band: bool = False
 ) -> Encoded:
@@ -86,15 +92,14 @@ def encode(
         raise NotPicklable(not_picklable_message(value, what, error, _BY_VALUE)) from error
 
 
-def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], method: str) -> Encoded:
-    """Pickle the arguments of a call, as `encode((args, kwargs))` does, most of them faster."""
-    if not kwargs:
-        for argument in args:
-            if type(argument) not in _ATOMS:
-                break
-        else:
-            return Encoded((pickle.dumps((args, kwargs), 5),), ())
-    return encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
+def encode_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded | None:
+    """Pickle the arguments of a call if they are plain numbers and words, faster than others."""
+    if kwargs:
+        return None
+    for argument in args:
+        if type(argument) not in _ATOMS:
+            return None
+    return Encoded((pickle.dumps((args, kwargs), 5),), ())
 
 
 def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> Any:

@@ -12,18 +12,22 @@ one of them cannot open the other's arena, everything still goes by socket.
 
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
 
 import msgspec
 
 from remotely.errors import WireError
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import wire
+from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import arena
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Loan, StoredValue
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
+from remotely.values.parcel import Parcel
 
 
 class MemoryPeer:
@@ -40,13 +44,29 @@ class MemoryPeer:
         return not poll.poll(0)
 
 
+class Crosses(Protocol):
+    """Brings a value to other machines; `done` when it is there."""
+
+    encoded: Encoded
+    done: Future[None]
+
+    def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
+        """Return what to send to an actor there in its place; None if it is to be sent whole."""
+
+
 class OutgoingValue:
-    """A value that is being sent, to one peer or several; copied into the arena at most once."""
+    """A value that is being sent, to one peer or several; copied into the arena at most once.
 
-    __slots__ = ("_placed", "_several", "_tried", "encoded", "is_large")
+    `crossing`, if there is one, brings it to other machines.
+    """
 
-    def __init__(self, encoded: Encoded, several: bool = False) -> None:
+    __slots__ = ("_placed", "_several", "_tried", "crossing", "encoded", "is_large")
+
+    def __init__(
+        self, encoded: Encoded, several: bool = False, crossing: Crosses | None = None
+    ) -> None:
         self.encoded = encoded
+        self.crossing = crossing
         self.is_large = encoded.nbytes >= SHARE_FROM_BYTES
         self._several = several
         self._placed: StoredValue | None = None
@@ -64,13 +84,28 @@ class OutgoingValue:
         return self._placed and memory.lend(self._placed, reader, self._several)
 
     def message(
-        self, kind: Kind, call_id: int, name: str, loan: Loan | None
+        self,
+        kind: Kind,
+        call_id: int,
+        name: str,
+        loan: Loan | Parcel | None,
+        store: StoreAddress | None = None,
     ) -> list[bytes | memoryview]:
-        """Return the frames of a message that carries it, lent or whole."""
+        """Return the frames of a message that carries it, lent or whole.
+
+        `store` is that of the reader's machine: the value may be there.
+        """
+        if self.crossing is not None:
+            loan = loan or self.crossing.parcel_at(store)
+            if loan is None:
+                encoded = self.crossing.encoded
+                return wire.encode(kind, call_id, name, encoded.pieces, encoded.buffers)
         if loan is None:
             return wire.encode(kind, call_id, name, self.encoded.pieces, self.encoded.buffers)
-        payload = () if loan.has_payload else self.encoded.pieces
-        return wire.encode(kind, call_id, name, payload, (), _write(loan))
+        is_there = isinstance(loan, Parcel) or loan.has_payload
+        return wire.encode(
+            kind, call_id, name, () if is_there else self.encoded.pieces, (), _write(loan)
+        )
 
     def close(self) -> None:
         """It has been sent to all: do not lend it any more."""
@@ -79,13 +114,18 @@ class OutgoingValue:
         self._placed = None
 
 
+Unpacked = tuple[bytes | memoryview, Sequence[bytes | memoryview]]
+
+
 def unpack(
-    message: wire.Message, peer: MemoryPeer | None
-) -> tuple[bytes | memoryview, Sequence[bytes | memoryview]]:
+    message: wire.Message, peer: MemoryPeer | None, borrow: Callable[[Parcel], Unpacked]
+) -> Unpacked:
     """Return the payload and the buffers of a message, wherever they are."""
     if not message.loan:
         return message.payload, message.buffers
     loan = read_loan(message.loan)
+    if isinstance(loan, Parcel):
+        return borrow(loan)
     if peer is None or peer.lender.address.lender != loan.lender:
         raise WireError("a loan from an arena that is not open here")
     payload, buffers = peer.lender.open(loan)
@@ -93,17 +133,23 @@ def unpack(
 
 
 def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
-    """Release the value of a message that nobody waits for."""
-    if message.loan and peer is not None:
-        peer.lender.decline(read_loan(message.loan))
+    """Release the value of a message that nobody here wants.
+
+    What is in a store is released by the client that has brought it there.
+    """
+    loan = read_loan(message.loan) if message.loan else None
+    if isinstance(loan, Loan) and peer is not None:
+        peer.lender.decline(loan)
 
 
-def read_loan(data: bytes) -> Loan:
+def read_loan(data: bytes) -> Loan | Parcel:
+    """Return what a message has in place of its value.  Raises WireError."""
     try:
-        return _read(data)
+        found: Loan | Parcel = _read(data)
+        return found
     except msgspec.DecodeError as error:
         raise WireError(f"not a loan: {error}") from None
 
 
 _write = msgspec.msgpack.Encoder().encode
-_read = msgspec.msgpack.Decoder(Loan).decode
+_read = msgspec.msgpack.Decoder(Loan | Parcel).decode

@@ -14,6 +14,7 @@ would share all of its state with the first.
 
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterable
 
@@ -29,10 +30,12 @@ from remotely.worker.child import Child, Stage
 from remotely.worker.log_files import LogFiles
 from remotely.worker.nursery import Home, Nursery
 from remotely.worker.output import read_piece
+from remotely.worker.store_line import StoreLine
 from remotely.worker.undertaker import Undertaker
 
 log = logging.getLogger("remotely.worker")
 
+STORE = "store"  # who asks about keys, beside the actors
 MOST_LAST_WORDS = 300  # of an actor; more than its socket holds
 
 
@@ -48,6 +51,7 @@ class Actors:
         home: Home,
         send: Callable[[msgspec.Struct], object],
         emptied: Callable[[], object],
+        store: StoreLine | None,
     ) -> None:
         self._loop = loop
         self._folder = home.folder
@@ -61,7 +65,8 @@ class Actors:
             loop, home.worker, self._children, self._last_words, self._buried
         )
         self._nursery = Nursery(loop, home, self._logs, self, ThrottledLog(log.warning))
-        self._access = AccessRelay(send, self.tell)
+        self._access = AccessRelay(send, self._answer_asker)
+        self._store = store
 
     def listen(self) -> None:
         """Hear of processes that end from now on."""
@@ -122,6 +127,8 @@ class Actors:
             self._nursery.client_keys = keys
             self.admit()
             self._access.ask_again()
+            if self._store is not None:
+                self._store.list_keys(keys)
 
     def admit(self) -> None:
         """Have the actors admit the newest keys, and no others."""
@@ -136,6 +143,29 @@ class Actors:
     def hear_of(self, caller: control.Caller) -> None:
         """The master says whether a key may call."""
         self._access.hear_master(caller)
+
+    def ask_for_store(self, question: control.MayCall) -> None:
+        """The store asks whether a key may call."""
+        self._access.hear_actor(STORE, question)
+
+    def forget_store(self) -> None:
+        """The store has ended, and lets nobody in."""
+        self._access.forget(STORE)
+
+    def _answer_asker(self, asker: str, caller: control.Caller) -> None:
+        if asker != STORE:
+            self.tell(asker, caller)
+        elif self._store is not None:
+            self._store.tell(caller)
+
+    def _introduce(self, child: Child) -> None:
+        """Give an actor a line to the store, or say that there is none."""
+        line = self._store.meet() if self._store is not None else None
+        with contextlib.suppress(OSError):  # it has ended, or asks again
+            fds = [line.fileno()] if line else []
+            socket.send_fds(child.socket, [control.encode(control.Meet())], fds)
+        if line is not None:
+            line.close()
 
     def ask_again(self) -> None:
         """Ask the master again about each key: the connection to it is new."""
@@ -291,6 +321,8 @@ class Actors:
                 self._access.hear_actor(child.request.actor, question)
             case control.FlightRecorder():
                 child.keep_recorder(descriptor)
+            case control.Meet():
+                self._introduce(child)
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why

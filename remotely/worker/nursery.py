@@ -28,6 +28,7 @@ import msgspec
 
 from remotely.machine import daemons, processes
 from remotely.protocol import control
+from remotely.protocol.control import StoreAddress
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import activity
@@ -55,6 +56,7 @@ class Home:
     host: str
     machine: str
     stays: bool  # what is in the folder does, when a script has ended
+    store: StoreAddress | None = None  # of this machine, for large values from others
 
 
 class Parent(Protocol):
@@ -231,6 +233,7 @@ class Nursery:
                 ipc=ipc,
                 tcp="",
                 public_key=pair.public,
+                store=home.store,
             ),
             socket=ours,
             output=output,

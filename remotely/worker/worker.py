@@ -32,11 +32,13 @@ from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
+from remotely.values import arena
 from remotely.worker.actors import Actors
 from remotely.worker.child import CPU_AT_LEAST_S
 from remotely.worker.guests import Guests
 from remotely.worker.memory_limit import CHECK_EVERY_S, MemoryLimit
 from remotely.worker.nursery import Home
+from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")
 
@@ -58,6 +60,7 @@ class Worker:
         self._introduced = 0.0  # when we last said who we are
         self._leaving = False
         self._loop = Loop()
+        self._store = self._make_store() if config.listening.host and arena.SUPPORTED else None
         home = Home(
             worker=config.worker,
             folder=self._folder,
@@ -67,9 +70,10 @@ class Worker:
             gpus=config.gpus,
             host=self._host,
             machine=self._machine,
+            store=self._store.address if self._store else None,
             stays=not config.lifeline,
         )
-        self._actors = Actors(self._loop, home, self._send, self._actors_are_gone)
+        self._actors = Actors(self._loop, home, self._send, self._actors_are_gone, self._store)
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
         self._guests: Guests | None = None  # of a script's own cluster there are none
@@ -96,12 +100,23 @@ class Worker:
         self._actors.listen()
         self._loop.run()
         self._actors.close()
+        if self._store is not None:
+            self._store.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._config.pid_file:
             pid_file.leave(Path(self._config.pid_file))
         self._link.send(control.Left())
         # The master of an embedded cluster ends with us, and will not hear it.
         self._context.destroy(linger=0 if self._config.lifeline else LAST_WORD_MS)
+
+    def _make_store(self) -> StoreLine:
+        return StoreLine(
+            self._loop,
+            self._config.listening,
+            self._machine,
+            lambda question: self._actors.ask_for_store(question),
+            lambda: self._actors.forget_store(),
+        )
 
     # --- the master -------------------------------------------------------------------------------
 

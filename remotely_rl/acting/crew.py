@@ -23,7 +23,6 @@ import remotely
 from remotely_rl.acting import cluster
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import is_failure, report_of
-from remotely_rl.supervision.rate import MAX_RATE
 
 POLL_S = 0.5  # the longest that a trainer waits for actors before it checks clock and Ctrl-C
 
@@ -50,10 +49,10 @@ class Crew(Generic[A]):
         over: Callable[[], bool] = lambda: False,
         *,
         width: int = 1,
-        max_crash_rate: float = MAX_RATE,
+        crashes: Crashes | None = None,
     ):
         """`make(n)` makes the n-th actor ever; it may wait for room.  Each has `width`
-        environments; more crashes than `max_crash_rate` for a step of one are too many.
+        environments; `crashes` is told of theirs.
 
         With `grows`, another actor is requested whenever one is placed, so that machines that
         join the cluster are used.
@@ -62,7 +61,7 @@ class Crew(Generic[A]):
         hang as it is made.  Raises an error of `make` that a retry would not fix, and
         TrainingError if `make` fails again and again.
         """
-        self.crashes = Crashes(say, max_crash_rate)
+        self.crashes = crashes or Crashes(say)
         self._width = width
         self._places: dict[A, Place] = {}
         self._make = make

@@ -14,9 +14,8 @@ from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.crew import Crew
 from remotely_rl.environments import Episode
-from remotely_rl.supervision import CrashReport
+from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import LOST
-from remotely_rl.supervision.rate import MAX_RATE
 
 
 class SampleResult(Protocol):
@@ -53,14 +52,14 @@ class Samplers(Crew[SamplingActor[R]], Generic[R]):
         over: Callable[[], bool] = lambda: False,
         *,
         width: int = 1,
-        max_crash_rate: float = MAX_RATE,
+        crashes: Crashes | None = None,
     ):
         self._sent: dict[SamplingActor[R], tuple[int, Future[None]]] = {}
         self.version = -1
         self._ref: Any = None
         if params is not None:
             self.publish(params)
-        super().__init__(make, count, say, grows, over, width=width, max_crash_rate=max_crash_rate)
+        super().__init__(make, count, say, grows, over, width=width, crashes=crashes)
 
     def publish(self, params: Parameters) -> None:
         """Send these parameters to each actor before its next call."""

@@ -275,7 +275,7 @@ def _agents(
         session.say,
         over=session.over,
         width=config.envs_per_actor,
-        max_crash_rate=config.max_crash_rate,
+        crashes=session.crashes,
     )
 
 

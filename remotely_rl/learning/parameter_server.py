@@ -32,8 +32,7 @@ from torch import Tensor
 import remotely
 from remotely_rl.acting.crew import Crew
 from remotely_rl.errors import SyncError, TrainingError
-from remotely_rl.supervision import failures
-from remotely_rl.supervision.rate import MAX_RATE
+from remotely_rl.supervision import Crashes, failures
 from remotely_rl.sync.client import Client
 from remotely_rl.sync.reply import Release, Reply
 from remotely_rl.sync.rule import Rule
@@ -133,7 +132,7 @@ class ParameterServer:
         over: Callable[[], bool] = lambda: False,
         *,
         width: int = 1,
-        max_crash_rate: float = MAX_RATE,
+        crashes: Crashes | None = None,
     ):
         """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
 
@@ -148,7 +147,7 @@ class ParameterServer:
         self._accumulate = accumulate
         self._say = say
         self._crew: Crew[Any] = Crew(
-            make, rule.clients, say, over=over, width=width, max_crash_rate=max_crash_rate
+            make, rule.clients, say, over=over, width=width, crashes=crashes
         )
         self._free = list(range(rule.clients))[::-1]
         self._client_of: dict[Any, int] = {}

@@ -18,6 +18,7 @@ from remotely_rl.environments import is_atari, name_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import earlier_names
 from remotely_rl.runs.earlier_names import renamed
+from remotely_rl.supervision import logbook
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,10 @@ class RunFolder:
     @property
     def best(self) -> Path:
         return self.path / "best.pt"
+
+    @property
+    def crashes(self) -> Path:
+        return self.path / logbook.NAME
 
     @property
     def curve(self) -> Path:

@@ -73,5 +73,5 @@ def _actors(session: Session[Any]) -> Samplers[Rollout]:
         grows=config.actors == 0 or config.arrivals,
         over=session.over,
         width=config.envs_per_actor,
-        max_crash_rate=config.max_crash_rate,
+        crashes=session.crashes,
     )

@@ -52,6 +52,8 @@ from remotely_rl.runs.progress import Progress
 from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.stopping import Stopping
+from remotely_rl.supervision import Crashes
+from remotely_rl.supervision.logbook import Logbook
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
@@ -114,6 +116,7 @@ class Session(Generic[C]):
         title = f"{algorithm} on {name_of(config.env)}"
         self._output = Output(folder, title, config, resumed_at_s, progress)
         self._recorder = Recorder(self._output, self.tally, config, self._checkpoint_content)
+        self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []

@@ -61,6 +61,6 @@ def _serve(
             broadcast=learner.broadcast(session.env_steps),
             over=session.over,
             width=learner.config.envs_per_actor,
-            max_crash_rate=learner.config.max_crash_rate,
+            crashes=session.crashes,
         )
     )

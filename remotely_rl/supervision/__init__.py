@@ -11,6 +11,7 @@ It imports neither torch nor the rest of `remotely_rl`.
     failures.py     from an error of `remotely` to the report
     crashes.py      Crashes: tells of crashes once a minute, and ends a run that has too many
     rate.py         CrashRate: how many are too many
+    logbook.py      reports in a file
     seeds.py        the seed of each episode
     actions.py      actions as bytes
 """

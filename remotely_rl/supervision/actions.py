@@ -36,6 +36,20 @@ def plan_of(space: gymnasium.Space[Any]) -> Plan | None:
     return None
 
 
+def conform(space: gymnasium.Space[Any], value: Any) -> Any:
+    """Return an action that has been through JSON as its space has it."""
+    match space:
+        case spaces.Discrete():
+            return int(value)
+        case spaces.Box() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            return np.asarray(value, space.dtype).reshape(space.shape)
+        case spaces.Tuple():
+            return tuple(conform(part, item) for part, item in zip(space, value, strict=True))
+        case spaces.Dict():
+            return {key: conform(part, value[key]) for key, part in space.items()}
+    return value
+
+
 def leaves(plan: Plan | None) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
     """Yield dtype and shape of each leaf."""
     if plan is None:

@@ -22,11 +22,14 @@ class Crashes:
         say: Callable[[str], None],
         max_rate: float = MAX_RATE,
         clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[CrashReport], object] = lambda report: None,
     ):
+        """`keep` gets every report, told or not."""
         self.rate = CrashRate(max_rate)
         self.last: CrashReport | None = None
         self._say = say
         self._clock = clock
+        self._keep = keep
         self._told_at: float | None = None
         self._untold = 0
         self._told: set[Cause] = set()
@@ -44,6 +47,7 @@ class Crashes:
         told, but does not count.
         """
         self.last = report
+        self._keep(report)
         if report.cause is not Cause.LOST:
             self.rate.crashed(report.lived)
         self._untold += 1

@@ -71,7 +71,7 @@ class FlightRecord:
         memory[:8] = _MAGIC  # last: from now on it can be read
 
     @classmethod
-    def read(cls, data: bytes | memoryview | None) -> "FlightRecord | None":
+    def read(cls, data: bytes | bytearray | memoryview | None) -> "FlightRecord | None":
         """Open what is left of a process; return None if there is no record in it."""
         memory = memoryview(data or b"").cast("B")
         try:
@@ -96,14 +96,14 @@ class FlightRecord:
         self._plan = plan
         whole = max(1, count)
 
-        def field(code: str, length: int) -> memoryview:
+        def field(code: Any, length: int) -> Any:
             nonlocal at
             start, at = at, at + 8 * length
             return memory[start:at].cast(code)
 
-        self._state = field("q", _STATE)
+        self._state: memoryview[int] = field("q", _STATE)
         # When the step, or the reset, of each began that began last.
-        self.began = field("d", whole)
+        self.began: memoryview[float] = field("d", whole)
         # The numbers of the steps in which its episode began, and before which it was made.
         self.start, self.made, self.seed, self.episode = (
             np.frombuffer(field("q", whole), np.int64) for _ in range(4)

@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium
 
+from remotely_rl.supervision.actions import conform
+
 
 class Cause(StrEnum):
     """Why an environment had to be replaced.  The value is the verb of the report's sentence."""
@@ -79,7 +81,7 @@ class CrashReport:
         env = make()
         env.reset(seed=self.seed, options=self.options)
         for action in self.actions:
-            env.step(action)
+            env.step(conform(env.action_space, action))
         return env
 
 

@@ -385,7 +385,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        record = FlightRecord.read(bytearray(state["_record"]))  # type: ignore[arg-type]
+        record = FlightRecord.read(bytearray(state["_record"]))
         assert record is not None
         self._record = record
         self._steps = [env.step for env in self.envs]

@@ -3,6 +3,7 @@
 It imports no torch.
 
     vector_env.py   VectorEnv, as its user sees it
+    hosts.py        Hosts: all of its hosts, any of which may die between a call and its answer
     host.py         Host: the actor, with a few environments
     seat.py         Seat: what the VectorEnv holds of a host, and how it is replaced
     board.py        Board: the rows of all environments, in memory that hosts of this machine share

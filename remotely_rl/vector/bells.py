@@ -28,7 +28,7 @@ class Address(NamedTuple):
     pid: int
     rung: int
     reply: int
-    index: int
+    host: int
 
 
 class Bell:
@@ -42,7 +42,7 @@ class Bell:
         except OSError:
             os.close(self._rung)
             raise
-        self._index = address.index.to_bytes(_INDEX_NBYTES, "little")
+        self._index = address.host.to_bytes(_INDEX_NBYTES, "little")
 
     def wait(self) -> bytes:
         """Wait until it is rung; return what for, or nothing if the VectorEnv is gone."""

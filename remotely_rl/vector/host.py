@@ -110,8 +110,8 @@ class Host:
     def share(self, board: Board, address: Address) -> int:
         """Write rows into this memory from now on, and be woken by this bell; return the pid."""
         self._bell = Bell(address)
-        self._board, self._index = board, address.index
-        rows = slice(*board.begins[address.index : address.index + 2])
+        self._board, self._index = board, address.host
+        rows = slice(*board.begins[address.host : address.host + 2])
         self.envs.write_into(
             [[array[rows] for array in arrays] for arrays in board.observations],
             board.rewards[rows],

@@ -19,9 +19,8 @@ def merge(into: Info, part: Info, begin: int, count: int) -> None:
             continue
         values = np.asarray(value)
         if key not in into:
-            empty = np.full if values.dtype == object else np.zeros
-            fill = (None,) if values.dtype == object else ()
-            into[key] = empty((count, *values.shape[1:]), *fill, dtype=values.dtype)
+            fill = None if values.dtype == object else 0
+            into[key] = np.full((count, *values.shape[1:]), fill, values.dtype)
         into[key][begin : begin + len(values)] = values
 
 

@@ -17,11 +17,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos import acts, detection, endurance, environments, fuzz, jobs, liars
+from tests.chaos import (
+    acts,
+    detection,
+    endurance,
+    environments,
+    fuzz,
+    jobs,
+    liars,
+    relays,
+)
 from tests.chaos.finding import Finding, Trial
 
 TRIALS: dict[str, Trial] = {
     **acts.TRIALS,
+    **relays.TRIALS,
     **detection.TRIALS,
     **fuzz.TRIALS,
     **liars.TRIALS,

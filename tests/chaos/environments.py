@@ -17,7 +17,6 @@ from tests.chaos.finding import Finding, Trial
 from tests.clusters import Traces
 
 ROOT = Path(__file__).resolve().parents[2]
-TOLD_S = 0.02  # p99; of a hang, 0.1 after its limit
 RUN_S = 7_200
 
 
@@ -41,6 +40,7 @@ def _under(trainer: str) -> Callable[[int, int, Path], Finding]:
         told = [
             f"{seen['broken']:,} broken in {seen['rows']:,} rows",
             *_figures("told with the cause after", seen["told_s"]),
+            *_figures("a hang, after its limit", seen["hung_s"]),
             *_figures("replaced after", seen["replaced_s"]),
         ]
         wrong = seen["wrong"] + [f"left behind: {left}" for left in _left(before)]

@@ -17,8 +17,10 @@ import pytest
         *(
             pytest.param(*trial, marks=pytest.mark.chaos)
             for trial in (
-                ("kill an end of a served object", 10), ("a worker that lies", 1_000), ("a client that lies", 1_000), ("raw bytes", 100),
-                ("strangers", 1), ("births", 30),
+                ("a worker that lies", 1_000), ("a client that lies", 1_000), ("raw bytes", 100),
+                ("strangers", 1), ("births", 30), ("kill a store amid a transfer", 3),
+                ("kill a relaying worker", 3), ("kill an end of a served object", 10),
+                ("stop a relay", 1),
             )
         ),
     ],

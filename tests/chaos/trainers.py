@@ -38,7 +38,8 @@ class Watch:
         self.wrong: list[str] = []
         self.rows = 0
         self.reports: list[CrashReport] = []
-        self.told_s: list[float] = []
+        self.told_s: list[float] = []  # from breaking
+        self.hung_s: list[float] = []  # from the limit
         self.replaced_s: list[float] = []
         self._told_at: dict[int, float] = {}
 
@@ -55,8 +56,10 @@ class Watch:
         expected = {"exception": "raised", "kill": "died", "segfault": "died"}.get(fault, "hung")
         if report.cause != expected:
             self.wrong.append(f"{fault} was told as {report}")
-        late = LIMIT_S if expected == "hung" else 0.0
-        self.told_s.append(now - float(broke) - late)
+        if expected == "hung":
+            self.hung_s.append(now - float(broke) - LIMIT_S)
+        else:
+            self.told_s.append(now - float(broke))
         if expected != "raised":
             self._told_at[report.env] = now
 
@@ -68,7 +71,7 @@ class Watch:
     def say(self) -> None:
         print(json.dumps({
             "wrong": self.wrong, "rows": self.rows, "broken": len(self.reports),
-            "told_s": self.told_s, "replaced_s": self.replaced_s,
+            "told_s": self.told_s, "hung_s": self.hung_s, "replaced_s": self.replaced_s,
         }))  # fmt: skip
 
     @property
@@ -182,7 +185,7 @@ def ours(watch: Watch) -> None:
     )  # fmt: skip
     sys.stdout = sys.stderr  # the last line of stdout is for what was seen
     result = ppo.train(config, run=watch.folder / "run")
-    sys.stdout = sys.__stdout__  # type: ignore[assignment]
+    sys.stdout = sys.__stdout__
     if result.ended != "stopped by SIGINT":
         watch.wrong.append(f"the run was lost: {result.ended}")
 

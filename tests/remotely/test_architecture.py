@@ -26,6 +26,7 @@ PURE = (
         for file in FILES
         if file.startswith("master.") and file not in ("master.master", "master.__main__")
     ),
+    "client.spread",
     "values.codec",
     "values.picklers",
     "values.arrays",
@@ -72,6 +73,7 @@ STDLIB_AND_CORE = sys.stdlib_module_names | {
     "remotely",
     "click",
     "cloudpickle",
+    "cryptography",
     "msgspec",
     "psutil",
     "threadpoolctl",

@@ -224,6 +224,6 @@ def test_a_future_among_the_arguments_is_told_to_be_asked_for_its_result(
     args: Any, where: str
 ) -> None:
     with pytest.raises(NotPicklable) as raised:
-        codec.encode_arguments(args, {}, "f")
+        codec.encode((args, {}), ("f: args", "f: kwargs"))
     wanted = f"{where} is a future, and cannot be sent: call .result() and pass what it returns"
     assert str(raised.value) == wanted

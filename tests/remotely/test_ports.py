@@ -12,14 +12,17 @@ import pytest
 from tests.clusters import DEADLINE_S, free_port, wait_until
 from tests.command import SCRIPT, Machine, add, copied_key
 
+# What a worker listens for from its begin: its store, and processes that dial in.
+OF_A_WORKER = ("large values", "guests")
+
 
 @pytest.fixture
 def low() -> int:
-    """Return the first of four ports that are free."""
+    """Return the first of six ports that are free."""
     while True:
         port = free_port()
         with contextlib.suppress(OSError):
-            for number in range(port, port + 4):
+            for number in range(port, port + 6):
                 socket.create_server(("127.0.0.1", number)).close()
             return port
 
@@ -38,27 +41,30 @@ def listens_at(machine: Machine) -> set[int]:
 def test_master_and_actors_listen_within_the_range_the_master_at_its_begin(
     machine: Machine, low: int
 ) -> None:
-    said = machine.does("start", "--ports", f"{low}-{low + 3}", "--cpus", 2)
+    said = machine.does("start", "--ports", f"{low}-{low + 5}", "--cpus", 2)
     assert f"127.0.0.1:{low}" in said
     with machine.script(low) as one, machine.script(low) as two:
         assert [add(one, 1), add(two, 1)] == [1, 1]
         found = listens_at(machine)
         assert low in found
-        assert len(found) == 3
-        assert found <= set(range(low, low + 4))
+        assert len(found) == 2 + len(OF_A_WORKER) + 1
+        assert found <= set(range(low, low + 6))
     machine.does("stop", "--port", low)
 
 
 def test_the_master_may_be_elsewhere(machine: Machine, low: int, port: int) -> None:
     machine.does("start", "--ports", f"{low}-{low + 3}", "--port", port)
-    assert listens_at(machine) == {port}
+    found = listens_at(machine)
+    assert port in found
+    assert len(found) == 1 + len(OF_A_WORKER)
+    assert found - {port} <= set(range(low, low + 4))
     machine.does("stop", "--port", port)
 
 
 def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
     machine: Machine, low: int
 ) -> None:
-    machine.does("start", "--ports", f"{low}-{low + 1}", "--cpus", 2)
+    machine.does("start", "--ports", f"{low}-{low + 3}", "--cpus", 2)
     with machine.script(low) as one:
         assert add(one, 1) == 1
         two = subprocess.run(
@@ -70,7 +76,7 @@ def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
             check=False,
             timeout=DEADLINE_S,
         )
-    assert f"ActorDied: its process ended at birth (1): no port of {low}-{low + 1} is free on" in (
+    assert f"ActorDied: its process ended at birth (1): no port of {low}-{low + 3} is free on" in (
         two.stderr
     )
     wait_until(lambda: not machine.status(low)["actors"], "nothing is left of either")
@@ -94,3 +100,8 @@ def test_a_range_of_which_nothing_is_free_is_told_before_anything_starts(
 @pytest.mark.parametrize("ports", ["9000", "9100-9000", "0-9", "a-b"])
 def test_what_is_no_range_is_told(machine: Machine, ports: str) -> None:
     assert "is no range of ports" in machine.refuses("start", "--ports", ports, code=2)
+
+
+def test_a_range_too_small_for_a_worker_is_told(machine: Machine, low: int) -> None:
+    why = machine.refuses("start", "--ports", f"{low}-{low + 1}")
+    assert f"{low}-{low + 1} is too small a range: a worker listens at 3 ports itself" in why

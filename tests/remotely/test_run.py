@@ -233,6 +233,18 @@ def test_without_a_launcher_a_command_has_a_cluster_of_this_machine(machine: Mac
     assert os.path.exists(machine.home / "jobs")
 
 
+def test_when_the_guard_is_killed_so_is_the_command(
+    job: Callable[[int], Job], tmp_path: Path
+) -> None:
+    one = job(1)
+    one.script(1)
+    assert one.line() == "machines 1"
+    (guard,) = (p for p in psutil.Process(one.ranks[0].pid).children() if "run" in p.cmdline())
+    guard.kill()
+    assert one.ranks[0].wait(DEADLINE_S) == 128 + signal.SIGKILL
+    wait_until(lambda: not processes(str(tmp_path)), "the end of everything")
+
+
 def test_when_the_guard_is_ended_before_the_command_runs_so_is_the_job(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from remotely_rl import algorithms
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import setup
+from remotely_rl.supervision import logbook
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "short_probe")
@@ -94,6 +95,9 @@ def test_environments_that_raise_now_and_then_do_not_end_a_run(
     assert told.count("in raise_one") == 2  # the user's part of the traceback, and of the last one
     assert "more crashed in" in told
     assert "remotely_rl/acting/" not in told
+    report = logbook.load(tmp_path / "run" / "crashes.jsonl")[0]
+    assert str(report) in told
+    assert report.is_complete
 
 
 @pytest.mark.usefixtures("here")

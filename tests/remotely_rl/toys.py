@@ -153,6 +153,11 @@ class Poisoned(Guess):
         return obs, float("nan"), terminated, truncated, info
 
 
+def poisoned(num_envs: int) -> SyncVectorEnv:
+    """Poisoned, as a vector environment that nobody looks into."""
+    return SyncVectorEnv([Poisoned] * num_envs)
+
+
 def guess_in_pairs(num_envs: int) -> SyncVectorEnv:
     """Guess, where every row is experience: the next episode begins in the step that ends one."""
     return SyncVectorEnv([Guess] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)

@@ -1,6 +1,7 @@
 """What clients and workers say to the master, and a worker to its own processes.
 
     records.py    what several messages carry
+    store.py      clients, workers and actors <-> the store of a machine
     client.py     client <-> master
     worker.py     worker <-> master
     both.py       clients and workers alike <-> master
@@ -75,12 +76,36 @@ from remotely.protocol.control.process import (
 )
 from remotely.protocol.control.records import (
     ActorStatus,
+    BulkAddress,
     ClientStatus,
     Figures,
     Location,
     Obituary,
     Request,
+    StoreAddress,
     WorkerStatus,
+)
+from remotely.protocol.control.store import (
+    AreYouThere,
+    Borrow,
+    Broken,
+    Expect,
+    Full,
+    Gone,
+    Lent,
+    Meet,
+    Offer,
+    Offered,
+    Reach,
+    Reached,
+    Ready,
+    Release,
+    Share,
+    Shared,
+    StoreBirth,
+    Stored,
+    Unrelayed,
+    Withdraw,
 )
 from remotely.protocol.control.worker import (
     AskFigures,
@@ -187,15 +212,34 @@ FromMaster = {
         | Refused
     ),
 }
-ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave
+ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave | Meet
 FromClient = Prepare
 FromActor = (
-    Bound | NotBound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
+    Bound
+    | NotBound
+    | Count
+    | Logged
+    | Delegate
+    | MayCall
+    | Meet
+    | FlightRecorder
+    | Ending
+    | Exiting
 )
 ToGuest = Hosted | NotHosted | Admit | Caller | Cancel | Leave | Tick
 FromGuest = Arrive | Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
+ToStore = {
+    "client": Reach | Expect | Release,
+    "worker": StoreBirth | Admit | Caller | Meet,
+    "actor": Share | Offer | Withdraw | Borrow,
+}
+FromStore = {
+    "client": Reached | Ready | Full | Stored | Broken | Unrelayed | AreYouThere,
+    "worker": MayCall,
+    "actor": Shared | Offered | Lent | Gone,
+}
 
 
 class Decoder:
@@ -323,4 +367,28 @@ __all__ = [
     "WhoAreYou",
     "WorkerStatus",
     "encode",
+    "AreYouThere",
+    "Borrow",
+    "Broken",
+    "BulkAddress",
+    "Expect",
+    "FromStore",
+    "Full",
+    "Gone",
+    "Lent",
+    "Meet",
+    "Offer",
+    "Offered",
+    "Reach",
+    "Reached",
+    "Ready",
+    "Release",
+    "Share",
+    "Shared",
+    "StoreAddress",
+    "StoreBirth",
+    "Stored",
+    "ToStore",
+    "Unrelayed",
+    "Withdraw",
 ]

@@ -16,6 +16,20 @@ from remotely.protocol.numbers import (
 from remotely.protocol.resources import Resources
 
 
+class StoreAddress(msgspec.Struct, frozen=True, array_like=True):
+    """Where clients talk to the store of a machine, and its key.  The store starts when they do."""
+
+    tcp: str  # as in `Location`
+    public_key: bytes
+
+
+class BulkAddress(msgspec.Struct, frozen=True, array_like=True):
+    """Where a store takes and gives large values over TLS, and its certificate's SHA-256."""
+
+    tcp: str  # as in `Location`
+    fingerprint: bytes
+
+
 class Location(msgspec.Struct, frozen=True, kw_only=True):
     """Where one life of an actor takes calls.  `life` counts its restarts."""
 
@@ -29,6 +43,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     ipc: str
     tcp: str  # where others connect to (listening.py); empty on an embedded cluster
     public_key: bytes
+    store: StoreAddress | None = None  # of its machine; none on an embedded cluster
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() 
         session=cast(Any, SimpleNamespace(ask=questions.ask, patience_s=1.0)),
         shipment=Shipment(()),
         channels=cast(Any, None),
+        stores=cast(Any, None),
         terminations=cast(
             Any, SimpleNamespace(request=lambda actors, *_, **__: ended.extend(actors))
         ),

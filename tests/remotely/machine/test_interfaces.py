@@ -1,4 +1,4 @@
-"""Which addresses and ports this machine has."""
+"""Which addresses and ports this machine has, of either kind."""
 
 import socket
 
@@ -36,3 +36,47 @@ def test_a_port_that_nobody_can_be_seen_to_hold_is_told_of_too(
         pytest.raises(RemotelyError, match="in use by another program"),
     ):
         interfaces.check_port("127.0.0.1", "127.0.0.1", port)
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "::1", "0.0.0.0", "::"])
+def test_a_port_is_seen_to_be_taken_on_either_family(ip: str) -> None:
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    port = interfaces.free_port(ip, 0, 0)
+    interfaces.check_port(ip, ip, port)
+    with socket.create_server((ip, port), family=family):
+        assert interfaces.is_taken(ip, port)
+        with pytest.raises(RemotelyError, match=f"port {port} is in use by pid"):
+            interfaces.check_port(ip, ip, port)
+        with pytest.raises(RemotelyError, match=f"no port of {port}-{port} is free"):
+            interfaces.check_range(ip, port, port)
+    assert not interfaces.is_taken(ip, port)
+
+
+def test_the_first_free_port_of_a_range_is_found() -> None:
+    low = free_port()
+    with socket.create_server(("127.0.0.1", low)):
+        assert low < interfaces.free_port("127.0.0.1", low, low + 20) <= low + 20
+
+
+def test_names_and_addresses_of_this_machine_are_its_own() -> None:
+    assert interfaces.ip_of("localhost") == "127.0.0.1"
+    assert interfaces.ip_of("::1") == "::1"
+    for name in ("localhost", "127.0.0.5", "::1", "0.0.0.0", "::", interfaces.own_address()):
+        assert interfaces.is_here(name)
+    for name in ("192.0.2.77", "no.such.invalid"):
+        assert not interfaces.is_here(name)
+
+
+@pytest.mark.parametrize(
+    ("here", "bound"),
+    [
+        (["127.0.0.1"], "0.0.0.0"),
+        (["10.0.0.1", "fd00::1", "127.0.0.1"], "0.0.0.0"),
+        (["fd00::1", "127.0.0.1"], "::"),
+    ],
+)
+def test_a_machine_of_ipv6_alone_listens_on_that(
+    monkeypatch: pytest.MonkeyPatch, here: list[str], bound: str
+) -> None:
+    monkeypatch.setattr(interfaces, "addresses_here", lambda: here)
+    assert interfaces.everywhere() == bound

@@ -40,13 +40,53 @@ def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> 
     cluster.has("client", "in the way", cpus=2)
     tickets = ask_all(cluster, ["a", "b", "c"])
     told = cluster.told(control.Queued)
-    assert [q.ticket for _, q in told] == tickets
+    assert [(who, q.ticket) for who, q in told] == [("client", ticket) for ticket in tickets]
     assert "3 actors of Counter, which live at once, ask for 1 CPU each" in told[0][1].why
     cluster.has("client", "single", cpus=2)  # what the group cannot use is free for others
     cluster.buries("single")
     assert cluster.spawns() == []
     cluster.buries("in the way")
+    told = cluster.told(control.Queued)  # there is room now
+    assert [(who, q.ticket, q.why) for who, q in told] == [("client", t, "") for t in tickets]
     assert cluster.spawns() == ["a", "b", "c"]
+    check(cluster.registry)
+
+
+def test_a_group_gives_up_when_its_patience_is_over(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2)
+    cluster.has("client", "in the way")
+    tickets = ask_all(cluster, ["a", "b"])
+    cluster.registry.renew("w", 59.0)
+    cluster.registry.renew("client", 59.0)
+    cluster.registry.expire(59.0)
+    assert cluster.told(control.NotPlaced) == []
+    cluster.registry.expire(60.0)
+    refused = cluster.told(control.NotPlaced)
+    assert [(who, r.ticket, r.error) for who, r in refused] == [
+        ("client", ticket, "NoResources") for ticket in tickets
+    ]
+    assert "no room for 60 s: 2 actors of Counter" in refused[0][1].why
+
+
+def test_news_of_room_does_not_lose_those_whose_group_has_not_all_asked(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2)
+    cluster.has("client", "in the way")
+    cluster.asks("client", "a", gang=GANG, together=2)
+    cluster.buries("in the way")
+    assert cluster.spawns() == []
+    cluster.asks("client", "b", gang=GANG, together=2)
+    assert cluster.spawns() == ["a", "b"]
+
+
+def test_a_member_whose_machine_cannot_be_told_waits_by_itself(cluster: Cluster) -> None:
+    cluster.joins("w1", cpus=1)
+    cluster.joins("w2", cpus=1)
+    cluster.cut_off.add("w2")
+    ask_all(cluster, ["a", "b"])
+    assert cluster.spawns() == ["a"]
+    check(cluster.registry)
+    cluster.joins("w2", cpus=1)
+    assert cluster.spawns() == ["b"]
     check(cluster.registry)
 
 
@@ -69,7 +109,7 @@ def test_a_group_that_can_never_fit_is_refused_at_once_all_of_it(cluster: Cluste
     cluster.told(object)
     tickets = ask_all(cluster, [f"a{n}" for n in range(6)])
     refused = cluster.told(control.NotPlaced)
-    assert [r.ticket for _, r in refused] == tickets
+    assert [(who, r.ticket) for who, r in refused] == [("client", ticket) for ticket in tickets]
     assert {r.error for _, r in refused} == {"NoResources"}
     assert "all machines together have room for 5" in refused[0][1].why
     assert not len(cluster.registry._state.waiting)
@@ -223,10 +263,15 @@ def test_who_names_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -
 
 def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Cluster) -> None:
     cluster.joins("w1", machine="m1")
+    cluster.asks("client", "a", machine="m3")
+    why = cluster.told(control.NotPlaced)[0][1].why
+    assert why == "no machine of this cluster is named 'm3': there is m1"
     cluster.joins("w2", machine="m2")
     cluster.asks("client", "a", machine="m3")
     why = cluster.told(control.NotPlaced)[0][1].why
     assert why == "no machine of this cluster is named 'm3': there are m1 and m2"
+    cluster.has("client", "by address", machine="w2.example")
+    assert "by address" in cluster.living["w2"]
     cluster.registry.remove_worker("w2", "lost", may_return=True)
     cluster.asks("client", "b", machine="m2")
     assert cluster.told(control.NotPlaced) == []  # it may come back
@@ -247,7 +292,8 @@ def test_who_is_to_be_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -
     cluster.asks("client", "d", near="a", machine="m2")
     assert "another machine than 'm2'" in cluster.told(control.NotPlaced)[0][1].why
     cluster.asks("client", "e", near="nobody")
-    assert "has ended, or has no place yet" in cluster.told(control.NotPlaced)[0][1].why
+    why = cluster.told(control.NotPlaced)[0][1].why
+    assert why == "the actor that it is to be near has ended, or has no place yet"
 
 
 def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
@@ -259,6 +305,18 @@ def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
     assert {"b", "c"} < cluster.living["w1"].keys()
     ask_all(cluster, ["d", "e", "f", "g"], gang="other", near="a")
     assert "room for 3" in cluster.told(control.NotPlaced)[0][1].why
+    ask_all(cluster, ["h", "i"], gang="waits", near="a")
+    assert len(cluster.told(control.Queued)) == 2
+    assert cluster.spawns() == []  # there is room elsewhere
+    cluster.buries("b")
+    assert cluster.spawns() == []
+    cluster.buries("c")
+    assert cluster.spawns() == ["h", "i"]
+    ask_all(cluster, ["j", "k"], gang="large", near="a", cpus=4)
+    refused = cluster.told(control.NotPlaced)[0][1]
+    assert refused.why == "it asks for 4 CPUs where the largest worker has 3"
+    ask_all(cluster, ["l", "m"], gang="lonely", near="nobody")
+    assert {r.error for _, r in cluster.told(control.NotPlaced)} == {"NoResources"}
 
 
 def test_who_is_to_be_near_an_actor_that_is_being_restarted_or_lost_waits(

@@ -173,6 +173,9 @@ def test_the_reason_names_a_resource_of_the_users_that_no_worker_has_enough_of()
     assert "2 license where the largest worker has 1" in why
     assert "1 robot where the largest worker has 0" in why
     assert "CPU" not in why
+    why = reason(ledger, Resources(9, others=(("license", 1.0),)))
+    assert why == "it asks for 9 CPUs where the largest worker has 8"
+    assert "0.001 robot" in reason(ledger, Resources(1, others=(("robot", 0.001),)))
 
 
 def test_of_named_workers_the_same_rule_chooses_and_others_do_not_count() -> None:
@@ -254,7 +257,7 @@ def test_each_resource_may_be_there_and_yet_not_on_one_worker() -> None:
     ledger = ledger_of(cpus=Resources(8), gpus=Resources(1, 2))
     why = reason(ledger, Resources(8, 2))
     assert "8 CPUs and 2 GPUs" in why
-    assert "no worker has all of it" in why
+    assert "no worker has all of it; the largest has 8 CPUs" in why
 
 
 def test_the_reason_names_the_other_pythons() -> None:

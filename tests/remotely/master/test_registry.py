@@ -117,7 +117,7 @@ class Cluster:
             python=python,
             host=machine,
             machine=machine,
-            address="",
+            address=f"{worker}.example",
             pid=1,
             resources=Resources(cpus, gpus, 8 * GIB, parse_others(others)),
             actors=list(self.living.setdefault(worker, {}).values()),

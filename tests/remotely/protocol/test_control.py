@@ -23,6 +23,8 @@ UNIONS: dict[str, Any] = {
     "from an actor": control.FromActor,
     "to the zygote": control.ToZygote,
     "from the zygote": control.FromZygote,
+    **{f"to the store from a {role}": union for role, union in control.ToStore.items()},
+    **{f"from the store to a {role}": union for role, union in control.FromStore.items()},
 }
 DECODERS = {way: control.Decoder(union) for way, union in UNIONS.items()}
 

@@ -144,3 +144,19 @@ def test_a_dead_actor_is_buried_though_what_it_started_talks_on(played: Played) 
     child = SimpleNamespace(receive=receive, log=log)
     played.worker._actors._last_words(cast(Child, child))
     assert heard >= 278  # as many as a socket holds
+
+
+def test_the_last_words_of_a_dead_actor_include_its_flight_recorder(played: Played) -> None:
+    words: list[tuple[bytes, str]] = [
+        (control.encode(control.Count(calls=1)), ""),
+        (control.encode(control.FlightRecorder()), "the memory"),
+        (b"", ""),
+    ]
+    kept: list[str] = []
+    child = SimpleNamespace(
+        receive=lambda: words.pop(0),
+        keep_recorder=kept.append,
+        log=SimpleNamespace(end=lambda: None),
+    )
+    played.worker._actors._last_words(cast(Child, child))
+    assert kept == ["the memory"]

@@ -201,7 +201,7 @@ def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
 
 def test_a_trainer_that_fails_is_heard_of_and_nobody_waits_for_it(servers: Servers) -> None:
     server = servers()
-    poison = played(env=toys.Poisoned)
+    poison = played(env=toys.poisoned)
     server.train_on(poison)
     with pytest.raises(LearnerLost, match="NaN or infinite at update 1"):
         updates(server, 1)

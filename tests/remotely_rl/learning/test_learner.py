@@ -181,7 +181,7 @@ def test_a_reward_that_is_no_number_loses_the_learner_and_the_update_is_named() 
     learns = learner()
     a2c.update(learns, played(), 0)
     with pytest.raises(LearnerLost, match=r"infinite at update 2: .* look for NaN in rewards or"):
-        a2c.update(learns, played(env=toys.Poisoned), 0)
+        a2c.update(learns, played(env=toys.poisoned), 0)
 
 
 def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:

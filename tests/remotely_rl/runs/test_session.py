@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 
 from remotely_rl import a2c
 from remotely_rl.acting.actor import Rollout
@@ -118,8 +119,8 @@ def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
     a2c.train(TRAINED, run=run)
     before = (run / "checkpoint.pt").read_bytes()
 
-    def sick() -> toys.Guess:
-        return toys.Poisoned()
+    def sick(num_envs: int) -> SyncVectorEnv:
+        return toys.poisoned(num_envs)
 
     sick.__qualname__ = toys.Guess.__qualname__
     with pytest.raises(LearnerLost, match="look for NaN in rewards"):

@@ -19,7 +19,7 @@ def test_statistics_begin_with_random_play_where_there_is_something_to_normalise
     class Plain(networks.MLP):
         def __init__(self, observation_shape: tuple[int, ...], outputs: int):
             super().__init__(observation_shape, outputs)
-            self.normalizer = torch.nn.Identity()  # type: ignore[assignment]
+            self.normalizer = torch.nn.Identity()
 
     def play_randomly(self: object, steps: int, seed: int) -> None:
         raise AssertionError("nobody asked for it")

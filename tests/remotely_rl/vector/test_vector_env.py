@@ -35,7 +35,7 @@ def cart_pole() -> gymnasium.Env[Any, Any]:
 class Tree(Everything):
     """Arrays alone, which can be shared."""
 
-    observation_space = spaces.Dict(  # type: ignore[assignment]
+    observation_space = spaces.Dict(
         {key: space for key, space in Everything.observation_space.items() if key != "word"}
     )
 
@@ -75,7 +75,7 @@ def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: Non
     remotely.connect(started.address, key=started.key)
     plain = SyncVectorEnv([Tree] * 4)
     ours = VectorEnv(Tree, 4, envs_per_actor=2)
-    assert not any(seat.is_shared for seat in ours._seats)
+    assert not any(seat.is_shared for seat in ours._hosts._seats)
     plain.action_space.seed(1)
     assert same(plain.reset(seed=3), ours.reset(seed=3))
     for _ in range(20):
@@ -384,3 +384,30 @@ def test_an_interrupted_script_ends_within_seconds_and_leaves_nothing(
     _, said = running.communicate(timeout=30)
     assert time.monotonic() - began < 20
     assert said.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("after", ["step", "reset", "call"])
+def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it(
+    after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, ours = SyncVectorEnv([cart_pole] * 4), VectorEnv(cart_pole, 4, envs_per_actor=2)
+    plain.reset(seed=1)
+    ours.reset(seed=1)
+    wait = ours._hosts._bells.wait
+
+    def interrupted(timeout_s: float | None = None) -> Any:
+        monkeypatch.setattr(ours._hosts._bells, "wait", wait)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ours._hosts._bells, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ours.step([0, 1, 0, 1])
+    plain.step([0, 1, 0, 1])
+    if after == "reset":
+        assert same(plain.reset(seed=2), ours.reset(seed=2))
+    elif after == "call":
+        assert plain.get_attr("steps_beyond_terminated") == ours.get_attr("steps_beyond_terminated")
+    for _ in range(30):
+        assert same(plain.step([1, 1, 0, 0]), ours.step([1, 1, 0, 0]))
+    ours.close()

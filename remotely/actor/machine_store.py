@@ -1,0 +1,256 @@
+"""The store of this machine, as an actor uses it: it borrows values, and offers its results.
+
+The worker gives the actor a line to the store when the first large value crosses between machines.
+Any thread may use this; one that finds every line in use gets another.
+
+A result that is offered stays in the arena of this actor, lent to the store.  The store returns the
+loan when the caller has the value, or has dropped it.  Until then it is kept here too, for a caller
+that cannot reach the store and asks for it whole.
+"""
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from remotely.errors import ActorDied, WorkerLost
+from remotely.protocol import control
+from remotely.protocol.address import place
+from remotely.protocol.control import MAX_MESSAGE
+from remotely.protocol.lease import CONNECT_S
+from remotely.transport import bulk
+from remotely.transport.bulk import ValueGone
+from remotely.transport.listening import nearest
+from remotely.values import arena, parcel
+from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
+from remotely.values.codec import Encoded
+from remotely.values.memory_peer import MemoryPeer, Unpacked
+from remotely.values.parcel import Parcel
+
+T = TypeVar("T")
+
+ASK_AFTER_S = 2.0  # how long a caller may leave a result before we look for it; then longer
+AGAIN_AFTER_S, AGAIN_AT_MOST_S = 1.0, 60.0  # if there is no store; longer each time
+_write = msgspec.msgpack.Encoder().encode
+_read_loan = msgspec.msgpack.Decoder(Loan).decode
+_read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
+_decode = control.Decoder(control.FromStore["actor"]).decode
+
+
+class NoStore(Exception):
+    """There is no store here, or it has ended, or it lacks a value; the message says why."""
+
+
+class LineEnded(NoStore):
+    """The store has ended, or this line to it."""
+
+
+class _Line:
+    """One line, for one question at a time.  Raises NoStore."""
+
+    def __init__(self, line: socket.socket, address: bytes) -> None:
+        self._line = line
+        shared = self.ask(control.Share(arena=address))
+        if not isinstance(shared, control.Shared):
+            raise NoStore("the store cannot share memory with this actor")
+        self.bulk = shared.bulk
+        self.arena = _read_arena(shared.arena)
+
+    def tell(self, message: control.Withdraw) -> None:
+        try:
+            self._line.send(control.encode(message))
+        except OSError as error:
+            raise LineEnded(f"the store of this machine has ended: {error}") from None
+
+    def ask(self, message: control.Share | control.Offer | control.Borrow) -> object:
+        try:
+            self._line.send(control.encode(message))
+            data = self._line.recv(MAX_MESSAGE)
+        except OSError as error:
+            raise LineEnded(f"the store of this machine has ended: {error}") from None
+        if not data:
+            raise LineEnded("the store of this machine has ended")
+        return _decode(data)
+
+
+class _Kept:
+    """A result that its caller has not fetched yet."""
+
+    def __init__(self, parcel: Parcel, placed: StoredValue, loan: Loan, route: bytes) -> None:
+        self.parcel = parcel
+        self.placed = placed
+        self.loan = loan
+        self.route = route  # of the caller
+        self.ask_after_s = ASK_AFTER_S
+        self.ask_at = time.monotonic() + ASK_AFTER_S
+
+
+class MachineStore:
+    """`ask_worker` asks for a line; `introduced` is called with it."""
+
+    def __init__(self, ask_worker: Callable[[], None]) -> None:
+        self._ask_worker = ask_worker
+        self._new: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._free: list[_Line] = []
+        self._peer: MemoryPeer | None = None  # the store
+        self._kept: dict[bytes, _Kept] = {}
+        self._none_until = 0.0
+        self._none_for_s = AGAIN_AFTER_S
+
+    def introduced(self, line: socket.socket | None) -> None:
+        """The worker has answered; None: there is no store here."""
+        self._new.put(line)
+
+    def borrow(self, wanted: Parcel) -> Unpacked:
+        """Return the pickle and the buffers of a value.  Raises NoStore if it is lost."""
+        asked = control.Borrow(value=wanted.value, nbytes=wanted.nbytes, bulk=wanted.store)
+        answer, lender = self._use(lambda line: (line.ask(asked), self._reader(line).lender))
+        if not isinstance(answer, control.Lent):
+            assert isinstance(answer, control.Gone)
+            raise NoStore(answer.why)
+        _, (memory,) = lender.open(_read_loan(answer.loan))
+        return parcel.cut(wanted, memory)
+
+    def fetch_argument(self, wanted: Parcel) -> Unpacked:
+        """Return a result of another actor that was passed as an argument.
+
+        If the store of this machine cannot fetch it, this process does.  Raises ActorDied or
+        WorkerLost if the result is lost.
+        """
+        with suppress(NoStore):
+            return self.borrow(wanted)
+        assert wanted.store is not None
+        lost: type[ActorDied | WorkerLost]
+        memory = memoryview(bytearray(wanted.nbytes))
+        try:
+            bulk.fetch(wanted.store, wanted.value, memory)
+            return parcel.cut(wanted, memory)
+        except ValueGone as error:
+            lost, why = ActorDied, str(error)
+        except OSError as error:
+            where = place(nearest(wanted.store.tcp))
+            lost, why = WorkerLost, f"{where} cannot be reached from its machine: {error}"
+        text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
+        raise lost(text, may_have_run=False)
+
+    def offer(self, encoded: Encoded, route: bytes, of: str) -> Parcel | None:
+        """Leave a result in the store for the caller at `route`; None if that cannot be.
+
+        `of` names the method, for people.
+        """
+        if (memory := arena.ours()) is None or time.monotonic() < self._none_until:
+            return None
+        self.sweep()
+        try:
+            return self._use(partial(self._offer, memory, encoded, route, of))
+        except NoStore:
+            self._none_until = time.monotonic() + self._none_for_s
+            self._none_for_s = min(2 * self._none_for_s, AGAIN_AT_MOST_S)
+            return None
+
+    def _offer(
+        self, memory: Arena, encoded: Encoded, route: bytes, of: str, line: _Line
+    ) -> Parcel | None:
+        made = parcel.parcel_of(encoded, line.bulk, of)
+        if (placed := memory.reserve(made.nbytes)) is None:
+            return None
+        loan = None
+        try:
+            parcel.write(encoded, memory.memory_of(placed))
+            loan = memory.lend(placed, self._reader(line), private=False)
+            if loan is not None:
+                line.ask(control.Offer(value=made.value, loan=_write(loan)))
+                self._kept[made.value] = _Kept(made, placed, loan, route)
+                return made
+        except BaseException:
+            if loan is not None:
+                memory.take_back(loan)
+            memory.let_go(placed)
+            raise
+        memory.let_go(placed)
+        return None
+
+    def whole(self, name: bytes) -> Unpacked | None:
+        """Return a result that was offered, for a caller that cannot fetch it."""
+        if (kept := self._kept.get(name)) is None or (memory := arena.ours()) is None:
+            return None
+        return parcel.cut(kept.parcel, memory.memory_of(kept.placed))
+
+    def sweep(self) -> None:
+        """Forget what callers have fetched or released."""
+        if (memory := arena.ours()) is not None:
+            for name, kept in list(self._kept.items()):
+                is_lent = memory.is_lent(kept.placed, kept.loan)
+                if not is_lent and self._kept.pop(name, None) is not None:
+                    memory.let_go(kept.placed)
+
+    def waiting(self, now: float) -> list[bytes]:
+        """Return the routes of callers that have left results for a while."""
+        self.sweep()
+        due = [kept for kept in list(self._kept.values()) if kept.ask_at < now]
+        for kept in due:
+            kept.ask_after_s *= 2
+            kept.ask_at = now + kept.ask_after_s
+        return list({kept.route for kept in due})
+
+    def withdraw(self, route: bytes) -> None:
+        """A caller is gone: take back what was offered to it."""
+        for name in [n for n, kept in list(self._kept.items()) if kept.route == route]:
+            withdraw = control.Withdraw(value=name)
+            try:
+                self._use(lambda line, message=withdraw: line.tell(message))  # type: ignore[misc]
+            except NoStore:
+                return
+
+    def _reader(self, line: _Line) -> MemoryPeer:
+        """Return the store as a partner in memory.  Raises NoStore."""
+        with self._lock:
+            if self._peer is None or self._peer.lender.address != line.arena:
+                try:
+                    peer = MemoryPeer(line.arena)
+                except OSError as error:
+                    raise NoStore(f"its memory cannot be opened: {error}") from None
+                peer.reads = True
+                self._peer = peer
+            return self._peer
+
+    def _use(self, work: Callable[[_Line], T]) -> T:
+        """Use a line alone for a while.  Raises NoStore.
+
+        Lines of a store that has ended are dropped, and the last try is on a new one.
+        """
+        while True:
+            with self._lock:
+                found = self._free.pop() if self._free else None
+            line = found or self._new_line()
+            try:
+                result = work(line)
+            except LineEnded:
+                if found is None:
+                    raise
+                continue
+            with self._lock:
+                self._free.append(line)
+            return result
+
+    def _new_line(self) -> _Line:
+        ours = arena.ours()
+        if ours is None:
+            raise NoStore("this actor shares no memory")
+        with self._asking:
+            self._ask_worker()
+            try:
+                made = self._new.get(timeout=CONNECT_S)
+            except queue.Empty:
+                raise NoStore("the worker has not introduced this actor to its store") from None
+        if made is None:
+            raise NoStore("this machine has no store for large values")
+        return _Line(made, _write(ours.address))

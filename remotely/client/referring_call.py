@@ -1,0 +1,130 @@
+"""A call whose arguments refer to futures or refs (values/references.py), until it leaves.
+
+    a future     its value if that is here; where the value is, if it has stayed there
+    a large ref  where it is in the store of the actor's machine, to which it has crossed before
+
+The arguments themselves were pickled when the call was made.
+"""
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, NamedTuple
+
+from remotely.client.ref import Ref
+from remotely.futures.future import CallFuture
+from remotely.futures.reference import Elsewhere
+from remotely.protocol.control import StoreAddress
+from remotely.values import codec
+from remotely.values.codec import Encoded
+from remotely.values.memory_peer import OutgoingValue
+from remotely.values.references import InStore, Referring
+
+
+class Named(NamedTuple):
+    """What an argument refers to, and the words for that argument."""
+
+    thing: Any
+    name: str
+
+
+def named_arguments(
+    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], things: Sequence[Any]
+) -> list[Named]:
+    """Say which arguments refer to these things."""
+    words = [*((f"argument {i} of {method}", a) for i, a in enumerate(args, 1))]
+    words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
+
+    def name_of(thing: object) -> str:
+        for name, argument in words:
+            if argument is thing or getattr(argument, "future", None) is thing:
+                return name
+        return f"an argument of {method}"
+
+    return [Named(thing, name_of(thing)) for thing in things]
+
+
+class ReferringCall:
+    """`ship` brings an encoded value to the machines of all actors that are called.
+
+    needs   what has to be done before the call leaves
+    """
+
+    def __init__(
+        self,
+        method: str,
+        encoded: Encoded,
+        named: Sequence[Named],
+        crossings: Sequence[Future[None]],
+        ship: Callable[[OutgoingValue], None],
+    ) -> None:
+        futures = [thing for thing, _ in named if isinstance(thing, CallFuture)]
+        for future in futures:
+            future.stays = True
+        self.needs: list[Future[Any]] = [*futures, *crossings]
+        self._method = method
+        self._encoded = encoded
+        self._named = named
+        self._ship = ship
+        self._lock = threading.Lock()
+        self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
+        self._values: dict[int, Any] = {}  # by the number of the future
+        self._made: dict[tuple[bool, ...], OutgoingValue] = {}
+
+    def __del__(self) -> None:
+        for made in self._made.values():
+            made.close()
+
+    def snapshot(self) -> None:
+        """Copy the arguments, which their owner may change from now on."""
+        self._encoded = codec.copied(self._encoded)
+
+    def outgoing_to(self, store: StoreAddress | None) -> OutgoingValue:
+        """Return what to send to an actor there.  Raises the error of a future that failed."""
+        with self._lock:
+            entries = [self._entry(i, thing, name, store) for i, (thing, name) in self._numbered]
+            kind = tuple(type(entry) is InStore for entry in entries)
+            if (made := self._made.get(kind)) is None:
+                encoded = codec.encode(Referring(self._encoded, entries), self._method)
+                made = self._made[kind] = OutgoingValue(encoded, several=True)
+                self._ship(made)
+            return made
+
+    @property
+    def _numbered(self) -> list[tuple[int, Named]]:
+        return [*enumerate(self._named)]
+
+    def _entry(self, number: int, thing: Any, name: str, store: StoreAddress | None) -> Any:
+        if isinstance(thing, Ref):
+            return thing.entry_at(store)
+        if number not in self._values:
+            self._values[number] = self._value_of(thing, name)
+        return self._values[number]
+
+    def _value_of(self, future: CallFuture[Any], name: str) -> Any:
+        try:
+            error = future.exception()
+        except CancelledError as cancelled:
+            error = cancelled
+        if error is not None:
+            sentence = (
+                f"{name[0].upper()}{name[1:]} is a future that ended so; the call did not run."
+            )
+            raise _about(error, sentence)
+        where = future.where
+        if isinstance(where, Elsewhere):
+            self._kept.append(where)
+            return where.entry()
+        return where
+
+
+def _about(error: BaseException, sentence: str) -> BaseException:
+    """Return a copy of an error, if it can be copied, with a sentence added."""
+    try:
+        copied = copy.copy(error)
+    except Exception:  # a class that does not take its own arguments
+        copied = error
+    copied.__cause__ = error.__cause__
+    copied.__notes__ = [*getattr(error, "__notes__", ()), sentence]
+    return copied.with_traceback(None)

@@ -1,0 +1,120 @@
+"""What a client has in the stores of other machines, and how its large values get there and back.
+
+    arguments   of SEND_FROM_BYTES or more, for an actor on another machine: a Crossing
+    results     stay in the store of their actor's machine, and are fetched from there
+
+Where a store cannot be reached, values go through the sockets of the actors, as small ones do.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+
+import zmq
+
+from remotely.client.avoidance import Avoidance, Way
+from remotely.client.bulk_threads import BulkThreads
+from remotely.client.crossing import Crossing
+from remotely.client.ref import Ref
+from remotely.client.store_link import BulkPool, StoreLink
+from remotely.protocol.control import StoreAddress
+from remotely.transport import bulk
+from remotely.transport.keys import KeyPair
+from remotely.transport.loop import Loop
+from remotely.values import arena, parcel
+from remotely.values.codec import Encoded
+from remotely.values.memory_peer import Unpacked
+from remotely.values.parcel import SEND_FROM_BYTES, Parcel
+
+TIDY_EVERY_S = 5.0
+
+
+class Stores:
+    """Any thread may use it."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
+    ) -> None:
+        self.threads = BulkThreads()
+        self._context = context
+        self._loop = loop
+        self._pair = pair
+        self._links: dict[StoreAddress, StoreLink] = {}
+        self._pool = BulkPool()
+        self._avoidance = Avoidance(machine)
+        loop.every(TIDY_EVERY_S, self._pool.tidy)
+
+    def crossing(self, encoded: Encoded, stores: Iterable[StoreAddress | None]) -> Crossing | None:
+        """Return the crossing of a value to these machines; None if it goes by itself."""
+        if encoded.nbytes < SEND_FROM_BYTES:
+            return None
+        on = self._avoidance.is_on
+        links = [self._link(s) for s in dict.fromkeys(stores) if s and not on(Way(s))]
+        if not links:
+            return None
+        return Crossing(encoded, links, self._pool, self._avoidance)
+
+    def cross(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> list[Future[None]]:
+        """Bring a ref to these machines, where it is not there yet; return what to wait for."""
+        missing = [s for s in stores if s and not any(c.covers(s) for c in ref.crossings)]
+        crossing = self.crossing(ref.encoded, missing)
+        if crossing is not None:
+            ref.crossings.append(crossing)
+            self.threads.run(crossing.run)
+        return [crossing.done for crossing in ref.crossings]
+
+    def fetch(self, wanted: Parcel) -> Unpacked:
+        """Fetch a value, which its store keeps until it is released.  Raises OSError, ValueGone."""
+        assert wanted.store is not None
+        if self._avoidance.is_on(Way(wanted.store)):
+            raise ConnectionRefusedError("its store could not be reached a moment ago")
+        ours = arena.ours()
+        placed = ours.reserve(wanted.nbytes) if ours else None
+        if ours and placed:
+            memory = ours.keep(placed)
+        else:
+            memory = memoryview(bytearray(wanted.nbytes))
+
+        store, value = wanted.store, wanted.value
+
+        def pull(start: int, nbytes: int) -> None:
+            stripe = memory[start : start + nbytes]
+            self._pool.use(store, lambda connection: connection.pull(value, start, stripe))
+
+        try:
+            bulk.in_parallel([partial(pull, *s) for s in bulk.stripes(wanted.nbytes)])
+        except OSError as error:
+            self._avoidance.begin(Way(store), str(error) or type(error).__name__)
+            raise
+        return parcel.cut(wanted, memory)
+
+    def release(self, unwanted: Parcel) -> None:
+        """Let go a result that nobody wants any more.  Never blocks."""
+        store, value = unwanted.store, unwanted.value
+        if store is not None and not self._avoidance.is_on(Way(store)):
+            drop = partial(self._pool.use, store, lambda connection: connection.drop(value))
+            self._loop.call(lambda: self.threads.run(lambda: _try(drop)))
+
+    def close(self) -> None:
+        """After the end of the loop."""
+        self.threads.close()
+        for link in list(self._links.values()):
+            link.close()
+        self._pool.close()
+
+    def _link(self, address: StoreAddress) -> StoreLink:
+        link = self._links.get(address)
+        if link is None or link.is_broken:
+            made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
+            link = self._links[address] = made
+        return link
+
+    def _lose(self, link: StoreLink) -> None:
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+
+
+def _try(work: Callable[[], object]) -> None:
+    with contextlib.suppress(OSError):  # the store will find out by itself
+        work()

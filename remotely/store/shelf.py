@@ -1,0 +1,119 @@
+"""Which values a store has or expects, who owns them, and when their memory is free again.
+
+A value that its owner has announced is expected until all of its stripes (bulk.py) have arrived.
+What an actor offers is here from the beginning.  A value ends when its owner releases it or is
+gone.  Its memory is free when nobody reads or writes it any more: see `using`.
+
+Pure but for its lock: the room of a value, and the clock, are the caller's.  Any thread may use it.
+"""
+
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from remotely.values.arena import Borrower, Loan
+
+
+class Room(Protocol):
+    """Where a value lies."""
+
+    memory: memoryview
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        """Lend it to an actor; return None if there is no room for that."""
+
+    def release(self) -> None:
+        """It is needed no more."""
+
+
+class Value:
+    """One value.
+
+    owner      who may release it; a connection of a client, or an actor
+    arrived    the stripes that have: their starts and lengths
+    moved_at   when the last byte of it came, or it was announced
+    """
+
+    def __init__(self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float) -> None:
+        self.name = name
+        self.room = room
+        self.owner = owner
+        self.is_here = is_here
+        self.arrived: set[tuple[int, int]] = set()
+        self.moved_at = now
+        self.users = 0
+        self.is_dropped = False
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[bytes, Value] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(
+        self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float = 0.0
+    ) -> bool:
+        """Add a value; false, and its room is released, if there is one of that name."""
+        value = Value(name, room, owner, is_here, now)
+        with self._lock:
+            if name not in self._values:
+                self._values[name] = value
+                return True
+        room.release()
+        return False
+
+    @contextmanager
+    def using(self, name: bytes, is_here: bool | None = True) -> Iterator[Value | None]:
+        """Keep a value's memory meanwhile; None if there is none: here, or expected, or either."""
+        with self._lock:
+            value = self._values.get(name)
+            if value is not None and is_here not in (None, value.is_here):
+                value = None
+            if value is not None:
+                value.users += 1
+        try:
+            yield value
+        finally:
+            if value is not None:
+                with self._lock:
+                    value.users -= 1
+                    self._free(value)
+
+    def arrive(self, value: Value, start: int, nbytes: int) -> bool:
+        """A stripe of a value is there; true if with it all of the value is, for the first time."""
+        with self._lock:
+            value.arrived.add((start, nbytes))
+            if value.is_here or sum(n for _, n in value.arrived) < value.room.memory.nbytes:
+                return False
+            value.is_here = True
+            return True
+
+    def drop(self, name: bytes) -> bool:
+        """It is needed no more; return whether it was there."""
+        with self._lock:
+            if (value := self._values.pop(name, None)) is not None:
+                value.is_dropped = True
+                self._free(value)
+            return value is not None
+
+    def drop_of(self, owner: Hashable) -> None:
+        """An owner is gone."""
+        for name in [v.name for v in list(self._values.values()) if v.owner == owner]:
+            self.drop(name)
+
+    def owners(self) -> set[Hashable]:
+        return {value.owner for value in list(self._values.values())}
+
+    def stalled(self, before: float) -> list[Value]:
+        """Return what is expected, and of which nothing has come since then."""
+        values = list(self._values.values())
+        return [value for value in values if not value.is_here and value.moved_at < before]
+
+    def _free(self, value: Value) -> None:
+        if value.is_dropped and not value.users:
+            value.users = -1  # once
+            value.room.release()

@@ -1,0 +1,194 @@
+"""The store of a machine: takes large values from other machines, and lends them to its actors.
+
+A value that is sent to eight actors of a machine, or put, crosses to it once.  A large result for a
+caller on another machine stays here until that fetches it, or has it fetched from here by another
+machine.  Unlike an actor, the store is never busy with users' code, and it never unpickles: a value
+is a piece of memory with a name.
+
+    clients   over CURVE (control/store.py): announce values and release them.  Who may do so is who
+              may call the actors here
+    bytes     over TLS (bulk_server.py): its certificate is told to clients over CURVE, and whoever
+              names a value, which is a secret, may bring or fetch it
+    actors    over a socket that the worker hands to both: borrow values, and offer results
+    worker    starts this process when somebody first connects; it ends with the worker
+
+What a client announced is its own for as long as its connection is there, and what an actor offers
+for as long as the actor is there.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from functools import partial
+
+import msgspec
+import zmq
+
+from remotely.machine import daemons
+from remotely.protocol import control
+from remotely.protocol.control import MAX_MESSAGE, BulkAddress
+from remotely.reporting.throttled_log import ThrottledLog
+from remotely.store import rooms
+from remotely.store.actor_line import ActorLine
+from remotely.store.bulk_server import BulkServer
+from remotely.store.fetching import Fetching
+from remotely.store.shelf import Shelf, Value
+from remotely.transport import certificate, sockets
+from remotely.transport.access_list import AccessList
+from remotely.transport.bulk import STALL_S
+from remotely.transport.keys import KeyPair
+from remotely.transport.listening import listen_for_bytes
+from remotely.transport.loop import Loop
+from remotely.values import arena
+
+log = logging.getLogger("remotely.store")
+
+ASK_EVERY_S = 2.0  # whether the owners of values are still there
+
+
+class Store:
+    """`line` is the socket to the worker, `control_fd` the port at which clients connect."""
+
+    def __init__(self, line: socket.socket, control_fd: int, birth: control.StoreBirth) -> None:
+        self._line = line
+        self._loop = Loop()
+        self._shelf = Shelf()
+        self._context = sockets.new_context()
+        self._throttled = ThrottledLog(log.warning)
+        self._access = AccessList(birth.client_keys, self._ask_about)
+        self._zap = sockets.ZapHandler(self._context, self._access.admit, self._throttled)
+        self._router = sockets.server(self._context, KeyPair(birth.public_key, birth.secret_key))
+        sockets.bind_to(self._router, control_fd)
+        own = certificate.make()
+        listener, endpoints = listen_for_bytes(birth.listening)
+        self._bulk = BulkAddress(endpoints, own.fingerprint)
+        self._fetching = Fetching(self._shelf, self._bulk)
+        self._server = BulkServer(
+            listener,
+            own,
+            self._shelf,
+            lambda value: self._tell_owner(value, control.Stored(value=value.name)),
+            lambda value, why: self._tell_owner(value, control.Broken(value=value.name, why=why)),
+            lambda value, to, why: self._tell_owner(
+                value, control.Unrelayed(value=value.name, bulk=to, why=why)
+            ),
+        )
+        self._decode_worker = control.Decoder(control.ToStore["worker"]).decode
+        self._decode_client = control.Decoder(control.ToStore["client"]).decode
+
+    def run(self) -> None:
+        """Serve until the worker is gone."""
+        self._loop.watch_socket(self._zap.socket, self._zap.answer)
+        self._loop.watch_socket(self._router, self._hear_client)
+        self._loop.watch(self._line.fileno(), self._hear_worker)
+        self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
+        self._loop.every(ASK_EVERY_S, self._ask_after_owners)
+        self._loop.every(ASK_EVERY_S, self._fetching.tidy)
+        self._loop.every(STALL_S / 2, self._report_stalled)
+        self._server.start()
+        self._loop.run()
+
+    # --- the worker -------------------------------------------------------------------------------
+
+    def _hear_worker(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._line, MAX_MESSAGE, 1)
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            os._exit(0)  # threads may be in the middle of anything, and nobody needs it now
+        match self._decode_worker(data):
+            case control.Admit(client_keys=client_keys):
+                self._access.relist(client_keys)
+                self._check_owners()
+            case control.Caller(key=key, admitted=admitted) as caller:
+                self._access.hear(caller)
+                self._zap.decide(key, "client" if admitted else None)
+                self._check_owners()
+            case control.Meet():
+                for fd in descriptors:
+                    ActorLine(socket.socket(fileno=fd), self._loop, self._shelf, self._fetching)
+
+    def _ask_about(self, key: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._line.send(control.encode(control.MayCall(key=key)))
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def _hear_client(self, frames: list[zmq.Frame]) -> None:
+        route = frames[0].bytes
+        _, key = sockets.sender_of(frames[0])
+        if len(frames) != 2 or not self._access.may_call(key):
+            self._shelf.drop_of((route, key))
+            return
+        owner = route, key
+        match self._decode_client(frames[1].buffer):
+            case control.Reach():
+                self._tell(route, control.Reached(bulk=self._bulk))
+            case control.Expect(value=name, nbytes=nbytes):
+                room = rooms.reserve(nbytes)
+                if room is None:
+                    self._tell(route, control.Full(value=name))
+                elif self._shelf.add(name, room, owner, False, time.monotonic()):
+                    self._tell(route, control.Ready(value=name))
+            case control.Release(values=names):
+                for name in names:
+                    self._shelf.drop(name)
+
+    def _tell(self, route: bytes, message: msgspec.Struct) -> bool:
+        """Return whether the client is still there."""
+        try:
+            sockets.send(self._router, (route, control.encode(message)))
+            return True
+        except zmq.ZMQError:
+            return False
+
+    def _say(self, route: bytes, message: msgspec.Struct) -> None:
+        self._tell(route, message)
+
+    def _tell_owner(self, value: Value, message: msgspec.Struct) -> None:
+        """On any thread."""
+        if isinstance(value.owner, tuple):
+            self._loop.call(partial(self._say, value.owner[0], message))
+
+    def _ask_after_owners(self) -> None:
+        for owner in self._clients():
+            if not self._tell(owner[0], control.AreYouThere()):
+                self._shelf.drop_of(owner)
+
+    def _check_owners(self) -> None:
+        """The keys have changed: let go what those own who may not call any more."""
+        for owner in self._clients():
+            if not self._access.may_call(owner[1]):
+                self._shelf.drop_of(owner)
+
+    def _clients(self) -> list[tuple[bytes, bytes]]:
+        return [owner for owner in self._shelf.owners() if isinstance(owner, tuple)]
+
+    def _report_stalled(self) -> None:
+        """What should have come from another machine by now, its client may have to bring."""
+        now = time.monotonic()
+        for value in self._shelf.stalled(now - STALL_S):
+            value.moved_at = now
+            self._tell_owner(value, control.Broken(value=value.name, why="nothing came"))
+
+
+def main() -> None:
+    """Be the store of a machine, as the first message on the worker's socket says."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    control_fd = int(sys.argv[2])
+    logging.basicConfig(format=daemons.log_format("store", True), level=logging.WARNING)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its worker, and that is told
+    daemons.raise_descriptor_limit()
+    sys.setswitchinterval(0.0005)  # between threads that move bytes
+    data = line.recv(MAX_MESSAGE)
+    if not data:
+        return
+    birth = control.Decoder(control.StoreBirth).decode(data)
+    assert isinstance(birth, control.StoreBirth)
+    Store(line, control_fd, birth).run()

@@ -1,0 +1,210 @@
+"""Connections for large values: TLS 1.3, to one process whose certificate is known beforehand.
+
+    request   op, name of the value, start and length of a stripe of it, length of the onward route;
+              then that route
+    PUSH      the stripe follows; the answer is DONE when all of it is there
+    PULL      the answer is HERE and the stripe; or GONE and why
+    DROP      the value is needed no more; the answer is DONE
+
+What may be pushed or pulled is decided by the name of the value alone: it is a secret of 32 bytes,
+which was told over CURVE to who may do so.  Each side gives up if nothing moves for STALL_S.
+
+A core encrypts a gigabyte a second, or less.  So a value crosses in a few stripes, each on a
+connection and a thread of its own.  The same bytes may arrive twice, which does no harm.
+"""
+
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from remotely.machine import this_machine
+from remotely.protocol.address import parse_address
+from remotely.protocol.control import BulkAddress
+from remotely.protocol.lease import CONNECT_S
+from remotely.transport import certificate
+from remotely.transport.listening import nearest
+
+STALL_S = 5.0
+IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
+CHUNK_BYTES = 1 << 18  # what a relay passes on at a time
+PUSH, PULL, DROP = 1, 2, 3
+STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one
+DONE, HERE, GONE = b"\1", b"\2", b"\3"
+MAX_ONWARD_BYTES = 1 << 20
+_REQUEST = struct.Struct(">B32sQQI")
+LANES = 2 if this_machine.cores() < 8 else 4
+_LENGTH = struct.Struct(">I")
+
+
+class Request(NamedTuple):
+    op: int
+    value: bytes
+    start: int = 0
+    nbytes: int = 0
+    onward: bytes = b""
+
+
+class ValueGone(Exception):
+    """The store does not have the value; the message says why."""
+
+
+class Connection:
+    """One TLS connection, for one transfer at a time and one thread at a time."""
+
+    def __init__(self, raw: ssl.SSLSocket) -> None:
+        self._socket = raw
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, *parts: bytes | memoryview) -> None:
+        """Send all of it.  Raises OSError."""
+        for part in parts:
+            self._socket.sendall(part)
+
+    def receive_into(self, memory: memoryview) -> None:
+        """Fill the memory.  Raises OSError."""
+        receive = self._socket.recv_into
+        at, size = 0, memory.nbytes
+        while at < size:
+            count = receive(memory[at:])
+            if not count:
+                raise ConnectionResetError("the connection ended")
+            at += count
+
+    def receive(self, nbytes: int) -> bytes:
+        memory = bytearray(nbytes)
+        self.receive_into(memoryview(memory))
+        return bytes(memory)
+
+    def wait_for_request(self, within_s: float = IDLE_S) -> Request | None:
+        """Return the next request; None at the end.  Raises OSError."""
+        self._socket.settimeout(within_s)
+        first = self._socket.recv(1)
+        self._socket.settimeout(STALL_S)
+        if not first:
+            return None
+        op, value, start, nbytes, onward = _REQUEST.unpack(first + self.receive(_REQUEST.size - 1))
+        if onward > MAX_ONWARD_BYTES:
+            raise ConnectionAbortedError("not a request")
+        return Request(op, value, start, nbytes, self.receive(onward) if onward else b"")
+
+    def request(self, op: int, value: bytes, start: int, nbytes: int, onward: bytes = b"") -> None:
+        self.send(_REQUEST.pack(op, value, start, nbytes, len(onward)) + onward)
+
+    def push(
+        self, value: bytes, start: int, nbytes: int, parts: Iterable[memoryview], onward: bytes
+    ) -> None:
+        """Bring a stripe of a value to a store that expects it.  Raises OSError."""
+        self.request(PUSH, value, start, nbytes, onward)
+        self.send(*parts)
+        self.expect_done()
+
+    def expect_done(self) -> None:
+        if self.receive(1) != DONE:
+            raise ConnectionAbortedError("not an answer")
+
+    def pull(self, value: bytes, start: int, memory: memoryview) -> None:
+        """Fetch a stripe of a value from the store that has it.  Raises OSError or ValueGone."""
+        self.request(PULL, value, start, memory.nbytes)
+        if self.receive(1) != HERE:
+            (length,) = _LENGTH.unpack(self.receive(_LENGTH.size))
+            raise ValueGone(self.receive(min(length, CHUNK_BYTES)).decode(errors="replace"))
+        self.receive_into(memory)
+
+    def drop(self, value: bytes) -> None:
+        """Have the store forget a value.  Raises OSError."""
+        self.request(DROP, value, 0, 0)
+        self.expect_done()
+
+    def say_gone(self, why: str) -> None:
+        data = why.encode()
+        self.send(GONE + _LENGTH.pack(len(data)) + data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def stripes(nbytes: int) -> list[tuple[int, int]]:
+    """Return the start and length of each stripe in which a value crosses."""
+    lanes = LANES if nbytes >= STRIPE_FROM_BYTES else 1
+    size = max(1, -(-nbytes // lanes))
+    return [(start, min(size, nbytes - start)) for start in range(0, nbytes, size)]
+
+
+def in_parallel(tasks: Sequence[Callable[[], None]]) -> None:
+    """Run all of them, each on a thread; raise the error of the first that failed."""
+    first, *others = (_Outcome(task) for task in tasks)
+    threads = [
+        threading.Thread(target=other.run, name="remotely-bulk", daemon=True) for other in others
+    ]
+    for thread in threads:
+        thread.start()
+    first.run()
+    for thread in threads:
+        thread.join()
+    for outcome in (first, *others):
+        if outcome.error is not None:
+            raise outcome.error
+
+
+def fetch(address: BulkAddress, value: bytes, memory: memoryview) -> None:
+    """Fetch a whole value on new connections.  Raises OSError or ValueGone."""
+
+    def pull(start: int, nbytes: int) -> None:
+        with connect(address) as connection:
+            connection.pull(value, start, memory[start : start + nbytes])
+
+    in_parallel([partial(pull, *stripe) for stripe in stripes(memory.nbytes)])
+
+
+class _Outcome:
+    def __init__(self, task: Callable[[], None]) -> None:
+        self._task = task
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._task()
+        except Exception as error:
+            self.error = error
+
+
+def connect(address: BulkAddress) -> Connection:
+    """Return a connection to a store.  Raises OSError, also if it is another's."""
+    raw = socket.create_connection(parse_address(nearest(address.tcp)), CONNECT_S)
+    try:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wrapped = _context().wrap_socket(raw)
+    except BaseException:
+        raw.close()
+        raise
+    if not certificate.is_of(wrapped, address.fingerprint):
+        wrapped.close()
+        raise ConnectionRefusedError("it has another certificate than the cluster says")
+    wrapped.settimeout(STALL_S)
+    return Connection(wrapped)
+
+
+def accept(raw: socket.socket, context: ssl.SSLContext) -> Connection:
+    """Return the server's end of a connection.  Raises OSError."""
+    raw.settimeout(STALL_S)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(context.wrap_socket(raw, server_side=True))
+
+
+_client: ssl.SSLContext | None = None
+
+
+def _context() -> ssl.SSLContext:
+    global _client
+    if _client is None:
+        _client = certificate.client_context()
+    return _client

@@ -1,0 +1,156 @@
+"""The worker's end of the line to the store of its machine (remotely/store), and that process.
+
+The worker listens at the store's port itself.  It starts the process when the first client
+connects, or the first actor asks, and hands over the socket.  So a cluster that never sends large
+values between machines has no such process.  If the store ends, the next to come start another.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+from remotely.machine import daemons, processes
+from remotely.protocol import control
+from remotely.protocol.control import MAX_MESSAGE, StoreAddress
+from remotely.protocol.listening import Listening
+from remotely.reporting.throttled_log import ThrottledLog
+from remotely.transport.keys import fresh_pair
+from remotely.transport.listening import listen_for_bytes
+from remotely.transport.loop import Loop
+
+log = logging.getLogger("remotely.worker")
+
+AGAIN_S = 1.0  # after which the port is watched again, if a store could not be started or has ended
+
+
+class StoreLine:
+    """`ask` takes the store's question whether a key may call; `lost` is told of the store's end.
+
+    address   where clients reach the store, also while it does not run
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        listening: Listening,
+        machine: str,
+        ask: Callable[[control.MayCall], object],
+        lost: Callable[[], object],
+    ) -> None:
+        self._loop = loop
+        self._listening = listening
+        self._machine = machine
+        self._ask = ask
+        self._lost = lost
+        self._pair = fresh_pair()
+        self._keys: list[bytes] = []
+        self._throttled = ThrottledLog(log.warning)
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._decode = control.Decoder(control.FromStore["worker"]).decode
+        self._listener, endpoints = listen_for_bytes(listening)
+        self.address = StoreAddress(tcp=endpoints, public_key=self._pair.public)
+        self._watch()
+
+    def list_keys(self, keys: list[bytes]) -> None:
+        """From now on these keys are listed."""
+        self._keys = keys
+        self._send(control.Admit(client_keys=keys))
+
+    def tell(self, caller: control.Caller) -> None:
+        """Answer a question of the store, or withdraw a key."""
+        self._send(caller)
+
+    def meet(self) -> socket.socket | None:
+        """Return an actor's end of a new line to the store; None if there can be no store."""
+        if self._socket is None and not self._start():
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                assert self._socket is not None
+                socket.send_fds(self._socket, [control.encode(control.Meet())], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                return None
+        return ours
+
+    def close(self) -> None:
+        """End the store, and listen no more."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._socket is not None:
+            self._socket.close()
+        self._listener.close()
+
+    def _send(self, message: control.Admit | control.Caller) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # its end is seen by `_hear`
+                self._socket.send(control.encode(message))
+
+    def _watch(self) -> None:
+        if self._socket is None:
+            self._loop.watch(self._listener.fileno(), self._knocked)
+
+    def _knocked(self) -> None:
+        if not self._start():
+            self._loop.unwatch(self._listener.fileno())
+            self._loop.after(AGAIN_S, self._watch)
+
+    def _start(self) -> bool:
+        """Start the process; return whether it could be."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        birth = control.StoreBirth(
+            listening=self._listening,
+            machine=self._machine,
+            public_key=self._pair.public,
+            secret_key=self._pair.secret,
+            client_keys=self._keys,
+        )
+        with theirs:
+            try:
+                ours.send(control.encode(birth))
+                fds = theirs.fileno(), self._listener.fileno()
+                self._process = subprocess.Popen(
+                    daemons.module_command("remotely.store", *map(str, fds)),
+                    pass_fds=fds,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # ours goes to whoever started us
+                    start_new_session=True,
+                    env={**os.environ, processes.TAG: processes.ROOM},
+                )
+            except OSError as error:
+                log.warning("no store for large values could be started: %s", error)
+                ours.close()
+                return False
+        ours.setblocking(False)
+        self._socket = ours
+        self._loop.unwatch(self._listener.fileno())
+        self._loop.watch(ours.fileno(), self._hear)
+        return True
+
+    def _hear(self) -> None:
+        assert self._socket is not None
+        assert self._process is not None
+        try:
+            data = self._socket.recv(MAX_MESSAGE)
+        except OSError:
+            data = b""
+        if data:
+            message = self._decode(data)
+            if isinstance(message, control.MayCall):
+                self._ask(message)
+            return
+        self._throttled.add("store", "the store for large values ended", time.monotonic())
+        self._loop.unwatch(self._socket.fileno())
+        self._socket.close()
+        self._socket = None
+        self._process.returncode = 0  # the worker reaps it, like all its children
+        self._process = None
+        self._lost()
+        self._loop.after(AGAIN_S, self._watch)

@@ -1,0 +1,106 @@
+"""Futures and references as arguments, on a cluster and in this process."""
+
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely.errors import NotPicklable
+
+
+@remotely.remote_class
+class Adder:
+    def add(self, a: int, b: int = 0) -> int:
+        return a + b
+
+    def both(self, values: Any) -> Any:
+        return values
+
+    def fail(self) -> int:
+        raise KeyError("gone")
+
+    def future(self) -> Any:
+        return remotely.submit(Adder().add, 1, 2)
+
+
+def test_a_future_is_an_argument_and_arrives_as_its_value(place: str) -> None:
+    adder = Adder()
+    three = adder.add.submit(1, 2)
+    assert adder.add(three, b=adder.add.submit(three, three)) == 9
+    assert adder.add.submit(three, 1).result() == 4
+    assert three.result() == 3
+
+
+def test_a_reference_is_an_argument_and_get_returns_its_value(place: str) -> None:
+    adder = Adder()
+    ref = remotely.ref(adder.add.submit(1, 2))
+    assert adder.add(ref, ref) == 6
+    assert remotely.get(ref) == 3
+    assert remotely.get(adder.add.submit(2, 2)) == 4
+    assert remotely.get(remotely.put([1, 2])) == [1, 2]
+
+
+def test_futures_within_a_value_arrive_as_values_and_each_once(on_cluster: None) -> None:
+    adder = Adder()
+    made = adder.both.submit([1])
+    first, second, deep = adder.both((made, made, {"deep": [made]}))
+    assert first == second == [1]
+    assert first is second
+    assert deep == {"deep": [[1]]}
+
+
+def test_a_group_is_passed_a_future(place: str) -> None:
+    group = remotely.group(Adder, 3)
+    assert group.add(group[0].add.submit(1, 1), 1) == [3, 3, 3]
+
+
+def test_a_call_is_given_the_error_of_a_future_with_a_note(on_cluster: None) -> None:
+    adder = Adder()
+    failed = adder.fail.submit()
+    with pytest.raises(KeyError, match="gone") as raised:
+        adder.add(1, b=failed)
+    assert raised.value.__notes__ == [
+        "Argument 'b' of add is a future that ended so; the call did not run."
+    ]
+    with pytest.raises(KeyError) as own:
+        failed.result()
+    assert not hasattr(own.value, "__notes__")
+
+
+def test_an_idempotent_call_may_be_given_a_future(on_cluster: None) -> None:
+    @remotely.remote_class
+    class Careful:
+        @remotely.idempotent(retries=2)
+        def double(self, value: int) -> int:
+            return 2 * value
+
+    careful = Careful()
+    assert careful.double(careful.double.submit(2)) == 8
+
+
+def test_calls_after_one_that_waits_for_a_future_keep_their_order(on_cluster: None) -> None:
+    @remotely.remote_class
+    class Log:
+        def __init__(self) -> None:
+            self.said: list[int] = []
+
+        def say(self, value: int) -> int:
+            self.said.append(value)
+            return value
+
+        def all(self) -> list[int]:
+            return self.said
+
+    one, two = Log(), Log()
+    futures = [two.say.submit(one.say.submit(0)), *(two.say.submit(i) for i in range(1, 5))]
+    assert two.all() == [0, 1, 2, 3, 4]
+    assert [future.result() for future in futures] == [0, 1, 2, 3, 4]
+
+
+def test_a_future_is_no_result_and_nothing_else_is_a_reference(on_cluster: None) -> None:
+    with pytest.raises(NotPicklable, match="is a future"):
+        Adder().future()
+    with pytest.raises(TypeError, match=r"takes the future of a call.*put\(\) takes a value"):
+        remotely.ref(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="none of these"):
+        remotely.get(5)

@@ -1,0 +1,162 @@
+"""The TLS port of a store: what it takes, what it gives, and from whom."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from remotely.protocol.control import BulkAddress
+from remotely.store.bulk_server import BulkServer
+from remotely.store.shelf import Shelf, Value
+from remotely.transport import bulk, certificate
+from remotely.transport.bulk import ValueGone
+from tests.clusters import wait_until
+from tests.remotely.store.test_shelf import Room
+
+OWN = certificate.make()
+NAME, OTHER = b"n" * 32, b"o" * 32
+
+
+class Machine:
+    """A store without its shell."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = BulkAddress(
+            f"tcp://127.0.0.1:{self.listener.getsockname()[1]}", OWN.fingerprint
+        )
+        self.shelf = Shelf()
+        self.arrived: list[bytes] = []
+        self.broken: list[bytes] = []
+        self.unrelayed: list[BulkAddress] = []
+        BulkServer(
+            self.listener,
+            OWN,
+            self.shelf,
+            lambda value: self.arrived.append(value.name),
+            lambda value, why: self.broken.append(value.name),
+            self._note_unrelayed,
+        ).start()
+
+    def _note_unrelayed(self, value: Value, to: BulkAddress, why: str) -> None:
+        self.unrelayed.append(to)
+
+    def expect(self, nbytes: int = 10) -> Room:
+        room = Room(nbytes)
+        self.shelf.add(NAME, room, "client", is_here=False)
+        return room
+
+    def close(self) -> None:
+        if self.listener.fileno() >= 0:
+            self.listener.shutdown(socket.SHUT_RDWR)
+            self.listener.close()
+
+
+@pytest.fixture
+def machines() -> Iterator[list[Machine]]:
+    made = [Machine(), Machine(), Machine()]
+    yield made
+    for machine in made:
+        machine.close()
+
+
+def onward(*machines: Machine) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode([machine.address for machine in machines])
+
+
+def test_a_value_that_is_expected_arrives(machines: list[Machine]) -> None:
+    machine, *_ = machines
+    room = machine.expect()
+    with bulk.connect(machine.address) as connection:
+        connection.push(NAME, 0, 4, [memoryview(b"0123")], b"")
+        assert machine.arrived == []
+        connection.push(NAME, 4, 6, [memoryview(b"456789")], b"")
+    assert machine.arrived == [NAME]
+    assert bytes(room.memory) == b"0123456789"
+
+
+def test_a_value_goes_on_from_machine_to_machine(machines: list[Machine]) -> None:
+    first, second, third = machines
+    rooms = [machine.expect(1 << 20) for machine in machines]
+    value = memoryview(bytes(range(256)) * (1 << 12))
+    with bulk.connect(first.address) as connection:
+        connection.push(NAME, 0, 1 << 20, [value], onward(second, third))
+    wait_until(lambda: third.arrived == [NAME] and second.arrived == [NAME], "its arrival")
+    assert [bytes(room.memory) for room in rooms] == [bytes(value)] * 3
+    assert first.unrelayed == []
+
+
+def test_a_machine_that_cannot_be_reached_is_reported_and_keeps_nobody(
+    machines: list[Machine],
+) -> None:
+    first, second, _ = machines
+    first.expect()
+    second.close()
+    with bulk.connect(first.address) as connection:
+        connection.push(NAME, 0, 10, [memoryview(b"0123456789")], onward(second))
+    assert first.arrived == [NAME]
+    wait_until(lambda: first.unrelayed == [second.address], "the report")
+
+
+def test_a_value_that_breaks_off_is_reported_on_each_machine_and_may_come_again(
+    machines: list[Machine],
+) -> None:
+    first, second, _ = machines
+    nbytes = 4 * bulk.CHUNK_BYTES
+    rooms = [first.expect(nbytes), second.expect(nbytes)]
+    with bulk.connect(first.address) as connection:
+        connection.request(bulk.PUSH, NAME, 0, nbytes, onward(second))
+        connection.send(bytes(2 * bulk.CHUNK_BYTES))
+        wait_until(lambda: next(iter(second.shelf.stalled(1e18))).moved_at > 0, "its beginning")
+    wait_until(lambda: first.broken == [NAME] and second.broken == [NAME], "the reports")
+
+    for machine in (first, second):
+        with bulk.connect(machine.address) as connection:
+            connection.push(NAME, 0, nbytes, [memoryview(b"x" * nbytes)], b"")
+    assert [bytes(room.memory[:1]) for room in rooms] == [b"x", b"x"]
+    assert (first.arrived, second.arrived) == ([NAME], [NAME])
+
+
+def test_a_value_is_fetched_as_often_as_it_is_asked_for_until_it_is_dropped(
+    machines: list[Machine],
+) -> None:
+    machine, *_ = machines
+    room = Room()
+    room.memory[:] = b"0123456789"
+    machine.shelf.add(NAME, room, "actor", is_here=True)
+    memory = bytearray(4)
+    with bulk.connect(machine.address) as connection:
+        for _ in range(2):
+            connection.pull(NAME, 3, memoryview(memory))
+            assert bytes(memory) == b"3456"
+        connection.drop(NAME)
+        assert room.releases == 1
+        with pytest.raises(ValueGone, match="released"):
+            connection.pull(NAME, 3, memoryview(memory))
+
+
+@pytest.mark.parametrize("op", [bulk.PUSH, bulk.PULL, bulk.DROP, 99])
+def test_whoever_does_not_know_the_name_of_a_value_is_cut_off(
+    machines: list[Machine], op: int
+) -> None:
+    machine, *_ = machines
+    room = machine.expect()
+    with bulk.connect(machine.address) as connection:
+        connection.request(op, OTHER, 0, 10)
+        with pytest.raises(OSError, match=r"ended|reset"):
+            connection.receive(100)
+    assert room.releases == 0
+    assert machine.arrived == []
+
+
+@pytest.mark.parametrize(("start", "nbytes"), [(0, 11), (5, 6), (1 << 60, 1)])
+def test_a_stripe_beyond_the_end_of_its_value_is_refused(
+    machines: list[Machine], start: int, nbytes: int
+) -> None:
+    machine, *_ = machines
+    machine.expect()
+    with bulk.connect(machine.address) as connection, pytest.raises(OSError):
+        connection.push(NAME, start, nbytes, [memoryview(bytes(nbytes))], b"")
+    assert machine.arrived == []

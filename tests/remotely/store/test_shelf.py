@@ -1,0 +1,69 @@
+"""What a store knows of its values, and when their memory is free."""
+
+from remotely.store.shelf import Shelf
+from remotely.values.arena import Borrower, Loan
+
+
+class Room:
+    def __init__(self, nbytes: int = 10) -> None:
+        self.memory = memoryview(bytearray(nbytes))
+        self.releases = 0
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        return None
+
+    def release(self) -> None:
+        self.releases += 1
+
+
+def test_a_value_is_here_once_all_of_its_stripes_are() -> None:
+    shelf, room = Shelf(), Room()
+    assert shelf.add(b"v", room, "me", is_here=False)
+    with shelf.using(b"v") as found:
+        assert found is None
+    with shelf.using(b"v", is_here=False) as value:
+        assert value is not None
+        assert not shelf.arrive(value, 0, 5)
+        assert not shelf.arrive(value, 0, 5)  # the same stripe, from another relay
+        assert shelf.arrive(value, 5, 5)
+        assert not shelf.arrive(value, 5, 5)  # it has arrived once
+    with shelf.using(b"v") as found:
+        assert found is value
+
+
+def test_memory_is_released_once_and_not_while_it_is_used() -> None:
+    shelf, room = Shelf(), Room()
+    shelf.add(b"v", room, "me", is_here=True)
+    with shelf.using(b"v"):
+        shelf.drop(b"v")
+        assert room.releases == 0
+    assert room.releases == 1
+    shelf.drop(b"v")
+    assert room.releases == 1
+
+
+def test_the_values_of_an_owner_that_is_gone_are_dropped() -> None:
+    shelf, mine, yours = Shelf(), Room(), Room()
+    shelf.add(b"1", mine, "me", is_here=True)
+    shelf.add(b"2", yours, "you", is_here=False)
+
+    shelf.drop_of("me")
+
+    assert (mine.releases, yours.releases) == (1, 0)
+    assert shelf.owners() == {"you"}
+
+
+def test_a_second_value_of_the_same_name_is_refused_and_its_room_released() -> None:
+    shelf, first, second = Shelf(), Room(), Room()
+    assert shelf.add(b"v", first, "me", is_here=True)
+    assert not shelf.add(b"v", second, "you", is_here=True)
+    assert (first.releases, second.releases) == (0, 1)
+
+
+def test_what_is_expected_and_does_not_come_is_stalled() -> None:
+    shelf = Shelf()
+    shelf.add(b"late", Room(), "me", is_here=False, now=1.0)
+    shelf.add(b"new", Room(), "me", is_here=False, now=9.0)
+    shelf.add(b"here", Room(), "me", is_here=True, now=1.0)
+
+    assert [value.name for value in shelf.stalled(before=5.0)] == [b"late"]

@@ -1,0 +1,462 @@
+"""Large values between machines: each machine gets them once, and results stay where they are.
+
+The machines are two workers of one machine, which pass for two (conftest.py).
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from remotely import ActorDied, WorkerLost
+from remotely.client import crossing
+from remotely.transport import bulk
+from remotely.transport.bulk import Connection
+from tests.clusters import Started, processes, wait_until
+
+Array = np.ndarray[Any, Any]
+SIZE = 500_000  # numbers: 4 MB
+
+
+@remotely.remote_class
+class Peer:
+    def __init__(self, value: Any = None) -> None:
+        self.seen: list[Any] = []
+        self.value = value
+
+    def first(self) -> float:
+        return float(self.value[0])
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def total(self, value: Array, more: Any = None) -> float:
+        return float(value.sum())
+
+    def make(self, size: int, value: float = 1.0) -> Array:
+        return np.full(size, value)
+
+    def note(self, value: Any) -> None:
+        self.seen.append(value if isinstance(value, int) else float(value[0]))
+
+    def noted(self) -> list[Any]:
+        return self.seen
+
+    def write(self, value: Array) -> float:
+        value += 1
+        return float(value[0])
+
+    def fail(self) -> Array:
+        raise ValueError("no sample")
+
+    def host(self) -> str:
+        return os.environ["REMOTELY_HOST"]
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@remotely.remote_class
+class Caller:
+    """An actor that calls others, with a key of its own."""
+
+    def pass_on(self, other: Any, value: Array) -> float:
+        return float(other.total(value))
+
+    def fetch(self, other: Any) -> float:
+        return float(other.make(SIZE, 2.0).sum())
+
+    def connect(self, one: Any, two: Any) -> float:
+        return float(two.total.submit(one.make.submit(SIZE)).result())
+
+    def host(self) -> str:
+        return os.environ["REMOTELY_HOST"]
+
+
+@remotely.remote_class
+class Awaiter:
+    async def total(self, value: Array) -> float:
+        return float(value.sum())
+
+    async def make(self, size: int) -> Array:
+        return np.ones(size)
+
+
+@remotely.remote_class
+class Holder:
+    def make(self) -> Array:
+        return np.ones(SIZE)
+
+    def lent(self) -> int:
+        from remotely.values import arena
+
+        memory = arena.ours()
+        return memory.lent_bytes if memory else 0
+
+
+class Counted:
+    """What this process has moved over TLS."""
+
+    def __init__(self) -> None:
+        self.pushed = 0
+        self.pulled = 0
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    counted = Counted()
+    push, pull = Connection.push, Connection.pull
+
+    def counted_push(self: Connection, value: bytes, start: int, nbytes: int, *rest: Any) -> None:
+        counted.pushed += nbytes
+        push(self, value, start, nbytes, *rest)
+
+    def counted_pull(self: Connection, value: bytes, start: int, memory: memoryview) -> None:
+        counted.pulled += memory.nbytes
+        pull(self, value, start, memory)
+
+    monkeypatch.setattr(Connection, "push", counted_push)
+    monkeypatch.setattr(Connection, "pull", counted_pull)
+    return counted
+
+
+@pytest.fixture
+def joined(started: Started, nothing_left: None) -> Iterator[Started]:
+    remotely.connect(started.address, key=started.key)
+    yield started
+    remotely.shutdown()
+
+
+@pytest.fixture
+def alone(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
+    """Machines of this test alone, to do harm to."""
+    cluster = Started(tmp_path)
+    remotely.connect(cluster.address, key=cluster.key)
+    yield cluster
+    remotely.shutdown()
+    cluster.stop()
+
+
+def on_each(group: Any) -> tuple[Any, Any]:
+    """Return two members that are on different machines."""
+    by_host = dict(zip(group.host(), group, strict=True))
+    one, two = by_host.values()
+    return one, two
+
+
+def stores(cluster: Started) -> list[int]:
+    return [
+        process.pid for home in cluster.homes for process in processes(str(home), "remotely.store")
+    ]
+
+
+def test_an_array_gets_there_and_back(joined: Started, moved: Counted) -> None:
+    peer = Peer()
+    array = np.arange(SIZE, dtype=np.float64)
+
+    back = peer.echo(array)
+
+    assert np.array_equal(back, array)
+    assert back.flags.writeable
+    assert array.nbytes <= moved.pushed < 1.01 * array.nbytes
+    assert array.nbytes <= moved.pulled < 1.01 * array.nbytes
+
+
+def test_what_a_group_is_passed_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
+    group = remotely.group(Peer, 6)
+    array = np.ones(SIZE)
+
+    assert group.total(array) == [SIZE] * 6
+
+    assert len(set(group.host())) == 2
+    assert moved.pushed < 1.01 * array.nbytes
+
+
+def test_what_a_group_is_made_from_crosses_to_each_machine_once(
+    joined: Started, moved: Counted
+) -> None:
+    array = np.full(SIZE, 3.0)
+    group = remotely.group(Peer, 6, array)
+    assert group.first() == [3.0] * 6
+    assert moved.pushed < 2.02 * array.nbytes
+
+
+def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
+    group = remotely.group(Peer, 4)
+    ref = remotely.put(np.ones(SIZE))
+
+    for _ in range(3):
+        assert group.total(ref) == [SIZE] * 4
+        assert group[0].total({"x": ref}["x"], more=[ref]) == SIZE
+
+    assert moved.pushed < 1.01 * 8 * SIZE
+    assert float(remotely.get(ref).sum()) == SIZE
+
+
+def test_what_arrives_is_each_actors_own(joined: Started) -> None:
+    group = remotely.group(Peer, 4)
+    array = np.zeros(SIZE)
+    assert group.write(array) == [1.0] * 4
+    assert group.write(array) == [1.0] * 4
+    assert array[0] == 0.0
+
+
+def test_calls_run_in_the_order_made_though_large_ones_take_longer(joined: Started) -> None:
+    peer = Peer()
+    futures = []
+    for i in range(20):
+        value: Any = np.full(SIZE, float(i)) if i % 3 == 0 else i
+        futures.append(peer.note.submit(value))
+    assert peer.noted() == list(range(20))
+    assert [future.result() for future in futures] == [None] * 20
+
+
+def test_an_array_that_is_changed_after_submit_arrives_as_it_was(joined: Started) -> None:
+    peer = Peer()
+    array = np.zeros(SIZE)
+    futures = []
+    for i in range(5):
+        array[:] = i
+        futures.append(peer.total.submit(array))
+    array[:] = -1
+    assert [future.result() for future in futures] == [i * SIZE for i in range(5)]
+
+
+def test_actors_exchange_large_values_with_keys_of_their_own(joined: Started) -> None:
+    peers = on_each(remotely.group(Peer, 2))
+    callers = on_each(remotely.group(Caller, 2))
+    for caller in callers:
+        for peer in peers:
+            assert caller.pass_on(peer, np.ones(SIZE)) == SIZE
+            assert caller.fetch(peer) == 2 * SIZE
+        assert caller.connect(*peers) == SIZE
+
+
+def test_async_actors_and_threads_take_and_give_large_values(joined: Started) -> None:
+    array = np.ones(SIZE)
+    awaiter = Awaiter()
+    threads = remotely.options(Peer, concurrency=4)()
+    for _ in range(2):
+        totals = [actor.total.submit(array) for actor in (awaiter, threads) for _ in range(6)]
+        made = [actor.make.submit(SIZE) for actor in (awaiter, threads) for _ in range(6)]
+        assert [future.result() for future in totals] == [SIZE] * 12
+        assert [float(future.result().sum()) for future in made] == [SIZE] * 12
+
+
+def test_a_future_goes_from_actor_to_actor(joined: Started, moved: Counted) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+
+    made = one.make.submit(SIZE, 2.0)
+    total = two.total.submit(made)
+
+    assert total.result() == 2 * SIZE
+    assert two.total(one.make.submit(SIZE)) == SIZE
+    assert (moved.pushed, moved.pulled) == (0, 0)
+    assert float(made.result()[0]) == 2.0  # it was still there
+
+
+def test_a_future_crosses_to_a_machine_once_and_to_its_own_not_at_all(
+    joined: Started, moved: Counted
+) -> None:
+    group = remotely.group(Peer, 4)
+    ref = remotely.ref(group[0].make.submit(SIZE))
+
+    assert group.total(ref) == [SIZE] * 4
+    assert group.total([ref][0], more={"deep": [ref]}) == [SIZE] * 4
+    assert (moved.pushed, moved.pulled) == (0, 0)
+    assert float(remotely.get(ref).sum()) == SIZE
+    assert 8 * SIZE <= moved.pulled < 1.01 * 8 * SIZE
+
+
+def test_a_small_result_and_one_of_this_process_go_as_values(joined: Started) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    here = one.make.submit(SIZE)
+    here.result()
+    assert two.total(here) == SIZE
+    assert two.total(one.make.submit(3)) == 3
+
+
+def test_a_future_that_failed_says_which_argument(joined: Started) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    failed = one.fail.submit()
+
+    for call in (two.total.submit(np.ones(2), failed), two.total.submit(np.ones(2), more=failed)):
+        error = call.exception()
+        assert isinstance(error, ValueError)
+        (note,) = error.__notes__
+        assert note.startswith("Argument ")
+        assert "total" in note
+    assert not hasattr(failed.exception(), "__notes__")
+    assert two.total(np.ones(2)) == 2.0
+
+
+def test_a_result_whose_actor_died_before_it_was_fetched_is_lost_in_words(
+    joined: Started,
+) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    made = one.make.submit(SIZE)
+    ref = remotely.ref(made)
+    made.exception()  # it is done, and stays there
+
+    os.kill(one.pid(), signal.SIGKILL)
+    with pytest.raises(ActorDied):
+        one.pid()
+
+    with pytest.raises(ActorDied, match=r"result of Peer-\d+\.make is lost") as lost:
+        two.total(ref)
+    assert not lost.value.may_have_run
+    with pytest.raises(ActorDied, match=r"result of Peer-\d+\.make is lost"):
+        remotely.get(ref)
+
+
+def test_a_result_is_freed_with_the_last_reference(joined: Started) -> None:
+    peer = Peer()
+    for _ in range(30):  # 30 times 40 MB
+        future = peer.make.submit(10 * SIZE)
+        future.stays = True
+        future.exception()
+        del future
+    wait_until(lambda: lent_by(joined) < 300 << 20, "the end of results that nobody wants")
+
+
+def lent_by(cluster: Started) -> int:
+    """Return what the arenas of all actors hold."""
+    return sum(actor.rss for actor in remotely.status().actors)
+
+
+def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Path) -> None:
+    holder = remotely.options(Holder, name="holder", detached=True)()
+    script = tmp_path / "leaves.py"
+    script.write_text(
+        "import os, sys, remotely\n"
+        "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
+        "made = remotely.get_actor('holder').make.submit()\n"
+        "remotely.ref(made)\n"
+        "made.exception()\n"
+        "print('has it', type(made.where).__name__, flush=True)\n"
+        "os._exit(1)\n"
+    )
+    command = [sys.executable, str(script), joined.address, str(joined.key)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "has it KeptResult\n", done.stderr
+
+    wait_until(lambda: holder.lent() == 0, "the end of what nobody will fetch")
+    remotely.close(holder)
+
+
+def test_a_done_callback_may_call_with_large_values_and_wait(joined: Started) -> None:
+    """It runs on the thread that receives what stores say."""
+    one, two = on_each(remotely.group(Peer, 2))
+    got: list[float] = []
+
+    def call_again(future: Any) -> None:
+        got.append(two.total(np.ones(SIZE)))
+        got.append(float(two.echo(np.ones(SIZE)).sum()))
+        got.append(two.total(future))
+
+    one.make.submit(3).add_done_callback(call_again)
+    wait_until(lambda: got == [SIZE, SIZE, 3.0], "calls of a callback")
+
+
+def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Started) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    never = one.sleep.submit(60)
+    waiting = two.note.submit(never)
+
+    remotely.shutdown()
+
+    assert isinstance(waiting.exception(timeout=10), remotely.RemotelyError)
+
+
+def test_a_callback_gets_the_value(joined: Started) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    got: list[float] = []
+    made = one.make.submit(SIZE)
+    made.add_done_callback(lambda future: got.append(float(future.result().sum())))
+    assert two.total(made) == SIZE
+    wait_until(lambda: got == [SIZE], "the callback")
+
+
+def test_where_the_bulk_port_is_closed_values_go_through_the_actors_with_one_warning(
+    joined: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(address: object) -> Connection:
+        raise ConnectionRefusedError("closed by a firewall")
+
+    monkeypatch.setattr(bulk, "connect", refused)
+    group = remotely.group(Peer, 2)
+    array = np.ones(SIZE)
+    with caplog.at_level(logging.WARNING, "remotely"):
+        for _ in range(3):
+            assert group.total(array) == [SIZE, SIZE]
+            assert [float(back.sum()) for back in group.echo(array)] == [SIZE, SIZE]
+    told = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(told) <= 4
+    assert len(told) == len(set(told))
+    assert all("closed by a firewall" in line and "port" in line for line in told)
+
+
+def test_a_store_that_is_killed_is_started_again_and_no_call_is_lost(alone: Started) -> None:
+    group = remotely.group(Peer, 4)
+    array = np.ones(SIZE)
+    assert group.total(array) == [SIZE] * 4
+    for pid in stores(alone):
+        os.kill(pid, signal.SIGKILL)
+
+    outcomes = []
+    for _ in range(5):
+        try:
+            outcomes.append(group.total(array) == [SIZE] * 4)
+        except WorkerLost as error:
+            outcomes.append(not error.may_have_run)
+
+    assert all(outcomes)
+    wait_until(lambda: group.total(array) == [SIZE] * 4 and len(stores(alone)) == 2, "new stores")
+
+
+def test_a_relay_that_is_stopped_in_the_middle_loses_no_call(
+    alone: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = remotely.group(Peer, 2)
+    array = np.ones(20 * SIZE)
+    assert group.total(np.ones(SIZE)) == [SIZE] * 2
+    first = stores(alone)
+    chains: list[int] = []
+    push = crossing.Crossing._push
+
+    def push_and_kill(self: Any, to: Any, onward: list[Any]) -> None:
+        chains.append(1 + len(onward))
+        if len(chains) == 1:
+            for pid in first[:1]:
+                os.kill(pid, signal.SIGKILL)
+        push(self, to, onward)
+
+    monkeypatch.setattr(crossing.Crossing, "_push", push_and_kill)
+    assert group.total(array) == [20 * SIZE] * 2
+    assert chains[0] == 2
+
+
+def test_nothing_of_a_value_is_left_in_a_store_after_its_calls(joined: Started) -> None:
+    group = remotely.group(Peer, 2)
+    before = {pid: rss_of(pid) for pid in stores(joined)}
+    for _ in range(20):  # 20 times 40 MB
+        group.total(np.ones(10 * SIZE))
+    for pid in stores(joined):
+        assert rss_of(pid) - before.get(pid, 0) < 300 << 20
+
+
+def rss_of(pid: int) -> int:
+    words = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE")

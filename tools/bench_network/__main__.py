@@ -1,0 +1,297 @@
+"""How fast values travel between machines, beside a plain TCP connection.
+
+    sudo python -m tools.bench_network                    all rows
+    sudo python -m tools.bench_network --quick            small values, once
+    sudo python -m tools.bench_network --only array group
+    sudo python -m tools.bench_network --write            puts the table into docs/benchmarks.md
+
+The machines are network namespaces of this one, so both ends share its cores.  The rows on lines of
+1 Gbit/s use `tc tbf`; loss and delay are those of a process that carries packets (lossy.py).  Each
+figure is the median; a ratio is of two figures of one run.  Run it on a machine that does nothing
+else.
+"""
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tools.bench_network import spaces
+from tools.bench_network.spaces import PORT, Spaces, address_of, name_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+MARKS = "<!-- network -->", "<!-- end network -->"
+HEAD = ("between machines", "to reach", "measured", "beside it", "reached")
+BAD_LINE = "10.232.1"  # the addresses of the line that loses packets
+
+
+class Line(NamedTuple):
+    """One row of the table."""
+
+    title: str
+    reach: str
+    measured: str
+    beside: str
+    reached: bool | None = None
+
+
+class Size(NamedTuple):
+    """How much is measured."""
+
+    nbytes: int
+    times: int
+    calls: int
+
+
+FULL, QUICK = Size(100_000_000, 7, 10_000), Size(20_000_000, 2, 1_000)
+
+
+class Run:
+    def __init__(self, place: Spaces, size: Size) -> None:
+        self.place = place
+        self.size = size
+
+    def client(self, row: str, nbytes: int, times: int) -> dict[str, Any]:
+        process = self.place.popen(
+            0, "tools.bench_network.client", f"{address_of(0)}:{PORT}", row, str(nbytes), str(times)
+        )
+        out, _ = process.communicate()
+        return _read(process, out)
+
+    @contextmanager
+    def raw_server(self) -> Iterator[None]:
+        server = self.place.popen(1, "tools.bench_network.raw", "serve")
+        assert server.stdout is not None
+        server.stdout.readline()
+        try:
+            yield
+        finally:
+            server.kill()
+            server.wait()
+
+    def raw(self) -> tuple[float, float]:
+        """Return the seconds of a value there, and back, over plain TCP."""
+        with self.raw_server():
+            process = self.place.popen(
+                0, "tools.bench_network.raw", "send", address_of(1),
+                str(self.size.nbytes), str(self.size.times),
+            )  # fmt: skip
+            out, _ = process.communicate()
+        told = _read(process, out)
+        return statistics.median(told["there_s"]), statistics.median(told["back_s"])
+
+
+def array(run: Run) -> list[Line]:
+    there, back = run.raw()
+    told = run.client("array", run.size.nbytes, run.size.times)
+    ours, raw = statistics.median(told["both_s"]), there + back
+    nbytes = run.size.nbytes
+    return [
+        Line(
+            f"{_mb(nbytes)} to an actor and back",
+            ">= 0.7 of TCP's bandwidth",
+            f"{2 * nbytes / ours / 1e9:.2f} GB/s",
+            f"TCP {2 * nbytes / raw / 1e9:.2f} GB/s: {raw / ours:.2f} of it",
+            raw / ours >= 0.7,
+        ),
+        Line(
+            f"{_mb(nbytes)} to an actor",
+            "",
+            f"{nbytes / statistics.median(told['there_s']) / 1e9:.2f} GB/s",
+            f"TCP {nbytes / there / 1e9:.2f} GB/s",
+        ),
+        Line("a call", "", f"{1e6 * statistics.median(told['call_s']):.0f} us", ""),
+    ]
+
+
+def group(run: Run) -> list[Line]:
+    told = run.client("group", run.size.nbytes, run.size.times)
+    one = statistics.median(told["one_s"])
+    lines = []
+    for word, key in (("passed to", "eight_s"), ("put, and passed to", "put_s")):
+        eight = statistics.median(told[key])
+        lines.append(
+            Line(
+                f"{_mb(run.size.nbytes)} {word} 8 actors of a machine",
+                "<= 1.3 x one actor",
+                f"{1000 * eight:.0f} ms",
+                f"one {1000 * one:.0f} ms: {eight / one:.2f} x",
+                eight / one <= 1.3,
+            )
+        )
+    return lines
+
+
+def machines(run: Run) -> list[Line]:
+    run.place.shape("1gbit")
+    try:
+        there, _ = run.raw()
+        told = run.client("machines", run.size.nbytes, min(3, run.size.times))
+    finally:
+        run.place.shape("")
+    one, every = statistics.median(told["one_s"]), statistics.median(told["all_s"])
+    return [
+        Line(
+            f"{_mb(run.size.nbytes)} to {told['machines']} machines, on lines of 1 Gbit/s",
+            "<= 1.5 x one machine",
+            f"{1000 * every:.0f} ms",
+            f"one {1000 * one:.0f} ms: {every / one:.2f} x; TCP to one {1000 * there:.0f} ms",
+            every / one <= 1.5,
+        )
+    ]
+
+
+def future(run: Run) -> list[Line]:
+    process = run.place.popen(
+        0, "tools.bench_network.client", f"{address_of(0)}:{PORT}", "future",
+        str(run.size.nbytes), str(run.size.times),
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdout.readline()
+    before = run.place.traffic(0)
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    out = process.stdout.readline()
+    traffic = run.place.traffic(0) - before
+    process.communicate()
+    told = _read(process, out)
+    share = traffic / (told["calls"] * run.size.nbytes)
+    return [
+        Line(
+            f"{_mb(run.size.nbytes)} from actor to actor, by a future",
+            "client's traffic < 1 %",
+            f"{100 * share:.3f} %",
+            f"{1000 * statistics.median(told['future_s']):.0f} ms, made there",
+            share < 0.01,
+        )
+    ]
+
+
+def many(run: Run) -> list[Line]:
+    told = run.client("many", 1_000_000, run.size.times)
+    took = statistics.median(told["s"])
+    return [
+        Line(
+            f"replies of 1 MB from {told['actors']} actors on {told['machines']} machines",
+            "",
+            f"{told['actors'] * 1e6 / took / 1e9:.2f} GB/s",
+            "",
+        )
+    ]
+
+
+def loss(run: Run) -> list[Line]:
+    """Over a line of its own between machine 0 and machine 1, with a cluster of its own."""
+    carrier = subprocess.Popen(
+        [sys.executable, "-m", "tools.bench_network.lossy",
+         name_of(0), f"{BAD_LINE}.1", name_of(1), f"{BAD_LINE}.2", "1", "50"],
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert carrier.stdout is not None
+        carrier.stdout.readline()
+        place = run.place
+        other = str(int(PORT) + 1)
+        home = place.home(0)
+        place.remotely(0, "start", "--host", f"{BAD_LINE}.1", "--port", other, "--cpus", "0")
+        try:
+            key = str(home / "keys" / "worker.key")
+            place.remotely(1, "join", f"{BAD_LINE}.1:{other}", "--key", key, "--cpus", "2",
+                           "--host", f"{BAD_LINE}.2")  # fmt: skip
+            process = place.popen(
+                0, "tools.bench_network.client", f"{BAD_LINE}.1:{other}", "calls",
+                "2000000", str(run.size.calls),
+            )  # fmt: skip
+            out, _ = process.communicate()
+            told = _read(process, out)
+        finally:
+            place.remotely(0, "stop", "--port", other)
+    finally:
+        carrier.kill()
+        carrier.wait()
+    return [
+        Line(
+            f"{told['calls']:,} calls at 1 % loss and 50 ms delay",
+            "no anomaly",
+            f"{told['anomalies']} anomalies",
+            f"{told['calls'] / told['s']:,.0f} calls/s; 2 MB there and back "
+            f"{statistics.median(told['echo_s']):.1f} s",
+            told["anomalies"] == 0,
+        )
+    ]
+
+
+ROWS: dict[str, Callable[[Run], list[Line]]] = {
+    "array": array,
+    "group": group,
+    "machines": machines,
+    "future": future,
+    "many": many,
+    "loss": loss,
+}
+MACHINES = {"array": 1, "group": 1, "machines": 8, "future": 2, "many": 10, "loss": 1}
+CPUS = {"machines": 1}  # of each machine, so that the group has one member on each
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="small values, a few times")
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
+                        help=f"of these rows alone: {', '.join(ROWS)}")  # fmt: skip
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    options = parser.parse_args()
+    if why := spaces.why_not():
+        raise SystemExit(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: it cleans up
+    lines: list[Line] = []
+    for row in options.only:
+        with tempfile.TemporaryDirectory(prefix="rbn-") as folder:
+            place = Spaces(MACHINES[row], Path(folder))
+            try:
+                place.start(CPUS.get(row, 16))
+                lines += ROWS[row](Run(place, QUICK if options.quick else FULL))
+            finally:
+                place.close()
+        print(*_text(lines[-1:]), sep="\n", flush=True)
+    print()
+    table = _text(lines, HEAD)
+    print(*table, sep="\n")
+    if options.write:
+        begin, end = MARKS
+        before, _, rest = PAGE.read_text().partition(begin)
+        _, _, after = rest.partition(end)
+        PAGE.write_text(f"{before}{begin}\n" + "\n".join(table) + f"\n{end}{after}")
+    return 0
+
+
+def _text(lines: list[Line], head: tuple[str, ...] = ()) -> list[str]:
+    words = {True: "yes", False: "no", None: ""}
+    rows: list[tuple[str, ...]] = [(*line[:4], words[line.reached]) for line in lines]
+    if head:
+        rows = [head, ("---",) * len(head), *rows]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:g} MB"
+
+
+def _read(process: "subprocess.Popen[str]", out: str) -> dict[str, Any]:
+    if process.wait() or not out.strip():
+        raise SystemExit(f"a part of the benchmark failed (status {process.returncode}): {out}")
+    told: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(main())
