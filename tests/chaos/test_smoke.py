@@ -19,7 +19,8 @@ import pytest
             for trial in (
                 ("a worker that lies", 1_000), ("a client that lies", 1_000), ("raw bytes", 100),
                 ("strangers", 1), ("births", 30), ("kill a store amid a transfer", 3),
-                ("kill a relaying worker", 3), ("stop a relay", 1),
+                ("kill a relaying worker", 3), ("kill an end of a served object", 10),
+                ("stop a relay", 1),
             )
         ),
     ],
