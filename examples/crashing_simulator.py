@@ -49,10 +49,15 @@ class Simulator(gymnasium.Env[np.ndarray, Any]):
         return np.clip(np.array([self.place, self.now / 200], np.float32), -1, 1)
 
 
-def main(minutes: float = 0.5, steps: int = 3_000) -> None:
+def main(minutes: float = 0.5, total_steps: int = 0, steps: int = 3_000) -> None:
     # By a template.
     config = ppo.Config(
-        env=Simulator, minutes=minutes, envs_per_actor=8, rollout_steps=32, step_timeout_s=1.0
+        env=Simulator,
+        minutes=minutes,
+        total_steps=total_steps,
+        envs_per_actor=8,
+        rollout_steps=32,
+        step_timeout_s=1.0,
     )
     result = ppo.train(config)
     print(f"mean return {result.return_mean:.2f}, {result.ended}")

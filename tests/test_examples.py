@@ -123,7 +123,7 @@ def test_every_recipe_for_pong_plays_learns_and_keeps_its_model(
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        ("crashing_simulator.py')['main'](0.05, 300)", "steps, and none ended it"),
+        ("crashing_simulator.py')['main'](1.0, 1_000, 300)", "steps, and none ended it"),
         ("vector_env_ppo.py')['main'](2_000)", "steps "),
     ],
 )

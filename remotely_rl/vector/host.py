@@ -29,6 +29,7 @@ class Settings(NamedTuple):
     episode_seeds: bool
     check_finite: bool
     step_timeout_s: float
+    cpus: float  # that a host reserves
 
 
 class Description(NamedTuple):

@@ -40,6 +40,8 @@ from remotely_rl.vector.host import Description, Message, Rest, Settings
 from remotely_rl.vector.infos import Info
 from remotely_rl.vector.seat import HostFailed, Seat, Spare
 
+# Of a cluster that the first VectorEnv starts for itself: for the spare, and for the next ones.
+EMBEDDED_CPUS = 256
 CAUSE_S = 5.0  # how long to wait for why a host died
 
 Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
@@ -76,9 +78,9 @@ class Hosts:
             Seat(i, begin, makes[begin:end], settings, on_end)
             for i, (begin, end) in enumerate(itertools.pairwise(begins))
         ]
-        cluster.connect(len(self._seats) + 1)  # and a spare
+        cluster.connect(EMBEDDED_CPUS + len(self._seats))
         self._bells = Switchboard(len(self._seats))
-        self._spare = Spare()
+        self._spare = Spare(settings.cpus)
         self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells, self._spare)
         try:
             self._take_seats(begins)

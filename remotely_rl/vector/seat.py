@@ -46,10 +46,16 @@ def on_a_thread(function: Callable[[], Any]) -> "Future[Any]":
     return future
 
 
+def new_host(cpus: float) -> Any:
+    """Return a host without environments, which reserves so many CPUs."""
+    return remotely.options(Host, cpus=cpus)()
+
+
 class Spare:
     """A host without environments, made in advance: a death then costs no birth of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpus: float) -> None:
+        self._new: Callable[[], Any] = partial(new_host, cpus)
         self._lock = threading.Lock()
         self._making: Future[Any] | None = None
         self.is_closed = False
@@ -58,7 +64,7 @@ class Spare:
         """Begin to make it, unless there is one."""
         with self._lock:
             if self._making is None and not self.is_closed:
-                self._making = on_a_thread(Host)
+                self._making = on_a_thread(self._new)
 
     def take(self) -> Any:
         """Return it, or a new one if there is none."""
@@ -69,7 +75,7 @@ class Spare:
                 host = making.result()
                 host.ping()
                 return host
-        return Host()
+        return self._new()
 
     def close(self) -> None:
         """End it."""
@@ -125,10 +131,11 @@ class Seat:
     def make(self, spare: Spare, is_replacement: bool) -> None:
         """Begin to make a host, on another thread."""
         # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
-        args = self._makes, self._settings, list(self.attributes), is_replacement
+        settings = self._settings
+        args = self._makes, settings, list(self.attributes), is_replacement
 
         def made() -> Any:
-            host: Any = spare.take() if is_replacement else Host()
+            host = spare.take() if is_replacement else new_host(settings.cpus)
             host.make(*args)
             if is_replacement:
                 spare.make()

@@ -51,6 +51,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         num_envs: int | None = None,
         *,
         envs_per_actor: int | None = None,
+        cpus_per_actor: float = 1.0,
         wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
         copy: bool = True,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -69,6 +70,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         envs_per_actor  how many share a process; by default there is a process for each core of
                         this machine.  More than one makes steps of cheap environments faster;
                         if the process dies, all of them lose their episodes
+        cpus_per_actor  that each actor reserves on the cluster
         wrappers        around each environment, the first one innermost
         copy            False: what a step returns is written into again by the step after the next
         step_timeout_s  an environment that takes longer for a step or a reset hangs, and its actor
@@ -88,7 +90,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         count = self.num_envs = len(makes)
         width = envs_per_actor or math.ceil(count / this_machine.cores())
         mode = AutoresetMode(autoreset_mode)
-        settings = Settings(mode, episode_seeds, check_finite, step_timeout_s)
+        settings = Settings(mode, episode_seeds, check_finite, step_timeout_s, cpus_per_actor)
         self.copy, self.autoreset_mode = copy, mode
         self._hosts = Hosts(makes, width, settings, Crashes(say, max_crash_rate, keep=on_crash))
         first = self._hosts.description

@@ -299,6 +299,15 @@ def test_wrappers_are_around_each_environment_as_make_vec_has_them() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_actors_reserve_as_much_of_the_cluster_as_they_are_told() -> None:
+    several = [VectorEnv(cart_pole, 8, envs_per_actor=1, cpus_per_actor=0.1) for _ in range(3)]
+    for envs in several:  # 24 actors, where there is room for 16
+        envs.reset()
+        envs.step(np.zeros(8, np.int64))
+        envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_large_infos_arrive_whole() -> None:
     class Talks(toys.Counting):
         def step(self, action: int) -> Any:
