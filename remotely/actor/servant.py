@@ -2,6 +2,8 @@
 
 `answer` and its kin take a message and return its one reply.  They know nothing of sockets, nor in
 what order and on which thread they are called: that is decided in dispatch.py.
+
+The class is a little over 250 lines: it has a method for each kind of message, all on one object.
 """
 
 import asyncio

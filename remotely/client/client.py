@@ -16,6 +16,8 @@ Client has the verbs of the seam, and wires these parts together; each knows tho
     restarts.py         what happens when one dies
     calls.py            how calls leave
     display.py, error_reporter.py, log_listener.py   what is printed
+
+The class is over 250 lines: it has each verb of the seam, most of them a few lines.
 """
 
 import functools

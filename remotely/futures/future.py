@@ -20,6 +20,8 @@ locals.  If a frame also held the future, that would be a cycle, and all that th
 all handles, would live until the garbage collector runs.  So code that raises the error of a future
 lets go of the future first: `del self` below, and the like wherever `result` is called.  An error
 that was caught before it was given to a future comes without its traceback.
+
+The class is a little over 250 lines: it has all that the base class has, without its Condition.
 """
 
 import logging

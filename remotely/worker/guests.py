@@ -10,6 +10,8 @@ has made.  Over the same connection go the calls, as ciphertext (tunnel.py).
     its connection ends               the actor has died; nobody here can tell of what
     the master asks for its end       the process is told, and what it does not do in time is done
                                       here: it is cut off.  It is the user's process: it lives on
+
+The class is over 250 lines: each message and each end changes the same table of guests.
 """
 
 import contextlib

@@ -14,6 +14,8 @@ process to notice.  What it was doing is in the flight record (flight.py).
 
 It is otherwise Gymnasium's SyncVectorEnv, and faster: observations go straight into one of two
 arrays in turn, so what a crash wrote halfway does not matter, and the last observation is there.
+
+The class is over 250 lines: it has the whole interface of a vector environment, over one state.
 """
 
 import contextlib
