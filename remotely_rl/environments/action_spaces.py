@@ -275,8 +275,10 @@ class Composite:
 
     def _joined(self, policy: Tensor, draw: Callable[[Actions, Tensor], Tensor]) -> Tensor:
         drawn = [
-            draw(part, of_part).to(torch.float32).reshape(*policy.shape[:-1], -1)
-            for part, of_part in zip(self.parts, self._split(policy), strict=True)
+            draw(part, of_part).to(torch.float32).reshape(*policy.shape[:-1], width)
+            for part, of_part, width in zip(
+                self.parts, self._split(policy), self._widths, strict=True
+            )
         ]
         return torch.cat(drawn, -1)
 

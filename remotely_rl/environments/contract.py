@@ -75,8 +75,16 @@ class Environments:
     rendering.
     """
 
-    def __init__(self, vector: VectorEnv[Any, Any, Any], *, lives: bool = False):
+    def __init__(
+        self,
+        vector: VectorEnv[Any, Any, Any],
+        *,
+        lives: bool = False,
+        channels_first: bool = False,
+    ):
         """`lives`: `terminated` may also mean a lost life, after which the game goes on.
+
+        `channels_first`: an observation of three axes is known to be [channels, height, width].
 
         Raises TrainingError for spaces that no policy fits.
         """
@@ -84,7 +92,7 @@ class Environments:
         self.num_envs = vector.num_envs
         self.actions = action_spaces.of(vector.single_action_space)
         self.space: gymnasium.Space[Any] = vector.single_observation_space
-        self._observations = Observations(self.space)
+        self._observations = Observations(self.space, channels_first)
         self._mask_is_observed = (
             isinstance(self.space, gymnasium.spaces.Dict) and ACTION_MASK in self.space.spaces
         )
@@ -249,7 +257,13 @@ class Environments:
             mask = self._masks.of(obs[ACTION_MASK], acts)
         else:
             has = info.get(f"_{ACTION_MASK}", self._never)
-            mask = self._masks.of(info.get(ACTION_MASK), has if acts is None else has & acts)
+            read = has if acts is None else has & acts
+            if not read.any() and (acts is None or acts.any()):
+                raise TrainingError(
+                    "the environment's info has an action_mask in `reset` but none in `step`:"
+                    " return one from both"
+                )
+            mask = self._masks.of(info.get(ACTION_MASK), read)
         if keep is not None and self._mask is not None:
             mask[keep] = self._mask[keep]
         self._mask = mask

@@ -2,7 +2,8 @@
 
     gray           one channel in place of three
     size           scaled to size x size pixels (needs OpenCV)
-    frame_stack    the last frames as further channels; the first frame is repeated at a reset
+    frame_stack    the last frames as further channels, [channels, height, width]; at a reset the
+                   first frame is repeated
 
 Atari games have the same by their native environment (`atari.py`).
 """
@@ -11,8 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation, ResizeObservation
+import numpy as np
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    GrayscaleObservation,
+    ResizeObservation,
+    TransformObservation,
+)
+from numpy.typing import NDArray
 
+from remotely_rl.environments.observations import is_channels_last
 from remotely_rl.errors import TrainingError
 
 NEEDS_OPENCV = (
@@ -39,8 +48,8 @@ class Images:
 def preprocessed(env: gymnasium.Env[Any, Any], images: Images) -> gymnasium.Env[Any, Any]:
     """Return the environment with these images.
 
-    Raise TrainingError if its observations are not one image of bytes, [height, width] or [height,
-    width, channels], or if OpenCV is missing.
+    Raise TrainingError if its observations are not one image, for gray and size one of bytes with
+    its channels last, or if OpenCV is missing.
     """
     if not images.asked_for:
         return env
@@ -55,11 +64,27 @@ def preprocessed(env: gymnasium.Env[Any, Any], images: Images) -> gymnasium.Env[
         raise TrainingError(
             f"{images.asked_for} needs an environment whose observation is one image: {error}"
         ) from error
-    if images.frame_stack > 1:
-        if len(env.observation_space.shape or ()) not in (2, 3):
-            raise TrainingError(
-                "frame_stack needs an environment whose observation is one image, [height, width]"
-                f" or [height, width, channels]; this one's is {env.observation_space}"
-            )
-        env = FrameStackObservation(env, images.frame_stack)
-    return env
+    return env if images.frame_stack == 1 else _stacked(env, images.frame_stack)
+
+
+def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any]:
+    """Return the environment with the frames of a stack as the channels of one image."""
+    shape = env.observation_space.shape or ()
+    if len(shape) not in (2, 3) or not isinstance(env.observation_space, gymnasium.spaces.Box):
+        raise TrainingError(
+            "frame_stack needs an environment whose observation is one image, [height, width]"
+            f" or [height, width, channels]; this one's is {env.observation_space}"
+        )
+    stacked = FrameStackObservation(env, count)
+    if len(shape) == 2:
+        return stacked
+    channels_last = is_channels_last(shape)
+
+    def fold(frames: NDArray[Any]) -> NDArray[Any]:
+        first = np.moveaxis(frames, -1, 1) if channels_last else frames
+        return np.ascontiguousarray(first).reshape(-1, *first.shape[2:])
+
+    space: Any = stacked.observation_space
+    return TransformObservation(
+        stacked, fold, gymnasium.spaces.Box(fold(space.low), fold(space.high), dtype=space.dtype)
+    )

@@ -7,8 +7,8 @@ on the action space:
     Discrete         [n]
     MultiDiscrete    a tuple of arrays, one for each choice; or these one after the other
     MultiBinary      the same, two numbers for each bit
-    Dict, Tuple      a dict or a tuple of masks; what is left out, or None, is legal
-                     or all logits of all discrete choices, one after the other
+    Dict, Tuple      a dict or a tuple of masks, where what is left out, or None, is legal; or one
+                     array for all discrete choices, one after the other
 
 The mask of a policy, [B, outputs], is true for legal actions and for all that is not discrete.
 A row after which its episode is over needs none: there everything is legal.
@@ -78,7 +78,13 @@ class Masks:
         choices = list(self._actions.choices)
         if _is_plain(mask) and mask.size == sum(choices):
             return np.asarray(mask.reshape(-1).astype(np.bool_))
-        parts = list(_parts(self._actions, mask))
+        try:
+            parts = list(_parts(self._actions, mask))
+        except LookupError as error:
+            raise TrainingError(
+                f"environment {env} has an action_mask for {error.args[0]}, which is no part of its"
+                " actions"
+            ) from None
         if [len(part) for part in parts] != choices:
             raise TrainingError(
                 f"environment {env} has an action_mask of {_described(mask)}; its actions need"
@@ -144,8 +150,11 @@ def _parts_of_composite(actions: Composite, places: Any, mask: Any) -> Iterator[
         if mask is not None and not isinstance(mask, type(places)):
             yield _NO_MASK
             return
-        known = mask or {}
+        known = () if mask is None else mask
         has = known if isinstance(known, dict) else dict(enumerate(known))
+        for key in has:
+            if key not in keys:
+                raise LookupError(repr(key))
         for key in keys:
             yield from _parts_of_composite(actions, places[key], has.get(key))
     else:

@@ -58,11 +58,19 @@ class Leaf:
 class Observations:
     """Converts what a vector environment returns; `spec` is the tree of the leaves."""
 
-    def __init__(self, space: gymnasium.Space[Any]):
-        """Raise TrainingError for a space that no model takes, and name it."""
+    def __init__(self, space: gymnasium.Space[Any], channels_first: bool = False):
+        """`channels_first`: a single Box has its channels first, whatever its sides.
+
+        Raise TrainingError for a space that no model takes, and name it.
+        """
         self.space = space
-        self.spec = spec_of(space)
-        self._converters = _converters(space)
+        if channels_first and isinstance(space, spaces.Box):
+            dtype: type[np.generic] = np.uint8 if space.dtype == np.uint8 else np.float32
+            self.spec: Tree = Leaf(space.shape, np.dtype(dtype))
+            self._converters: Tree = lambda obs: _contiguous(obs, dtype)
+        else:
+            self.spec = spec_of(space)
+            self._converters = _converters(space)
 
     def of(self, obs: Any) -> Tree:
         """Return a tree of arrays [B, ...], which hold until the environments' next step."""
@@ -120,7 +128,7 @@ def _converters(space: gymnasium.Space[Any]) -> Tree:
 
 
 def _box(shape: tuple[int, ...], dtype: type[np.generic]) -> Convert:
-    if _is_channels_last(shape):
+    if is_channels_last(shape):
         return lambda obs: _contiguous(np.moveaxis(obs, -1, 1), dtype)
     if _is_stack_in_colour(shape):
         to = _shape(shape)
@@ -135,14 +143,14 @@ def _contiguous(obs: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
 
 
 def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if _is_channels_last(shape):
+    if is_channels_last(shape):
         return (shape[2], shape[0], shape[1])
     if _is_stack_in_colour(shape):
         return (shape[0] * shape[3], shape[1], shape[2])
     return shape
 
 
-def _is_channels_last(shape: tuple[int, ...]) -> bool:
+def is_channels_last(shape: tuple[int, ...]) -> bool:
     """Images have fewer channels than rows: the smaller of the first and last axis is theirs."""
     return len(shape) == 3 and shape[-1] < shape[0]
 

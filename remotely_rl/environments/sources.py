@@ -61,7 +61,9 @@ def make(
                 f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
             )
         return Environments(_watched(vector, watch))
-    return Environments(_side_by_side(source, count, images, watch))
+    return Environments(
+        _side_by_side(source, count, images, watch), channels_first=images.frame_stack > 1
+    )
 
 
 def name_of(source: Source) -> str:
@@ -95,7 +97,9 @@ def _make_from_id(
         return Environments(vector, lives=atari.life_loss_is_terminal)
     try:
         make_one = functools.partial(gymnasium.make, env_id)
-        return Environments(_side_by_side(make_one, count, images, watch))
+        return Environments(
+            _side_by_side(make_one, count, images, watch), channels_first=images.frame_stack > 1
+        )
     except (gymnasium.error.Error, ImportError) as error:
         raise TrainingError(f"Gymnasium cannot make {env_id!r}: {error}") from error
 

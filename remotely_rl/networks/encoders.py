@@ -41,9 +41,9 @@ class ImageEncoder(nn.Module):
 
     def __init__(self, leaf: Leaf, of: Path = ()):
         super().__init__()
-        self.normalizer = Normalizer(leaf.shape, of=of)
-        self.has_channels = len(leaf.shape) == 3
-        shape = leaf.shape if self.has_channels else (1, *leaf.shape)
+        shape = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
+        self.shape = shape
+        self.normalizer = Normalizer(shape, of=of)
         convolutions = convolutions_for(shape)
         with torch.no_grad():
             flat = int(convolutions(torch.zeros(1, *shape)).shape[1])
@@ -53,8 +53,7 @@ class ImageEncoder(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, obs: Tensor) -> Tensor:
-        image = self.normalizer(obs)
-        return self.body(image if self.has_channels else image.unsqueeze(1))  # type: ignore[no-any-return]
+        return self.body(self.normalizer(obs.reshape(-1, *self.shape)))  # type: ignore[no-any-return]
 
 
 class DiscreteEncoder(nn.Module):

@@ -95,7 +95,7 @@ class Normalizer(nn.Module):
     @torch.no_grad()
     def update(self, obs: Tensor) -> None:
         """Add a batch [N, ...] to the statistics, by the parallel update of Chan et al."""
-        x = obs.to(torch.float32, copy=True)
+        x = obs.to(torch.float32, copy=True).reshape(-1, *self.mean.shape)
         if obs.dtype == torch.uint8:
             x.div_(255)
         rows = float(len(x))

@@ -29,6 +29,8 @@ class Actor:
     """Each way of calling waits for a file to appear, then returns the value, or raises it."""
 
     def plain(self, value: Any, gate: str = "") -> Any:
+        if gate:
+            Path(f"{gate}-begun").touch()
         while gate and not Path(gate).exists():
             time.sleep(0.001)
         if isinstance(value, Exception):
@@ -237,6 +239,7 @@ def test_one_that_is_done_cannot_be_cancelled(kind: Kind) -> None:
 
 def test_one_whose_call_runs_cannot_be_cancelled(kind: Kind) -> None:
     future = kind.blocked()
-    wait_until(lambda: not future.cancel(), "it has left")
+    wait_until(Path(f"{kind.gate}-begun").exists, "it runs")
+    assert not future.cancel()
     kind.open()
     assert future.result(WAIT_S) == 2

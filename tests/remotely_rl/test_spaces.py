@@ -68,6 +68,15 @@ def test_a_mask_that_comes_with_steps_alone_is_refused(tmp_path: Path) -> None:
         space_toys.train("ppo", Late, 1, tmp_path / "run")
 
 
+def test_a_mask_that_comes_with_resets_alone_is_refused(tmp_path: Path) -> None:
+    class Early(space_toys.Masked):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {}
+
+    with pytest.raises(TrainingError, match="in `reset` but none in `step`"):
+        space_toys.train("ppo", Early, 1, tmp_path / "run")
+
+
 def test_a_state_without_a_legal_action_ends_the_run_and_is_named(tmp_path: Path) -> None:
     class Stuck(space_toys.Masked):
         @property

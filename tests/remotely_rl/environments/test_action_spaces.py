@@ -86,6 +86,7 @@ def test_probabilities_and_entropies_are_those_of_torch_in_any_batch(
     numbers = policy(of, 7, 5)
     action = of.sample(numbers, torch.Generator().manual_seed(1))
     assert action.shape == (7, 5, *of.shape)
+    assert of.sample(policy(of, 0)).shape == (0, *of.shape)
     log_prob, entropy = torchs(numbers, action)
     torch.testing.assert_close(of.log_prob(numbers, action), log_prob)
     torch.testing.assert_close(of.entropy(numbers), entropy)

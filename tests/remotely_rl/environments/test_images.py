@@ -54,6 +54,26 @@ def test_the_channels_of_a_stack_are_the_last_frames_the_newest_last() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "stacked"),
+    [
+        ((3, 16, 12), (12, 16, 12)),  # the channels came first
+        ((7, 7, 3), (12, 7, 7)),  # more channels than rows, then
+        ((16, 12, 6), (24, 16, 12)),
+        ((16, 12), (4, 16, 12)),
+    ],
+)
+def test_a_stack_is_one_image_whatever_its_layout_and_size(
+    shape: tuple[int, ...], stacked: tuple[int, ...]
+) -> None:
+    space = spaces.Box(0, 1, shape, np.float32)
+    envs = environments.make(lambda: toys.Blank(space), 2, images=Images(frame_stack=4))
+    assert envs.spec.shape == stacked
+    frame = envs.reset(1)[1].reshape(4, -1, *stacked[1:])[2]
+    once = environments.make(lambda: toys.Blank(space), 2).reset(1)[1].reshape(frame.shape)
+    np.testing.assert_array_equal(frame, once)
+
+
+@pytest.mark.parametrize(
     ("env", "images", "said"),
     [
         (toys.Counting, Images(gray=True), "gray needs an environment whose observation is one im"),

@@ -1,9 +1,11 @@
 """The normalizer: running statistics, and a floor under each deviation."""
 
+import numpy as np
 import pytest
 import torch
 
 from remotely_rl import networks
+from remotely_rl.environments.observations import Leaf
 from tests.remotely_rl import toys
 
 
@@ -77,3 +79,12 @@ def test_what_is_counted_in_reaches_every_normalizer_one_row_in_seven() -> None:
     (normalizer,) = (part for part in model.modules() if isinstance(part, networks.Normalizer))
     assert normalizer.count.item() == 2
     assert normalizer.mean.tolist() == [7.0, 8.0]  # of the rows (0, 1) and (14, 15)
+
+
+def test_an_image_without_an_axis_for_channels_has_the_floor_of_an_image() -> None:
+    encoder = networks.encoder_of(Leaf((24, 24), np.dtype(np.float32)))
+    seen = torch.rand(50, 24, 24)
+    seen[:, 0, 0] = 0.0  # hardly varies
+    networks.update_normalizers(encoder, seen, every=1)
+    seen[0, 0, 0] = 0.01
+    assert encoder.normalizer(seen.unsqueeze(1))[0, 0, 0, 0] < 1.0
