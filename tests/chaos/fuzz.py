@@ -77,6 +77,8 @@ def _plausible(kind: Any) -> Any:
         return _filled(kind)
     if origin is list:
         return [_plausible(kind.__args__[0])]
+    if origin is tuple:
+        return tuple(_plausible(part) for part in kind.__args__ if part is not ...)
     if origin is dict:
         return {_plausible(kind.__args__[0]): _plausible(kind.__args__[1])}
     plain: dict[Any, Any] = {str: "a" * 16, int: 1, float: 1.0, bool: True, bytes: b"k" * 40}
