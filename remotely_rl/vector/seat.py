@@ -156,15 +156,20 @@ class Seat:
             return
         address, rung = bells.address(self.index)
         try:
-            pid = self._result(remotely.submit(self._host.share, board, address))
+            bells.connect(
+                self.index, self._result(remotely.submit(self._host.share, board, address))
+            )
         except HostFailed as error:
             if not isinstance(error.__cause__, (remotely.NotShared, OSError)):
                 raise
             self.error = None
-            os.close(rung)
             bells.disconnect(self.index)
             return
-        bells.connect(self.index, rung, pid)
+        except ProcessLookupError:  # it has died since; a call tells how
+            self._result(remotely.submit(self._host.ping))
+            raise
+        finally:
+            os.close(rung)
         self.is_shared = True
         board.mail_nbytes[self.index] = 0
         self._serve()

@@ -204,6 +204,52 @@ def test_a_reset_of_some_and_calls_after_a_death_leave_no_row_wrong() -> None:
     assert oracle.wrong == []
 
 
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
+
+
+def pipes() -> int:
+    """Return how many ends of pipes this process has open."""
+    links = (os.path.realpath(file) for file in Path("/proc/self/fd").iterdir())
+    return sum("pipe:" in link for link in links)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_host_that_dies_as_it_begins_to_share_memory_is_replaced(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    oracle = Oracle(AutoresetMode.NEXT_STEP)
+    oracle.reset(envs.reset(seed=1)[0])
+    open_before = pipes()
+    seat, bells = envs._hosts._seats[0], envs._hosts._bells
+    address, connect = bells.address, bells.connect
+
+    def kill_before(host: int) -> Any:
+        monkeypatch.undo()
+        kill(seat._host.describe().pid)
+        return address(host)
+
+    def kill_after(host: int, pid: int) -> None:
+        monkeypatch.undo()
+        kill(pid)
+        connect(host, pid)
+
+    kill(pids(envs)[0])
+    if moment == "before":
+        monkeypatch.setattr(bells, "address", kill_before)
+    else:
+        monkeypatch.setattr(bells, "connect", kill_after)
+    for _ in range(3):
+        oracle.step(*envs.step(np.zeros(1, np.int64)))
+    assert bells.connect == connect  # it has been struck
+    assert pipes() == open_before
+    assert oracle.wrong == []
+    envs.close()
+
+
 @pytest.mark.usefixtures("here")
 def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
     envs = VectorEnv(Tells, 3, envs_per_actor=2, **quiet)
