@@ -129,13 +129,16 @@ class Seat:
     # --- a host comes and goes --------------------------------------------------------------------
 
     def make(self, spare: Spare, is_replacement: bool) -> None:
-        """Begin to make a host, on another thread."""
+        """Begin to make a host, on another thread; a replacement as soon as there is room."""
         # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
         settings = self._settings
         args = self._makes, settings, list(self.attributes), is_replacement
 
         def made() -> Any:
-            host = spare.take() if is_replacement else new_host(settings.cpus)
+            if is_replacement:
+                host = cluster.when_there_is_room(spare.take, lambda: spare.is_closed)
+            else:
+                host = new_host(settings.cpus)
             host.make(*args)
             if is_replacement:
                 spare.make()

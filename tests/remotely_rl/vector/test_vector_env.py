@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import remotely
 from remotely_rl import CrashReport, TrainingError, VectorEnv
+from remotely_rl.acting import cluster
 from remotely_rl.supervision import Cause
+from remotely_rl.vector.seat import Spare
 from tests.chaos.numbered import FAULTS, Numbered, Oracle, makes, strike
 from tests.clusters import wait_until
 from tests.remotely_rl import toys
@@ -247,6 +250,38 @@ def test_a_host_that_dies_as_it_begins_to_share_memory_is_replaced(
     assert bells.connect == connect  # it has been struck
     assert pipes() == open_before
     assert oracle.wrong == []
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "RETRY_S", 0.01)
+    refused = threading.Semaphore(0)
+    room = threading.Event()
+    take = Spare.take
+
+    def take_if_there_is_room(spare: Spare) -> Any:
+        if not room.is_set():
+            refused.release()
+            raise remotely.NoResources("full")
+        return take(spare)
+
+    monkeypatch.setattr(Spare, "take", take_if_there_is_room)
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    envs.reset()
+    kill(pids(envs)[0])
+    assert refused.acquire(timeout=30)
+    assert refused.acquire(timeout=30)
+    room.set()
+    assert envs.step([0])[3].all()
+    envs.step([0])
+    room.clear()
+    kill(pids(envs)[0])
+    while refused.acquire(blocking=False):
+        pass
+    assert refused.acquire(timeout=30)
     envs.close()
 
 
