@@ -24,7 +24,7 @@ from remotely_rl.supervision import Cause
 from remotely_rl.vector.seat import Spare
 from tests.chaos.numbered import FAULTS, Numbered, Oracle, makes, strike
 from tests.clusters import wait_until
-from tests.remotely_rl import toys
+from tests.remotely_rl import registered, toys
 from tests.remotely_rl.supervision.test_vector import Everything, same
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
@@ -348,6 +348,17 @@ def test_an_environment_that_can_never_be_reset_again_ends_it_in_a_sentence() ->
     with pytest.raises(TrainingError, match=r"could not be reset 10 times in a row.*no license"):
         envs.step([0])
     envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_ids_that_only_the_script_has_registered_and_those_of_modules_are_made() -> None:
+    gymnasium.register("OfTheScript-v0", entry_point=toys.Counting)
+    for name in ("OfTheScript-v0", registered.MODULE_ID):
+        envs = VectorEnv(name, 2, envs_per_actor=1)
+        assert envs.spec is not None
+        assert envs.spec.id == name.rpartition(":")[2]
+        envs.reset()
+        envs.close()
 
 
 @pytest.mark.usefixtures("here")
