@@ -145,6 +145,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         for i, action in enumerate(each):
             began[i] = clock()
             if ended[i]:
+                record.skip(i)
                 info = self._begin_episode(i)
                 rewards[i] = 0.0
             else:
@@ -188,7 +189,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         else:
             raise ValueError(f"{len(seed)} seeds for {count} environments")
         infos: Info = {}
-        self._record.begin(threading.get_ident())
+        self._record.begin(threading.get_ident(), is_step=False)
         for i in which:
             self._record.began[i] = time.monotonic()
             info = self._begin_episode(i, seeds[i], options)
