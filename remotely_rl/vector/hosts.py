@@ -18,6 +18,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -70,9 +71,12 @@ class Hosts:
         begins = [*range(0, self.count, width), self.count]
         me = weakref.ref(self)
 
-        def on_end(seat: Seat, error: BaseException) -> None:
-            if (hosts := me()) is not None:
-                hosts._tell(seat, error)
+        def on_end(seat: Seat, call: "Future[None]", error: BaseException) -> None:
+            if (hosts := me()) is None:
+                return
+            with hosts._lock:
+                if seat.is_served_by(call):
+                    hosts._tell(seat, error)
 
         self._seats = [
             Seat(i, begin, makes[begin:end], settings, on_end)
@@ -263,8 +267,9 @@ class Hosts:
     def _lose(self, seat: Seat) -> None:
         """A host has died, or its call has raised: let go of it."""
         error = seat.why(CAUSE_S) or HostFailed("its process has ended, and nobody knows why")
-        self._tell(seat, error)
-        host = seat.leave()
+        with self._lock:  # or its end, seen by another thread, would be that of the next host
+            self._tell(seat, error)
+            host = seat.leave()
         if host is not None and not isinstance(error, LOST):
             threading.Thread(target=cluster.close, args=(host,), daemon=True).start()
 

@@ -95,9 +95,9 @@ class Seat:
         begin: int,
         makes: Sequence[Make],
         settings: Settings,
-        on_end: Callable[["Seat", BaseException], None],
+        on_end: Callable[["Seat", "Future[None]", BaseException], None],
     ):
-        """`on_end` is called from another thread when a host has died, at once."""
+        """`on_end` is called from another thread when a call of `serve` has raised, at once."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
         self.attributes: list[tuple[str, dict[int, Any]]] = []  # that were set, for the next host
         self.steps = 0  # that the host has taken
@@ -196,6 +196,10 @@ class Seat:
                 return self._serving.exception(timeout_s)
         return self.error
 
+    def is_served_by(self, call: "Future[None]") -> bool:
+        """Whether a call of `serve` is the present host's last: PAUSE has ended those before it."""
+        return call is self._serving
+
     # --- steps ------------------------------------------------------------------------------------
 
     def begin_step(self, parity: int, actions: Any) -> bool:
@@ -266,9 +270,8 @@ class Seat:
         on_end = self._on_end
 
         def ended(call: "Future[None]") -> None:
-            # The last one alone: those before it were ended by PAUSE.
-            if (error := call.exception()) and call is self._serving:
-                on_end(self, error)
+            if error := call.exception():
+                on_end(self, call, error)
 
         serving.add_done_callback(ended)
 

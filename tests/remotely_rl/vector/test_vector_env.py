@@ -286,6 +286,32 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
 
 
 @pytest.mark.usefixtures("here")
+def test_a_death_that_another_thread_tells_late_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports: list[CrashReport] = []
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=reports.append, **quiet)
+    envs.reset()
+    is_replaced, is_told = threading.Event(), threading.Event()
+    on_end = envs._hosts._seats[0]._on_end
+
+    def late(*given: Any) -> None:
+        is_replaced.wait(30)
+        on_end(*given)
+        is_told.set()
+
+    monkeypatch.setattr(envs._hosts._seats[0], "_on_end", late)
+    kill(pids(envs)[0])  # the call restarts `serve`
+    envs.step([0])
+    envs.step([0])
+    is_replaced.set()
+    assert is_told.wait(30)
+    assert len(reports) == 1
+    assert not envs.step([0])[3].any()
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
     envs = VectorEnv(Tells, 3, envs_per_actor=2, **quiet)
     envs.reset()
