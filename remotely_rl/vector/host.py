@@ -72,8 +72,9 @@ class Host:
         settings: Settings,
         attributes: Sequence[tuple[str, dict[int, Any]]] = (),
         is_replacement: bool = False,
+        first_index: int = 0,
     ) -> None:
-        """Make the environments, and set attributes of each.
+        """Make the environments, from the VectorEnv's `first_index` on; set attributes of each.
 
         Those of a replacement have ended: its first step begins an episode of each.
         """
@@ -88,6 +89,7 @@ class Host:
             check_finite=settings.check_finite,
             step_timeout_s=settings.step_timeout_s if is_alone else 0.0,
             flight=remotely.flight_recorder(flight.nbytes_of(len(makes))),
+            first_index=first_index,
         )
         for name, values in attributes:
             self.set_attr(name, values)

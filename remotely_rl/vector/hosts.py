@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import LOST, is_failure, report_of
 from remotely_rl.supervision.rows import Rows
-from remotely_rl.supervision.vector import CRASH, Make
+from remotely_rl.supervision.vector import CRASH, Make, check_none_ended
 from remotely_rl.vector import infos as joining
 from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
@@ -138,8 +139,10 @@ class Hosts:
     # --- steps ------------------------------------------------------------------------------------
 
     def begin(self, actions: Any) -> None:
-        """Begin a step."""
+        """Begin a step.  Raises ValueError for an episode that is over if nothing resets it."""
         self._settle()
+        if self._mode is AutoresetMode.DISABLED:
+            check_none_ended(self._ended)
         self._actions = actions
         if self._board is not None:
             self._board.write_actions(actions)
@@ -151,6 +154,7 @@ class Hosts:
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
+        self._check_is_open()
         infos: Info = {}
         self._gather(self._begun, infos)
         if len(self._done) < len(self._seats):
@@ -170,8 +174,13 @@ class Hosts:
 
     def _settle(self) -> None:
         """Wait for the end of a step that was interrupted, by Ctrl-C for example."""
+        self._check_is_open()
         if self._is_stepping:
             self.finish()
+
+    def _check_is_open(self) -> None:
+        if self._is_closing:
+            raise ClosedEnvironmentError("this VectorEnv has been closed: make another")
 
     def _begin(self, seat: Seat) -> bool:
         """Let a host take a step; return whether it is there."""
@@ -314,7 +323,12 @@ class Hosts:
             if not owed:
                 continue
             report = self._deaths[seat.index]
-            for i in (seat.begin + one for one in owed):
+            at = [seat.begin + one for one in owed]
+            if not in_same_step:  # else they are of the episodes that begin in these rows
+                for key, mask in infos.items():
+                    if key.startswith("_"):
+                        mask[at] = False
+            for i in at:
                 joining.add(infos, CRASH, report, i, count)
                 rewards[i], terminated[i], truncated[i] = 0.0, False, True
                 if in_same_step:

@@ -132,7 +132,7 @@ class Seat:
         """Begin to make a host, on another thread; a replacement as soon as there is room."""
         # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
         settings = self._settings
-        args = self._makes, settings, list(self.attributes), is_replacement
+        args = self._makes, settings, list(self.attributes), is_replacement, self.begin
 
         def made() -> Any:
             if is_replacement:

@@ -497,6 +497,84 @@ def test_wrong_numbers_of_actions_and_seeds_are_refused_and_harm_nothing() -> No
     envs.close()
 
 
+@pytest.mark.usefixtures("here")
+def test_an_episode_that_is_over_is_not_stepped_and_that_harms_nothing() -> None:
+    reports: list[CrashReport] = []
+    envs = VectorEnv(
+        [toys.Counting, functools.partial(toys.Counting, 2)],
+        envs_per_actor=2,
+        autoreset_mode=AutoresetMode.DISABLED,
+        on_crash=reports.append,
+    )
+    envs.reset()
+    envs.step([0, 0])
+    assert envs.step([0, 0])[2].tolist() == [False, True]
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"environments \[1\] have ended: reset them first"):
+            envs.step([0, 0])
+    envs.reset(options={"reset_mask": np.array([False, True])})
+    assert envs.step([0, 0])[0].ravel().tolist() == [3, 1]
+    assert reports == []
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_after_its_end_every_use_says_that_it_is_closed() -> None:
+    envs = VectorEnv("CartPole-v1", num_envs=2)
+    envs.reset()
+    envs.close()
+    envs.close()
+    uses: list[Any] = [
+        envs.reset,
+        envs.render,
+        envs.step_wait,
+        lambda: envs.step([0, 0]),
+        lambda: envs.get_attr("spec"),
+        lambda: envs.set_attr("spec", None),
+        lambda: envs.are_wrapped([0], gymnasium.Wrapper),
+    ]
+    for use in uses:
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="has been closed"):
+            use()
+
+
+@pytest.mark.usefixtures("here")
+def test_errors_name_an_environment_as_the_user_numbers_it() -> None:
+    class NeverBegins(toys.Counting):
+        def reset(self, **given: Any) -> Any:
+            raise OSError("no scene")
+
+    kinds = [toys.Counting, toys.Counting, toys.Counting, NeverBegins]
+    envs = VectorEnv(kinds, envs_per_actor=2, max_crash_rate=1, **quiet)
+    with pytest.raises(TrainingError, match="environment 3 could not be reset"):
+        envs.reset()
+    envs.close()
+    with pytest.raises(TrainingError, match="environment 3 has other spaces"):
+        VectorEnv([*kinds[:3], cart_pole], envs_per_actor=2)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_row_of_a_death_has_no_infos_of_an_episode_that_nobody_has_seen() -> None:
+    class Levels(Tells):
+        def reset(self, **given: Any) -> Any:
+            return super().reset(**given)[0], {"level": 7}
+
+        def step(self, action: int) -> Any:
+            return (*super().step(action)[:2], action == 1, False, {})
+
+    envs = VectorEnv(Levels, 2, envs_per_actor=2, max_crash_rate=1, **quiet)
+    envs.reset()
+    process = pids(envs)[0]
+    envs.step([1, 0])
+    kill(process)
+    *_, truncated, infos = envs.step([0, 0])
+    assert truncated.tolist() == [False, True]
+    assert infos["_level"].tolist() == [True, False]
+    assert infos["_crash_report"].tolist() == [False, True]
+    assert envs.step([0, 0])[-1]["_level"].tolist() == [False, True]
+    envs.close()
+
+
 def test_importing_it_does_not_import_torch() -> None:
     code = "import sys; from remotely_rl import VectorEnv; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
