@@ -7,9 +7,11 @@ for which the VectorEnv rings PAUSE first.  On another machine a step is an ordi
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -70,7 +72,7 @@ class Host:
         self,
         makes: Sequence[Make],
         settings: Settings,
-        attributes: Sequence[tuple[str, dict[int, Any]]] = (),
+        attributes: Mapping[str, dict[int, Any]] = MappingProxyType({}),
         is_replacement: bool = False,
         first_index: int = 0,
     ) -> None:
@@ -91,7 +93,7 @@ class Host:
             flight=remotely.flight_recorder(flight.nbytes_of(len(makes))),
             first_index=first_index,
         )
-        for name, values in attributes:
+        for name, values in attributes.items():
             self.set_attr(name, values)
         if is_replacement:
             self.end_episodes(range(len(makes)))

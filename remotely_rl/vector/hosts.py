@@ -401,9 +401,9 @@ class Hosts:
         for seat in self._seats:
             pairs = [(i, one) for i, one in zip(which, values, strict=True) if i in seat]
             if pairs:
-                attribute = name, {i - seat.begin: value for i, value in pairs}
-                self._call(seat, "set_attr", *attribute)
-                seat.attributes.append(attribute)
+                own = {i - seat.begin: value for i, value in pairs}
+                self._call(seat, "set_attr", name, own)
+                seat.attributes.setdefault(name, {}).update(own)
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each environment."""

@@ -99,7 +99,7 @@ class Seat:
     ):
         """`on_end` is called from another thread when a call of `serve` has raised, at once."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
-        self.attributes: list[tuple[str, dict[int, Any]]] = []  # that were set, for the next host
+        self.attributes: dict[str, dict[int, Any]] = {}  # that were set, for the next host
         self.steps = 0  # that the host has taken
         self.is_told = False  # that the host has died
         self.error: BaseException | None = None  # why its last call has failed
@@ -132,7 +132,8 @@ class Seat:
         """Begin to make a host, on another thread; a replacement as soon as there is room."""
         # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
         settings = self._settings
-        args = self._makes, settings, list(self.attributes), is_replacement, self.begin
+        attributes = {name: dict(values) for name, values in self.attributes.items()}
+        args = self._makes, settings, attributes, is_replacement, self.begin
 
         def made() -> Any:
             if is_replacement:

@@ -315,7 +315,9 @@ def test_a_death_that_another_thread_tells_late_is_counted_once(
 def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
     envs = VectorEnv(Tells, 3, envs_per_actor=2, **quiet)
     envs.reset()
-    envs.set_attr("level", [1, 2, 3])
+    for _ in range(3):
+        envs.set_attr("level", [1, 2, 3])
+    assert envs._hosts._seats[0].attributes == {"level": {0: 1, 1: 2}}
     with pytest.raises(remotely.ActorDied):
         envs.call_at([0], "strike", "kill")
     assert envs.get_attr("level") == (1, 2, 3)
