@@ -135,7 +135,7 @@ class Host:
                 self._turn(STEP.index(what))
                 infos = self.envs.step(board.read_actions(index))[-1]
                 if infos or self.envs.crashes:
-                    self._send(bell, pickle.dumps(Rest(infos, self.envs.pop_crashes()), 5))
+                    self._send(bell, _pickled(Rest(infos, self.envs.pop_crashes())))
             except BaseException:
                 board.mail_nbytes[index] = FAILED
                 bell.answer()
@@ -207,6 +207,13 @@ class Host:
                 bell.answer()
                 if bell.wait() != MORE:
                     raise BrokenPipeError("the VectorEnv is gone")
+
+
+def _pickled(rest: Rest) -> bytes:
+    try:
+        return pickle.dumps(rest, 5)
+    except (pickle.PicklingError, TypeError, AttributeError):  # a class of the user's script
+        return cloudpickle.dumps(rest, 5)
 
 
 def _is_wrapped(env: gymnasium.Env[Any, Any], wrapper: type) -> bool:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -440,6 +440,25 @@ def test_large_infos_arrive_whole() -> None:
     assert info["picture"].shape == (3, 300, 300)
     assert (info["picture"] == 1).all()
     assert info["_picture"].all()
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_infos_may_hold_objects_of_classes_of_the_script() -> None:
+    class Status(NamedTuple):
+        level: int
+
+    Status.__module__ = "__main__"
+
+    class Tells(toys.Counting):
+        def step(self, action: int) -> Any:
+            return (*super().step(action)[:4], {"status": Status(self.now)})
+
+    envs = VectorEnv(Tells, 2, envs_per_actor=1, **quiet)
+    envs.reset()
+    *_, truncated, infos = envs.step([0, 0])
+    assert not truncated.any()
+    assert [status.level for status in infos["status"]] == [1, 1]
     envs.close()
 
 
