@@ -83,8 +83,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         say             is told of crashes: the first of each cause at once, then once a minute
         on_crash        gets every report at once, perhaps on another thread
 
-        Raises what making an environment raises.
+        Raises what making an environment raises, and ValueError for a number out of its range.
         """
+        if envs_per_actor is not None and envs_per_actor < 1:
+            raise ValueError(f"envs_per_actor is {envs_per_actor}; it must be at least 1")
+        for name, number in (
+            ("cpus_per_actor", cpus_per_actor),
+            ("step_timeout_s", step_timeout_s),
+            ("max_crash_rate", max_crash_rate),
+        ):
+            if not number >= 0:  # NaN is not
+                raise ValueError(f"{name} is {number}; it must be at least 0")
         makes = _makes(env, num_envs, kwargs)
         if wrappers:
             makes = [partial(_wrapped, make, list(wrappers)) for make in makes]

@@ -1,6 +1,7 @@
 """VectorEnv: rows as Gymnasium's, whatever its environments do to their processes."""
 
 import functools
+import math
 import os
 import signal
 import subprocess
@@ -492,6 +493,11 @@ def test_one_that_nobody_holds_any_more_ends_its_actors() -> None:
         ({"env": cart_pole, "num_env": 2}, TypeError, "num_env: only an environment made from"),
         ({"env": 3}, TypeError, "env is 3"),
         ({"env": "CartPale-v1"}, gymnasium.error.NameNotFound, "CartPole"),
+        ({"env": cart_pole, "envs_per_actor": 0}, ValueError, "envs_per_actor is 0"),
+        ({"env": cart_pole, "envs_per_actor": -1}, ValueError, "envs_per_actor is -1"),
+        ({"env": cart_pole, "step_timeout_s": -1}, ValueError, "step_timeout_s is -1"),
+        ({"env": cart_pole, "cpus_per_actor": -1}, ValueError, "cpus_per_actor is -1"),
+        ({"env": cart_pole, "max_crash_rate": math.nan}, ValueError, "max_crash_rate is nan"),
         ({"env": lambda: 1 / 0}, ZeroDivisionError, "division"),
         ({"env": functools.partial(strike, "kill")}, remotely.ActorDied, "SIGKILL"),
         (
