@@ -67,6 +67,7 @@ class Hosts:
         self._mode = settings.autoreset_mode
         self._lock = threading.RLock()  # of the crashes, and of what is made
         self._failure: BaseException | None = None  # that the next step raises
+        self._complaint: Exception | None = None  # that it raises once
         self._is_closing = False
         self._deaths: dict[int, CrashReport] = {}  # the last of each seat
         begins = [*range(0, self.count, width), self.count]
@@ -170,6 +171,9 @@ class Hosts:
             self.crashes.stepped(self.count)
             if self._failure is not None:
                 raise self._failure
+            if (complaint := self._complaint) is not None:
+                self._complaint = None
+                raise complaint
         return infos
 
     def _settle(self) -> None:
@@ -262,11 +266,14 @@ class Hosts:
                 seat.make(self._spare, is_replacement=True)
 
     def _count(self, report: CrashReport) -> None:
+        """Count and tell a crash.  What that raises, the user's step raises, on its own thread."""
         with self._lock:
             try:
                 self.crashes.add(report)
-            except TrainingError as error:  # raised by the step, on the thread of its user
+            except TrainingError as error:
                 self._failure = error
+            except Exception as error:  # of `on_crash` or `say`: the environments go on
+                self._complaint = error
 
     def _named(self, seat: Seat, report: CrashReport) -> CrashReport:
         """Return a host's report with the index that the environment has here."""

@@ -604,6 +604,25 @@ def test_the_row_of_a_death_has_no_infos_of_an_episode_that_nobody_has_seen() ->
     envs.close()
 
 
+@pytest.mark.usefixtures("here")
+def test_an_error_of_on_crash_is_raised_by_the_step_once_and_the_host_is_replaced() -> None:
+    reports: list[CrashReport] = []
+
+    def keep(report: CrashReport) -> None:
+        reports.append(report)
+        if len(reports) == 1:
+            raise OSError("the log disk is full")
+
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=keep, **quiet)
+    envs.reset()
+    kill(pids(envs)[0])
+    with pytest.raises(OSError, match="the log disk is full"):
+        envs.step([0])
+    assert not envs.step([0])[3].any()
+    assert len(reports) == 1
+    envs.close()
+
+
 def test_importing_it_does_not_import_torch() -> None:
     code = "import sys; from remotely_rl import VectorEnv; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
