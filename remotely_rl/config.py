@@ -7,6 +7,7 @@ bounds are checked when a Config is made.
 import dataclasses
 from typing import Annotated, Any, ClassVar
 
+import gymnasium
 import torch
 from torch import Tensor, nn
 
@@ -156,6 +157,18 @@ class Common:
     def processes(self) -> int:
         """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
         return self.actors
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Take along the spec of the environment's id: perhaps only this process knows it."""
+        spec = gymnasium.registry.get(self.env) if isinstance(self.env, str) else None
+        return {**self.__dict__, "spec": spec}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the environment's id known in this process."""
+        state = dict(state)
+        if (spec := state.pop("spec")) is not None:
+            gymnasium.registry.setdefault(spec.id, spec)
+        self.__dict__.update(state)
 
     def make_environments(self, count: int, watch: Watch | None = None) -> Environments:
         """Make `count` environments as these settings say."""

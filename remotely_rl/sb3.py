@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from remotely_rl.supervision.registered import maker_of
 from remotely_rl.supervision.vector import CRASH
 from remotely_rl.vector import VectorEnv, infos
 
@@ -53,7 +54,7 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
         Monitor, as `make_vec_env` has them: training then reports the returns of episodes.
         """
         if isinstance(env, str):
-            env = partial(gymnasium.make, gymnasium.spec(env).id, **(env_kwargs or {}))
+            env = maker_of(env, env_kwargs)
         if monitor:
             env = (
                 partial(_monitored, env)

@@ -2,12 +2,17 @@
 
 import contextlib
 import os
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import remotely
 
+A = TypeVar("A")
+
 EMBEDDED_CPUS = 64  # of a cluster that training starts for itself, at least
+RETRY_S = 1.0  # after the cluster had no room
 
 
 def connect(actors: int) -> None:
@@ -19,6 +24,20 @@ def connect(actors: int) -> None:
     if not remotely.is_connected() and not os.environ.get("REMOTELY_ADDRESS"):
         cores = os.cpu_count() or 1
         remotely.connect(cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
+
+
+def when_there_is_room(make: Callable[[], A], gives_up: Callable[[], bool]) -> A:
+    """Make an actor as soon as the cluster has room for it: a machine may join.
+
+    Raises NoResources if there is none and nobody wants the actor any more.
+    """
+    while True:
+        try:
+            return make()
+        except remotely.NoResources:
+            if gives_up():
+                raise
+            time.sleep(RETRY_S)
 
 
 def discard(call: "Future[Any]") -> None:

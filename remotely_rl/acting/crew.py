@@ -13,13 +13,11 @@ import contextlib
 import itertools
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import remotely
 from remotely_rl.acting import cluster
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import is_failure, report_of
@@ -193,20 +191,16 @@ class Crew(Generic[A]):
     def _make_one(self, number: int, instead_of: A | None, waits_for_room: bool) -> None:
         if instead_of is not None:
             cluster.close(instead_of)
-        while not self._closed:
-            try:
-                actor = self._make(number)
-            except remotely.NoResources as error:
-                if not waits_for_room:
-                    self._made.put((number, error))
-                    return
-                time.sleep(1.0)  # a machine may join
-                continue
-            except BaseException as error:
-                self._made.put((number, error))
-                return
-            if self._closed:  # too late
-                cluster.close(actor)
-            else:
-                self._made.put((number, actor))
+        if self._closed:
             return
+        try:
+            actor = cluster.when_there_is_room(
+                lambda: self._make(number), lambda: self._closed or not waits_for_room
+            )
+        except BaseException as error:
+            self._made.put((number, error))
+            return
+        if self._closed:  # too late
+            cluster.close(actor)
+        else:
+            self._made.put((number, actor))

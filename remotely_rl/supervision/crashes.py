@@ -41,13 +41,19 @@ class Crashes:
             self.tell()
 
     def add(self, report: CrashReport) -> None:
-        """Count and tell a crash.  Raises TrainingError if there are too many.
+        """Count and tell a crash.  Raises TrainingError if there are too many, and what `keep`
+        raises.
 
         A machine that is lost takes many environments with it and says nothing about them: that is
         told, but does not count.
         """
+        try:
+            self._keep(report)
+        finally:
+            self._count(report)
+
+    def _count(self, report: CrashReport) -> None:
         self.last = report
-        self._keep(report)
         if report.cause is not Cause.LOST:
             self.rate.crashed(report.lived)
         self._untold += 1

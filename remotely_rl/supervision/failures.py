@@ -56,7 +56,9 @@ def report_of(error: BaseException, lived: int = 0) -> CrashReport:
 
 def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
     record = FlightRecord.read(getattr(error, "flight_record", None))
-    what = last_line(error).removesuffix("; the call may have run")  # nobody calls it again
+    what = last_line(error)
+    for ending in ("; the call may have run", "; the call did not run"):  # nobody calls it again
+        what = what.removesuffix(ending)
     cause, details = Cause.DIED, error.stderr.rstrip()
     if record is not None and (stack := record.stack_of_hang) is not None:
         cause, details = Cause.HUNG, _users_frames(stack) or stack

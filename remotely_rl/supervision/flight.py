@@ -33,9 +33,10 @@ NBYTES_MAX = 1 << 20  # `remotely.flight_recorder` has no more
 
 _MAGIC = b"flight-1"
 _STATE = 8  # numbers of the whole
-_BUSY, _NOW, _THREAD, _HUNG_NBYTES, _OPTIONS_NBYTES, _LIMIT_MS = range(6)
+_BUSY, _NOW, _THREAD, _HUNG_NBYTES, _OPTIONS_NBYTES, _LIMIT_MS, _OPTIONS = range(7)
 _HUNG_NBYTES_MAX, _OPTIONS_NBYTES_MAX = 8 << 10, 1 << 10
 _NONE = -1  # for a seed that there is none of, or that takes more than 63 bits
+_NOT_KEPT = -1  # for options that do not fit
 
 
 def nbytes_of(count: int) -> int:
@@ -66,7 +67,7 @@ class FlightRecord:
         memory[8:16] = len(head).to_bytes(8, "little")
         memory[16 : 16 + len(head)] = head.encode()
         self._open(memory, count, kept, plan if kept else None, _aligned(16 + len(head)))
-        self.start[:] = self.made[:] = 0
+        self.start[:] = self.made[:] = self.options[:] = 0
         self.seed[:] = _NONE
         memory[:8] = _MAGIC  # last: from now on it can be read
 
@@ -105,8 +106,9 @@ class FlightRecord:
         # When the step, or the reset, of each began that began last.
         self.began: memoryview[float] = field("d", whole)
         # The numbers of the steps in which its episode began, and before which it was made.
-        self.start, self.made, self.seed, self.episode = (
-            np.frombuffer(field("q", whole), np.int64) for _ in range(4)
+        # Its options by number: 0 for none, and _OPTIONS of the whole for those that are kept.
+        self.start, self.made, self.seed, self.episode, self.options = (
+            np.frombuffer(field("q", whole), np.int64) for _ in range(5)
         )
         self._hung, at = memory[at : at + _HUNG_NBYTES_MAX], at + _HUNG_NBYTES_MAX
         self._options, at = memory[at : at + _OPTIONS_NBYTES_MAX], at + _OPTIONS_NBYTES_MAX
@@ -121,11 +123,11 @@ class FlightRecord:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def begin(self, thread: int, actions: Any = None) -> None:
-        """A step, or a reset, of all environments begins, on this thread."""
+    def begin(self, thread: int, actions: Any = None, is_step: bool = True) -> None:
+        """A step of all environments begins, on this thread; or a reset, of some perhaps."""
         state = self._state
         self.began[0] = time.monotonic()  # before the busy mark, or the last one would look stuck
-        state[_NOW] = now = state[_NOW] + 1
+        state[_NOW] = now = state[_NOW] + is_step
         state[_THREAD] = thread
         if self._ring is not None:
             if actions is not None:
@@ -142,27 +144,35 @@ class FlightRecord:
         """An environment is about to be made."""
         self.made[env] = self.start[env] = self._state[_NOW]
 
+    def skip(self, env: int) -> None:
+        """The present step is not one of the environment: it is reset instead."""
+        self.made[env] += 1
+
     def reset_now(
         self, env: int, seed: int | None, episode: int, options: dict[str, Any] | None
     ) -> None:
-        """An episode is about to begin, in a step that is not one of the environment."""
-        self.made[env] += 1
+        """An episode of the environment is about to begin."""
         self.start[env] = self._state[_NOW]
         self.episode[env] = episode
         if seed is not None:  # otherwise the last one holds, and `episode` says since when
             self.seed[env] = seed if seed < 1 << 63 else _NONE
-        if options:
-            try:
-                text = json.dumps(options).encode()
-            except (TypeError, ValueError):
-                text = b"?" * (_OPTIONS_NBYTES_MAX + 1)
-            if len(text) > _OPTIONS_NBYTES_MAX:
-                self.seed[env] = _NONE  # without the options there is no replay
-            else:
-                self._options[: len(text)] = text
-                self._state[_OPTIONS_NBYTES] = len(text)
-        elif self._state[_OPTIONS_NBYTES]:
-            self._state[_OPTIONS_NBYTES] = 0
+        self.options[env] = self._keep(options) if options else 0
+
+    def _keep(self, options: dict[str, Any]) -> int:
+        """Keep options, instead of those before them; return their number."""
+        try:
+            text = json.dumps(options).encode()
+        except (TypeError, ValueError):
+            return _NOT_KEPT
+        if len(text) > _OPTIONS_NBYTES_MAX:
+            return _NOT_KEPT
+        state = self._state
+        if bytes(self._options[: state[_OPTIONS_NBYTES]]) != text:
+            number, state[_OPTIONS] = state[_OPTIONS], 0  # until they are whole
+            self._options[: len(text)] = text
+            state[_OPTIONS_NBYTES] = len(text)
+            state[_OPTIONS] = number + 1
+        return state[_OPTIONS]
 
     def hung(self, stack: str, limit_s: float) -> None:
         """The present step has taken too long; this is where it is."""
@@ -222,8 +232,11 @@ class FlightRecord:
     def report(self, env: int, cause: Cause, what: str, details: str = "") -> CrashReport:
         """Return the report of an environment that crashed in the present step."""
         seed, options = int(self.seed[env]), None
-        if length := self._state[_OPTIONS_NBYTES]:
-            options = json.loads(bytes(self._options[:length]))
+        if number := self.options[env]:
+            if number == self._state[_OPTIONS]:
+                options = json.loads(bytes(self._options[: self._state[_OPTIONS_NBYTES]]))
+            else:
+                seed = _NONE  # without its options there is no replay
         return CrashReport(
             env=env,
             cause=cause,
@@ -251,4 +264,4 @@ def _aligned(nbytes: int) -> int:
 
 
 def _end_of_fields(count: int) -> int:
-    return 8 * (_STATE + 5 * max(1, count)) + _HUNG_NBYTES_MAX + _OPTIONS_NBYTES_MAX
+    return 8 * (_STATE + 6 * max(1, count)) + _HUNG_NBYTES_MAX + _OPTIONS_NBYTES_MAX

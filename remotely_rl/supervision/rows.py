@@ -147,7 +147,8 @@ class Rows:
         self.arrays.append(array)
         self._names.append(name)
         value = lambda copy: array.copy() if copy else array
-        return value, _scalar_writer(array, name) if not shape else _array_writer(array, name)
+        write = _array_writer(array, name) if shape else _scalar_writer(array, name)
+        return value, write if isinstance(space, spaces.Box) else _checked(write, space, name)
 
 
 def _array_writer(array: NDArray[Any], name: str) -> Write:
@@ -168,6 +169,38 @@ def _scalar_writer(array: NDArray[Any], name: str) -> Write:
         array[i] = obs
 
     return write
+
+
+def _checked(write: Write, space: gymnasium.Space[Any], name: str) -> Write:
+    """Return a writer that checks values as well: a network would fail at them much later."""
+    first: Any
+    end: Any
+    match space:
+        case spaces.Discrete():
+            return _checked_number(write, int(space.start), int(space.start + space.n), name)
+        case spaces.MultiDiscrete():
+            first, end = space.start, space.start + space.nvec
+        case _:
+            first, end = 0, 2
+
+    def write_all(i: int, obs: Any) -> None:
+        write(i, obs)
+        values = np.asarray(obs)
+        wrong = (values < first) | (values >= end)
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0].tolist())
+            raise WrongShape(f"{name} has {values[at]} at {list(at)}, which is not of {space}")
+
+    return write_all
+
+
+def _checked_number(write: Write, first: int, end: int, name: str) -> Write:
+    def write_one(i: int, obs: Any) -> None:
+        write(i, obs)
+        if not first <= obs < end:
+            raise WrongShape(f"{name} is {obs}; its space has {first} to {end - 1}")
+
+    return write_one
 
 
 def _conform(obs: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> NDArray[Any]:

@@ -59,6 +59,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         check_finite: bool = True,
         step_timeout_s: float = 0.0,
         flight: Any = None,
+        first_index: int = 0,
     ):
         """Make the environments.  Raises what `makes` raise, and TrainingError if they differ.
 
@@ -66,12 +67,14 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         `episode_seeds` each episode has a seed of its own, see seeds.py; otherwise `reset` passes
         on what it is given.  `step_timeout_s` ends this process if a step or a reset of one
         environment takes longer; 0: no limit.  `flight` is memory for the flight record.
+        Errors number the environments from `first_index`.
         """
         self._makes = list(makes)
         self.num_envs = count = len(self._makes)
         self.copy = copy
         self.autoreset_mode = autoreset_mode
         self.crashes: list[CrashReport] = []  # since `pop_crashes`
+        self._first_index = first_index
         self._episode_seeds = episode_seeds
         self._check_finite = check_finite
         self._seeds = [Seeds() for _ in range(count)]
@@ -92,7 +95,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         first = self.envs[0]
         self._spaces = first.observation_space, first.action_space
         for i, env in enumerate(self.envs):
-            self._check_spaces(env, f"environment {i}")
+            self._check_spaces(env, f"environment {first_index + i}")
         self.single_observation_space, self.single_action_space = self._spaces
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
@@ -128,11 +131,8 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             each = actions
         else:
             each = iterate(self.action_space, actions)
-        if self.autoreset_mode is AutoresetMode.DISABLED and any(self._ended):
-            raise ValueError(
-                f"environments {np.flatnonzero(self._ended).tolist()} have ended: reset them first,"
-                " with options={'reset_mask': ...}"
-            )
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            check_none_ended(self._ended)
         self.swap_rows()
         rows = self.rows
         rewards, terminated, truncated = self._rewards, self._terminated, self._truncated
@@ -145,6 +145,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         for i, action in enumerate(each):
             began[i] = clock()
             if ended[i]:
+                record.skip(i)
                 info = self._begin_episode(i)
                 rewards[i] = 0.0
             else:
@@ -188,7 +189,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         else:
             raise ValueError(f"{len(seed)} seeds for {count} environments")
         infos: Info = {}
-        self._record.begin(threading.get_ident())
+        self._record.begin(threading.get_ident(), is_step=False)
         for i in which:
             self._record.began[i] = time.monotonic()
             info = self._begin_episode(i, seeds[i], options)
@@ -296,8 +297,8 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self._ended[i] = False
             return info
         raise TrainingError(
-            f"environment {i} could not be reset {RESETS} times in a row; the last:"
-            f" {last.what}\n{last.details}"
+            f"environment {self._first_index + i} could not be reset {RESETS} times in a row;"
+            f" the last: {last.what}\n{last.details}"
         )
 
     def _end_episode(self, i: int, info: Info, infos: Info) -> Info:
@@ -396,6 +397,15 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 def _check_reward(reward: float) -> None:
     if not math.isfinite(reward):
         raise NotFinite(f"the reward is {reward}")
+
+
+def check_none_ended(ended: Sequence[bool] | NDArray[np.bool_]) -> None:
+    """Raise ValueError if an episode is over that only `reset` would begin again."""
+    if any(ended):
+        raise ValueError(
+            f"environments {np.flatnonzero(ended).tolist()} have ended: reset them first,"
+            " with options={'reset_mask': ...}"
+        )
 
 
 def checked_mask(mask: Any, count: int) -> NDArray[np.bool_]:

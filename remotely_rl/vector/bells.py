@@ -70,14 +70,16 @@ class Switchboard:
         self._rest = b""
 
     def address(self, host: int) -> tuple[Address, int]:
-        """Make a pipe for a host; return its address, and a descriptor for `connect`."""
+        """Make a pipe for a host; return its address, and a descriptor to close.
+
+        Close it when the host has opened its own: once that one is gone, ringing fails.
+        """
         self.disconnect(host)
         rung, self._ring[host] = os.pipe()
         return Address(os.getpid(), rung, self._reply, host), rung
 
-    def connect(self, host: int, rung: int, pid: int) -> None:
-        """The host has opened its ends."""
-        os.close(rung)  # its own is the only one now: once it has died, ringing fails
+    def connect(self, host: int, pid: int) -> None:
+        """The host has opened its ends.  Raises ProcessLookupError if it has died since."""
         pidfd = self._process[host] = os.pidfd_open(pid)
         self._host_of[pidfd] = host
         self._poll.register(pidfd, select.POLLIN)

@@ -78,7 +78,11 @@ class Board:
         return Rows(self._single_observation_space, self.begins[-1], self.observations[parity])
 
     def write_actions(self, actions: Any) -> None:
-        """Write a batch of actions, as Gymnasium batches them."""
+        """Write a batch of actions, as Gymnasium batches them.
+
+        They become of the dtype of their space.  Raises ValueError for numbers of another kind,
+        such as floats for a Discrete space.
+        """
         _write(self._tree, actions)
 
     def read_actions(self, host: int) -> Any:
@@ -112,7 +116,11 @@ def _write(tree: Any, batch: Any) -> None:
         for part, item in zip(tree, batch, strict=True):
             _write(part, item)
     else:
-        tree[:] = batch
+        actions = np.asarray(batch)
+        is_whole = actions.dtype.kind in "biu" and tree.dtype.kind in "iu"
+        if not is_whole and not np.can_cast(actions.dtype, tree.dtype, "same_kind"):
+            raise ValueError(f"actions are of dtype {actions.dtype}; their space has {tree.dtype}")
+        tree[:] = actions
 
 
 def _slice(tree: Any, begin: int, end: int) -> Any:

@@ -7,9 +7,11 @@ for which the VectorEnv rings PAUSE first.  On another machine a step is an ordi
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -70,10 +72,11 @@ class Host:
         self,
         makes: Sequence[Make],
         settings: Settings,
-        attributes: Sequence[tuple[str, dict[int, Any]]] = (),
+        attributes: Mapping[str, dict[int, Any]] = MappingProxyType({}),
         is_replacement: bool = False,
+        first_index: int = 0,
     ) -> None:
-        """Make the environments, and set attributes of each.
+        """Make the environments, from the VectorEnv's `first_index` on; set attributes of each.
 
         Those of a replacement have ended: its first step begins an episode of each.
         """
@@ -88,8 +91,9 @@ class Host:
             check_finite=settings.check_finite,
             step_timeout_s=settings.step_timeout_s if is_alone else 0.0,
             flight=remotely.flight_recorder(flight.nbytes_of(len(makes))),
+            first_index=first_index,
         )
-        for name, values in attributes:
+        for name, values in attributes.items():
             self.set_attr(name, values)
         if is_replacement:
             self.end_episodes(range(len(makes)))
@@ -131,7 +135,7 @@ class Host:
                 self._turn(STEP.index(what))
                 infos = self.envs.step(board.read_actions(index))[-1]
                 if infos or self.envs.crashes:
-                    self._send(bell, pickle.dumps(Rest(infos, self.envs.pop_crashes()), 5))
+                    self._send(bell, _pickled(Rest(infos, self.envs.pop_crashes())))
             except BaseException:
                 board.mail_nbytes[index] = FAILED
                 bell.answer()
@@ -203,6 +207,13 @@ class Host:
                 bell.answer()
                 if bell.wait() != MORE:
                     raise BrokenPipeError("the VectorEnv is gone")
+
+
+def _pickled(rest: Rest) -> bytes:
+    try:
+        return pickle.dumps(rest, 5)
+    except (pickle.PicklingError, TypeError, AttributeError):  # a class of the user's script
+        return cloudpickle.dumps(rest, 5)
 
 
 def _is_wrapped(env: gymnasium.Env[Any, Any], wrapper: type) -> bool:

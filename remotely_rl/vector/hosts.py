@@ -18,10 +18,12 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import LOST, is_failure, report_of
 from remotely_rl.supervision.rows import Rows
-from remotely_rl.supervision.vector import CRASH, Make
+from remotely_rl.supervision.vector import CRASH, Make, check_none_ended
 from remotely_rl.vector import infos as joining
 from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
@@ -65,14 +67,18 @@ class Hosts:
         self._mode = settings.autoreset_mode
         self._lock = threading.RLock()  # of the crashes, and of what is made
         self._failure: BaseException | None = None  # that the next step raises
+        self._complaint: Exception | None = None  # that it raises once
         self._is_closing = False
         self._deaths: dict[int, CrashReport] = {}  # the last of each seat
         begins = [*range(0, self.count, width), self.count]
         me = weakref.ref(self)
 
-        def on_end(seat: Seat, error: BaseException) -> None:
-            if (hosts := me()) is not None:
-                hosts._tell(seat, error)
+        def on_end(seat: Seat, call: "Future[None]", error: BaseException) -> None:
+            if (hosts := me()) is None:
+                return
+            with hosts._lock:
+                if seat.is_served_by(call):
+                    hosts._tell(seat, error)
 
         self._seats = [
             Seat(i, begin, makes[begin:end], settings, on_end)
@@ -134,8 +140,10 @@ class Hosts:
     # --- steps ------------------------------------------------------------------------------------
 
     def begin(self, actions: Any) -> None:
-        """Begin a step."""
+        """Begin a step.  Raises ValueError for an episode that is over if nothing resets it."""
         self._settle()
+        if self._mode is AutoresetMode.DISABLED:
+            check_none_ended(self._ended)
         self._actions = actions
         if self._board is not None:
             self._board.write_actions(actions)
@@ -147,6 +155,7 @@ class Hosts:
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
+        self._check_is_open()
         infos: Info = {}
         self._gather(self._begun, infos)
         if len(self._done) < len(self._seats):
@@ -162,12 +171,20 @@ class Hosts:
             self.crashes.stepped(self.count)
             if self._failure is not None:
                 raise self._failure
+            if (complaint := self._complaint) is not None:
+                self._complaint = None
+                raise complaint
         return infos
 
     def _settle(self) -> None:
         """Wait for the end of a step that was interrupted, by Ctrl-C for example."""
+        self._check_is_open()
         if self._is_stepping:
             self.finish()
+
+    def _check_is_open(self) -> None:
+        if self._is_closing:
+            raise ClosedEnvironmentError("this VectorEnv has been closed: make another")
 
     def _begin(self, seat: Seat) -> bool:
         """Let a host take a step; return whether it is there."""
@@ -249,11 +266,14 @@ class Hosts:
                 seat.make(self._spare, is_replacement=True)
 
     def _count(self, report: CrashReport) -> None:
+        """Count and tell a crash.  What that raises, the user's step raises, on its own thread."""
         with self._lock:
             try:
                 self.crashes.add(report)
-            except TrainingError as error:  # raised by the step, on the thread of its user
+            except TrainingError as error:
                 self._failure = error
+            except Exception as error:  # of `on_crash` or `say`: the environments go on
+                self._complaint = error
 
     def _named(self, seat: Seat, report: CrashReport) -> CrashReport:
         """Return a host's report with the index that the environment has here."""
@@ -263,8 +283,9 @@ class Hosts:
     def _lose(self, seat: Seat) -> None:
         """A host has died, or its call has raised: let go of it."""
         error = seat.why(CAUSE_S) or HostFailed("its process has ended, and nobody knows why")
-        self._tell(seat, error)
-        host = seat.leave()
+        with self._lock:  # or its end, seen by another thread, would be that of the next host
+            self._tell(seat, error)
+            host = seat.leave()
         if host is not None and not isinstance(error, LOST):
             threading.Thread(target=cluster.close, args=(host,), daemon=True).start()
 
@@ -309,7 +330,12 @@ class Hosts:
             if not owed:
                 continue
             report = self._deaths[seat.index]
-            for i in (seat.begin + one for one in owed):
+            at = [seat.begin + one for one in owed]
+            if not in_same_step:  # else they are of the episodes that begin in these rows
+                for key, mask in infos.items():
+                    if key.startswith("_"):
+                        mask[at] = False
+            for i in at:
                 joining.add(infos, CRASH, report, i, count)
                 rewards[i], terminated[i], truncated[i] = 0.0, False, True
                 if in_same_step:
@@ -382,9 +408,9 @@ class Hosts:
         for seat in self._seats:
             pairs = [(i, one) for i, one in zip(which, values, strict=True) if i in seat]
             if pairs:
-                attribute = name, {i - seat.begin: value for i, value in pairs}
-                self._call(seat, "set_attr", *attribute)
-                seat.attributes.append(attribute)
+                own = {i - seat.begin: value for i, value in pairs}
+                self._call(seat, "set_attr", name, own)
+                seat.attributes.setdefault(name, {}).update(own)
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each environment."""

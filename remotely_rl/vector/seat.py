@@ -95,11 +95,11 @@ class Seat:
         begin: int,
         makes: Sequence[Make],
         settings: Settings,
-        on_end: Callable[["Seat", BaseException], None],
+        on_end: Callable[["Seat", "Future[None]", BaseException], None],
     ):
-        """`on_end` is called from another thread when a host has died, at once."""
+        """`on_end` is called from another thread when a call of `serve` has raised, at once."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
-        self.attributes: list[tuple[str, dict[int, Any]]] = []  # that were set, for the next host
+        self.attributes: dict[str, dict[int, Any]] = {}  # that were set, for the next host
         self.steps = 0  # that the host has taken
         self.is_told = False  # that the host has died
         self.error: BaseException | None = None  # why its last call has failed
@@ -129,13 +129,17 @@ class Seat:
     # --- a host comes and goes --------------------------------------------------------------------
 
     def make(self, spare: Spare, is_replacement: bool) -> None:
-        """Begin to make a host, on another thread."""
+        """Begin to make a host, on another thread; a replacement as soon as there is room."""
         # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
         settings = self._settings
-        args = self._makes, settings, list(self.attributes), is_replacement
+        attributes = {name: dict(values) for name, values in self.attributes.items()}
+        args = self._makes, settings, attributes, is_replacement, self.begin
 
         def made() -> Any:
-            host = spare.take() if is_replacement else new_host(settings.cpus)
+            if is_replacement:
+                host = cluster.when_there_is_room(spare.take, lambda: spare.is_closed)
+            else:
+                host = new_host(settings.cpus)
             host.make(*args)
             if is_replacement:
                 spare.make()
@@ -156,15 +160,20 @@ class Seat:
             return
         address, rung = bells.address(self.index)
         try:
-            pid = self._result(remotely.submit(self._host.share, board, address))
+            bells.connect(
+                self.index, self._result(remotely.submit(self._host.share, board, address))
+            )
         except HostFailed as error:
             if not isinstance(error.__cause__, (remotely.NotShared, OSError)):
                 raise
             self.error = None
-            os.close(rung)
             bells.disconnect(self.index)
             return
-        bells.connect(self.index, rung, pid)
+        except ProcessLookupError:  # it has died since; a call tells how
+            self._result(remotely.submit(self._host.ping))
+            raise
+        finally:
+            os.close(rung)
         self.is_shared = True
         board.mail_nbytes[self.index] = 0
         self._serve()
@@ -187,6 +196,10 @@ class Seat:
             with contextlib.suppress(TimeoutError):
                 return self._serving.exception(timeout_s)
         return self.error
+
+    def is_served_by(self, call: "Future[None]") -> bool:
+        """Whether a call of `serve` is the present host's last: PAUSE has ended those before it."""
+        return call is self._serving
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -258,9 +271,8 @@ class Seat:
         on_end = self._on_end
 
         def ended(call: "Future[None]") -> None:
-            # The last one alone: those before it were ended by PAUSE.
-            if (error := call.exception()) and call is self._serving:
-                on_end(self, error)
+            if error := call.exception():
+                on_end(self, call, error)
 
         serving.add_done_callback(ended)
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from remotely.machine import this_machine
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.rate import MAX_RATE
+from remotely_rl.supervision.registered import maker_of, spec_of
 from remotely_rl.supervision.rows import ARRAYS
 from remotely_rl.supervision.vector import Make, checked_mask
 from remotely_rl.supervision.watchdog import DEFAULT_S
@@ -65,8 +66,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     ):
         """Make the environments.
 
-        env             a Gymnasium id, with `kwargs` for `gymnasium.make`; a callable that makes
-                        an environment; or one for each
+        env             a Gymnasium id (or `module:id`), with `kwargs` for `gymnasium.make`; a
+                        callable that makes an environment; or one for each
         envs_per_actor  how many share a process; by default there is a process for each core of
                         this machine.  More than one makes steps of cheap environments faster;
                         if the process dies, all of them lose their episodes
@@ -82,8 +83,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         say             is told of crashes: the first of each cause at once, then once a minute
         on_crash        gets every report at once, perhaps on another thread
 
-        Raises what making an environment raises.
+        Raises what making an environment raises, and ValueError for a number out of its range.
         """
+        if envs_per_actor is not None and envs_per_actor < 1:
+            raise ValueError(f"envs_per_actor is {envs_per_actor}; it must be at least 1")
+        for name, number in (
+            ("cpus_per_actor", cpus_per_actor),
+            ("step_timeout_s", step_timeout_s),
+            ("max_crash_rate", max_crash_rate),
+        ):
+            if not number >= 0:  # NaN is not
+                raise ValueError(f"{name} is {number}; it must be at least 0")
         makes = _makes(env, num_envs, kwargs)
         if wrappers:
             makes = [partial(_wrapped, make, list(wrappers)) for make in makes]
@@ -99,7 +109,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self.observation_space = batch_space(first.observation_space, count)
         self.action_space = batch_space(first.action_space, count)
         self.metadata, self.render_mode = first.metadata, first.render_mode
-        self.spec = gymnasium.spec(env) if isinstance(env, str) else None
+        self.spec = spec_of(env) if isinstance(env, str) else None
 
     def step(
         self, actions: Any
@@ -193,9 +203,7 @@ def _makes(
     if not isinstance(env, (str, Sequence)) and not callable(env):
         raise TypeError(f"env is {env!r}: it is to be an id, a callable, or a list of callables")
     if isinstance(env, str):
-        gymnasium.spec(env)  # raises for an unknown id, here rather than in an actor
-        make: Make = partial(gymnasium.make, env, **kwargs)
-        return [make] * _whole(num_envs)
+        return [maker_of(env, kwargs)] * _whole(num_envs)
     if kwargs:
         raise TypeError(f"{', '.join(kwargs)}: only an environment made from its id takes these")
     if callable(env):

@@ -1,11 +1,13 @@
 """What a run can be told, and what is said of a mistake."""
 
+import contextlib
 import copy
 import dataclasses
 import math
 import pickle
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from remotely_rl import algorithms, impala, ppo, settings
 from remotely_rl.config import GROUPS, Common, device_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.settings import Range
+from tests.remotely_rl import toys
 
 CONFIGS: list[type[Common]] = [
     Common,
@@ -156,3 +159,14 @@ def test_another_default_without_prose_keeps_the_prose_and_the_bounds() -> None:
     assert list(found) == [setting.name for setting in settings.settings(Common)]
     with pytest.raises(TrainingError, match="gamma must be from 0 to 1, not 2"):
         Mine(gamma=2.0)
+
+
+def test_a_config_makes_the_id_of_its_environment_known_wherever_it_arrives() -> None:
+    gymnasium.register("OfTheScript-v1", entry_point=toys.Counting)
+    sent = pickle.dumps(Common(env="OfTheScript-v1"))
+    del gymnasium.registry["OfTheScript-v1"]
+    arrived = pickle.loads(sent)
+    assert arrived == Common(env="OfTheScript-v1")
+    with contextlib.closing(arrived.make_environments(2)) as envs:
+        assert envs.num_envs == 2
+    assert dataclasses.replace(arrived, env=toys.Counting).env is toys.Counting

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely_rl.acting import crew as crew_module
+from remotely_rl.acting import cluster
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.acting.fakes import Fake, crew_of, wait_for_newcomer
@@ -27,7 +27,7 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_and_the_others_go_on(
         return Fake(who)
 
     crew = crew_of(2, make)
-    monkeypatch.setattr(crew_module, "time", SimpleNamespace(sleep=lambda s: room.wait(10)))
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(sleep=lambda s: room.wait(10)))
     crew.replace(crew.actors[0], remotely.ActorDied("killed", exit=1))
     tried.acquire()
     assert not crew.admit()

@@ -95,6 +95,12 @@ def test_a_death_between_two_steps_is_told_of_the_actor(record: FlightRecord | N
     assert (report.cause, report.lived) == (Cause.DIED, 40)
 
 
+@pytest.mark.parametrize("ran", ["may have run", "did not run"])
+def test_whether_a_call_of_ours_ran_is_not_told_of_a_death(ran: str) -> None:
+    error = remotely.ActorDied(f"Actor-2 ended with SIGKILL; the call {ran}", exit="SIGKILL")
+    assert failures.report_of(error).what == "Actor-2 ended with SIGKILL"
+
+
 def test_a_hang_is_told_with_its_stack_and_its_limit() -> None:
     record = FlightRecord(2, toys.Guess.action_space)
     record.begin(1, [0, 0])

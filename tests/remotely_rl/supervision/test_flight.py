@@ -22,7 +22,7 @@ def steps(record: FlightRecord, count: int) -> None:
 
 
 def reset(record: FlightRecord, seed: int | None = 5) -> None:
-    record.begin(1)
+    record.begin(1, is_step=False)
     for env in range(record.count):
         record.reset_now(env, seed, 0, None)
     record.end()
@@ -92,6 +92,34 @@ def test_options_that_cannot_be_kept_make_the_report_incomplete() -> None:
     assert record.report(0, Cause.DIED, "").seed is None
 
 
+def test_a_reset_of_some_is_no_step_of_the_others() -> None:
+    record = FlightRecord(2, spaces.Discrete(200))
+    reset(record)
+    steps(record, 2)
+    record.begin(1, is_step=False)
+    record.reset_now(0, 6, 0, None)
+    record.end()
+    record.begin(1, [7, 8])
+    one, other = (record.report(env, Cause.DIED, "") for env in (0, 1))
+    assert (one.step, one.seed, one.actions, one.lived) == (1, 6, (7,), 3)
+    assert (other.step, other.seed, other.actions, other.lived) == (3, 5, (0, 1, 8), 3)
+    assert other.is_complete
+
+
+def test_options_are_those_of_the_environment_or_its_report_is_incomplete() -> None:
+    record = FlightRecord(3, spaces.Discrete(2))
+    for env, options in enumerate([{"level": 3}, {"level": 3}, None]):
+        record.reset_now(env, 5, 0, options)
+    reports = [record.report(env, Cause.DIED, "") for env in range(3)]
+    assert [report.options for report in reports] == [{"level": 3}, {"level": 3}, None]
+    assert all(report.is_complete for report in reports)
+    record.reset_now(1, 5, 0, {"level": 4})
+    record.reset_now(2, 5, 0, None)
+    reports = [record.report(env, Cause.DIED, "") for env in range(3)]
+    assert [report.options for report in reports] == [None, {"level": 4}, None]
+    assert [report.is_complete for report in reports] == [False, True, True]
+
+
 def test_of_environments_as_a_whole_it_knows_whether_they_are_stepped() -> None:
     record = FlightRecord(0)
     record.begin(1)
@@ -108,7 +136,7 @@ def test_it_moves_to_other_memory() -> None:
     moved = record.move_to(memory)
     steps(moved, 1)
     assert FlightRecord.read(bytes(memory)).report(0, Cause.DIED, "").actions == (0, 1, 0)  # type: ignore[union-attr]
-    assert record.now == 3
+    assert record.now == 2
 
 
 @given(st.binary(max_size=200))

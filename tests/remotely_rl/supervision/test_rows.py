@@ -86,3 +86,27 @@ def test_integers_and_doubles_pass_where_they_fit() -> None:
     check(IMAGE, np.full((4, 4), 255))
     check(BOX, np.zeros(3))
     check(spaces.Discrete(3), np.int32(2))
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "words"),
+    [
+        (spaces.Discrete(5), 5, "the observation is 5; its space has 0 to 4"),
+        (spaces.Discrete(3, start=-1), np.int64(2), "is 2; its space has -1 to 1"),
+        (spaces.Dict(a=spaces.Discrete(5)), {"a": -1}, r"\['a'\] is -1"),
+        (spaces.MultiDiscrete([3, 4]), np.array([0, 4]), r"has 4 at \[1\], which is not of Multi"),
+        (spaces.MultiDiscrete([3], start=[2]), [1], r"has 1 at \[0\]"),
+        (spaces.MultiBinary(2), np.array([0, 2], np.int8), r"has 2 at \[1\]"),
+    ],
+)
+def test_values_that_the_space_does_not_have_are_found(space: Any, obs: Any, words: str) -> None:
+    with pytest.raises(WrongShape, match=words):
+        check(space, obs)
+
+
+def test_the_first_and_the_last_value_of_a_space_pass() -> None:
+    for obs in (-1, 1):
+        check(spaces.Discrete(3, start=-1), obs)
+    for obs in ([2, 0], [4, 3]):
+        check(spaces.MultiDiscrete([3, 4], start=[2, 0]), np.array(obs))
+    check(spaces.MultiBinary(2), np.array([0, 1], np.int8))

@@ -220,6 +220,28 @@ def test_every_report_can_be_replayed_up_to_the_crash_itself() -> None:
         assert f"RuntimeError: {again.value}" == report.what
 
 
+def test_a_report_is_right_after_resets_of_other_environments() -> None:
+    class Ends(Fragile):
+        length = 2
+
+    faults = Faults(step_6="raise")
+    envs = SupervisedVectorEnv(
+        [lambda: Ends(Faults()), faults.make], autoreset_mode=AutoresetMode.DISABLED
+    )
+    envs.reset(seed=[1, 2], options={"level": 3})
+    played = []
+    while not envs.crashes:
+        action = len(played) % 4
+        played.append(action)
+        ended = envs.step([action, action])[2]
+        if ended[0]:
+            envs.reset(options={"reset_mask": np.array([True, False])})
+    (report,) = envs.crashes
+    assert (report.env, report.step, report.actions) == (1, 6, tuple(played))
+    assert report.options == {"level": 3}
+    assert report.is_complete
+
+
 class Everything(Fragile):
     """Observes a tree of every kind of array, and of text; acts by a tree."""
 

@@ -1,13 +1,15 @@
 """VectorEnv: rows as Gymnasium's, whatever its environments do to their processes."""
 
 import functools
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -18,10 +20,12 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import remotely
 from remotely_rl import CrashReport, TrainingError, VectorEnv
+from remotely_rl.acting import cluster
 from remotely_rl.supervision import Cause
+from remotely_rl.vector.seat import Spare
 from tests.chaos.numbered import FAULTS, Numbered, Oracle, makes, strike
 from tests.clusters import wait_until
-from tests.remotely_rl import toys
+from tests.remotely_rl import registered, toys
 from tests.remotely_rl.supervision.test_vector import Everything, same
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
@@ -204,11 +208,117 @@ def test_a_reset_of_some_and_calls_after_a_death_leave_no_row_wrong() -> None:
     assert oracle.wrong == []
 
 
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
+
+
+def pipes() -> int:
+    """Return how many ends of pipes this process has open."""
+    links = (os.path.realpath(file) for file in Path("/proc/self/fd").iterdir())
+    return sum("pipe:" in link for link in links)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_host_that_dies_as_it_begins_to_share_memory_is_replaced(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    oracle = Oracle(AutoresetMode.NEXT_STEP)
+    oracle.reset(envs.reset(seed=1)[0])
+    open_before = pipes()
+    seat, bells = envs._hosts._seats[0], envs._hosts._bells
+    address, connect = bells.address, bells.connect
+
+    def kill_before(host: int) -> Any:
+        monkeypatch.undo()
+        kill(seat._host.describe().pid)
+        return address(host)
+
+    def kill_after(host: int, pid: int) -> None:
+        monkeypatch.undo()
+        kill(pid)
+        connect(host, pid)
+
+    kill(pids(envs)[0])
+    if moment == "before":
+        monkeypatch.setattr(bells, "address", kill_before)
+    else:
+        monkeypatch.setattr(bells, "connect", kill_after)
+    for _ in range(3):
+        oracle.step(*envs.step(np.zeros(1, np.int64)))
+    assert bells.connect == connect  # it has been struck
+    assert pipes() == open_before
+    assert oracle.wrong == []
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "RETRY_S", 0.01)
+    refused = threading.Semaphore(0)
+    room = threading.Event()
+    take = Spare.take
+
+    def take_if_there_is_room(spare: Spare) -> Any:
+        if not room.is_set():
+            refused.release()
+            raise remotely.NoResources("full")
+        return take(spare)
+
+    monkeypatch.setattr(Spare, "take", take_if_there_is_room)
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    envs.reset()
+    kill(pids(envs)[0])
+    assert refused.acquire(timeout=30)
+    assert refused.acquire(timeout=30)
+    room.set()
+    assert envs.step([0])[3].all()
+    envs.step([0])
+    room.clear()
+    kill(pids(envs)[0])
+    while refused.acquire(blocking=False):
+        pass
+    assert refused.acquire(timeout=30)
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_death_that_another_thread_tells_late_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports: list[CrashReport] = []
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=reports.append, **quiet)
+    envs.reset()
+    is_replaced, is_told = threading.Event(), threading.Event()
+    on_end = envs._hosts._seats[0]._on_end
+
+    def late(*given: Any) -> None:
+        is_replaced.wait(30)
+        on_end(*given)
+        is_told.set()
+
+    monkeypatch.setattr(envs._hosts._seats[0], "_on_end", late)
+    kill(pids(envs)[0])  # the call restarts `serve`
+    envs.step([0])
+    envs.step([0])
+    is_replaced.set()
+    assert is_told.wait(30)
+    assert len(reports) == 1
+    assert not envs.step([0])[3].any()
+    envs.close()
+
+
 @pytest.mark.usefixtures("here")
 def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
     envs = VectorEnv(Tells, 3, envs_per_actor=2, **quiet)
     envs.reset()
-    envs.set_attr("level", [1, 2, 3])
+    for _ in range(3):
+        envs.set_attr("level", [1, 2, 3])
+    assert envs._hosts._seats[0].attributes == {"level": {0: 1, 1: 2}}
     with pytest.raises(remotely.ActorDied):
         envs.call_at([0], "strike", "kill")
     assert envs.get_attr("level") == (1, 2, 3)
@@ -270,6 +380,17 @@ def test_an_environment_that_can_never_be_reset_again_ends_it_in_a_sentence() ->
 
 
 @pytest.mark.usefixtures("here")
+def test_ids_that_only_the_script_has_registered_and_those_of_modules_are_made() -> None:
+    gymnasium.register("OfTheScript-v0", entry_point=toys.Counting)
+    for name in ("OfTheScript-v0", registered.MODULE_ID):
+        envs = VectorEnv(name, 2, envs_per_actor=1)
+        assert envs.spec is not None
+        assert envs.spec.id == name.rpartition(":")[2]
+        envs.reset()
+        envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_gymnasiums_wrappers_work_on_it() -> None:
     envs = RecordEpisodeStatistics(VectorEnv("CartPole-v1", num_envs=4))
     assert envs.spec is not None
@@ -324,6 +445,25 @@ def test_large_infos_arrive_whole() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_infos_may_hold_objects_of_classes_of_the_script() -> None:
+    class Status(NamedTuple):
+        level: int
+
+    Status.__module__ = "__main__"
+
+    class Tells(toys.Counting):
+        def step(self, action: int) -> Any:
+            return (*super().step(action)[:4], {"status": Status(self.now)})
+
+    envs = VectorEnv(Tells, 2, envs_per_actor=1, **quiet)
+    envs.reset()
+    *_, truncated, infos = envs.step([0, 0])
+    assert not truncated.any()
+    assert [status.level for status in infos["status"]] == [1, 1]
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_without_copies_the_rows_of_the_last_step_are_still_there() -> None:
     envs = VectorEnv("CartPole-v1", num_envs=4, copy=False)
     first = envs.reset(seed=1)[0]
@@ -353,6 +493,11 @@ def test_one_that_nobody_holds_any_more_ends_its_actors() -> None:
         ({"env": cart_pole, "num_env": 2}, TypeError, "num_env: only an environment made from"),
         ({"env": 3}, TypeError, "env is 3"),
         ({"env": "CartPale-v1"}, gymnasium.error.NameNotFound, "CartPole"),
+        ({"env": cart_pole, "envs_per_actor": 0}, ValueError, "envs_per_actor is 0"),
+        ({"env": cart_pole, "envs_per_actor": -1}, ValueError, "envs_per_actor is -1"),
+        ({"env": cart_pole, "step_timeout_s": -1}, ValueError, "step_timeout_s is -1"),
+        ({"env": cart_pole, "cpus_per_actor": -1}, ValueError, "cpus_per_actor is -1"),
+        ({"env": cart_pole, "max_crash_rate": math.nan}, ValueError, "max_crash_rate is nan"),
         ({"env": lambda: 1 / 0}, ZeroDivisionError, "division"),
         ({"env": functools.partial(strike, "kill")}, remotely.ActorDied, "SIGKILL"),
         (
@@ -375,7 +520,106 @@ def test_wrong_numbers_of_actions_and_seeds_are_refused_and_harm_nothing() -> No
         envs.step([0, 0])
     with pytest.raises(ValueError, match="2 seeds for 3 environments"):
         envs.reset(seed=[1, 2])
+    with pytest.raises(ValueError, match=r"actions are of dtype float64.*int64"):
+        envs.step(np.array([1.7, 0.0, 0.0]))
     envs.step([0, 0, 0])
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_episode_that_is_over_is_not_stepped_and_that_harms_nothing() -> None:
+    reports: list[CrashReport] = []
+    envs = VectorEnv(
+        [toys.Counting, functools.partial(toys.Counting, 2)],
+        envs_per_actor=2,
+        autoreset_mode=AutoresetMode.DISABLED,
+        on_crash=reports.append,
+    )
+    envs.reset()
+    envs.step([0, 0])
+    assert envs.step([0, 0])[2].tolist() == [False, True]
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"environments \[1\] have ended: reset them first"):
+            envs.step([0, 0])
+    envs.reset(options={"reset_mask": np.array([False, True])})
+    assert envs.step([0, 0])[0].ravel().tolist() == [3, 1]
+    assert reports == []
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_after_its_end_every_use_says_that_it_is_closed() -> None:
+    envs = VectorEnv("CartPole-v1", num_envs=2)
+    envs.reset()
+    envs.close()
+    envs.close()
+    uses: list[Any] = [
+        envs.reset,
+        envs.render,
+        envs.step_wait,
+        lambda: envs.step([0, 0]),
+        lambda: envs.get_attr("spec"),
+        lambda: envs.set_attr("spec", None),
+        lambda: envs.are_wrapped([0], gymnasium.Wrapper),
+    ]
+    for use in uses:
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="has been closed"):
+            use()
+
+
+@pytest.mark.usefixtures("here")
+def test_errors_name_an_environment_as_the_user_numbers_it() -> None:
+    class NeverBegins(toys.Counting):
+        def reset(self, **given: Any) -> Any:
+            raise OSError("no scene")
+
+    kinds = [toys.Counting, toys.Counting, toys.Counting, NeverBegins]
+    envs = VectorEnv(kinds, envs_per_actor=2, max_crash_rate=1, **quiet)
+    with pytest.raises(TrainingError, match="environment 3 could not be reset"):
+        envs.reset()
+    envs.close()
+    with pytest.raises(TrainingError, match="environment 3 has other spaces"):
+        VectorEnv([*kinds[:3], cart_pole], envs_per_actor=2)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_row_of_a_death_has_no_infos_of_an_episode_that_nobody_has_seen() -> None:
+    class Levels(Tells):
+        def reset(self, **given: Any) -> Any:
+            return super().reset(**given)[0], {"level": 7}
+
+        def step(self, action: int) -> Any:
+            return (*super().step(action)[:2], action == 1, False, {})
+
+    envs = VectorEnv(Levels, 2, envs_per_actor=2, max_crash_rate=1, **quiet)
+    envs.reset()
+    process = pids(envs)[0]
+    envs.step([1, 0])
+    kill(process)
+    *_, truncated, infos = envs.step([0, 0])
+    assert truncated.tolist() == [False, True]
+    assert infos["_level"].tolist() == [True, False]
+    assert infos["_crash_report"].tolist() == [False, True]
+    assert envs.step([0, 0])[-1]["_level"].tolist() == [False, True]
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_error_of_on_crash_is_raised_by_the_step_once_and_the_host_is_replaced() -> None:
+    reports: list[CrashReport] = []
+
+    def keep(report: CrashReport) -> None:
+        reports.append(report)
+        if len(reports) == 1:
+            raise OSError("the log disk is full")
+
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=keep, **quiet)
+    envs.reset()
+    kill(pids(envs)[0])
+    with pytest.raises(OSError, match="the log disk is full"):
+        envs.step([0])
+    assert not envs.step([0])[3].any()
+    assert len(reports) == 1
     envs.close()
 
 
