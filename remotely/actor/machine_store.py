@@ -178,9 +178,7 @@ class MachineStore:
                 line.ask(control.Offer(value=made.value, loan=_write(loan)))
                 self._kept[made.value] = _Kept(made, placed, loan, route)
                 return made
-        except BaseException:
-            if loan is not None:
-                memory.take_back(loan)
+        except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
             memory.let_go(placed)
             raise
         memory.let_go(placed)

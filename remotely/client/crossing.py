@@ -81,7 +81,9 @@ class Crossing:
 
     def covers(self, store: StoreAddress) -> bool:
         """Tell whether the value is there, or on its way."""
-        return store in (self._here if self.done.done() else self._links)
+        if self.done.done():
+            return store in self._here and not self._links[store].is_broken
+        return store in self._links
 
     def run(self) -> None:
         """Bring it to all machines that can be reached.  Returns when it is there."""

@@ -18,7 +18,6 @@ from remotely.futures.stream import Stream, StreamToken
 from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
-from remotely.transport.bulk import ValueGone
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec
 from remotely.values.codec import NOTHING
@@ -102,7 +101,7 @@ class Outcomes:
         assert isinstance(wanted, Parcel)
         try:
             payload, buffers = self._stores.fetch(wanted)
-        except (OSError, ValueGone):  # the actor still has it
+        except Exception:  # whatever it is: the actor still has it
             asked = self._ask_for_whole(wanted, future.what, future.keep)
             asked.add_done_callback(partial(_take_over, future))
             return

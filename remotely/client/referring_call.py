@@ -70,7 +70,7 @@ class ReferringCall:
         self._lock = threading.Lock()
         self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
         self._values: dict[int, Any] = {}  # by the number of the future
-        self._made: dict[tuple[bool, ...], OutgoingValue] = {}
+        self._made: dict[tuple[bytes, ...], OutgoingValue] = {}
 
     def __del__(self) -> None:
         for made in self._made.values():
@@ -84,7 +84,7 @@ class ReferringCall:
         """Return what to send to an actor there.  Raises the error of a future that failed."""
         with self._lock:
             entries = [self._entry(i, thing, name, store) for i, (thing, name) in self._numbered]
-            kind = tuple(type(entry) is InStore for entry in entries)
+            kind = tuple(entry.name if isinstance(entry, InStore) else b"" for entry in entries)
             if (made := self._made.get(kind)) is None:
                 encoded = codec.encode(Referring(self._encoded, entries), self._method)
                 made = self._made[kind] = OutgoingValue(encoded, several=True)
@@ -126,5 +126,6 @@ def _about(error: BaseException, sentence: str) -> BaseException:
     except Exception:  # a class that does not take its own arguments
         copied = error
     copied.__cause__ = error.__cause__
+    copied.of_argument = True  # type: ignore[attr-defined] # and not of the actor that is called
     copied.__notes__ = [*getattr(error, "__notes__", ()), sentence]
     return copied.with_traceback(None)

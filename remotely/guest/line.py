@@ -116,7 +116,13 @@ class Line:
                 log.info("serving %s as %r", request.class_name, request.name)
             case control.NotHosted(error=kind, why=why):
                 self._end((error_class(kind) or RemotelyError)(why))
-            case control.Admit() | control.Caller() | control.Cancel() | control.Leave():
+            case (
+                control.Admit()
+                | control.Caller()
+                | control.Cancel()
+                | control.Leave()
+                | control.Meet()
+            ):
                 with contextlib.suppress(OSError):
                     self._actor.send(data)
 

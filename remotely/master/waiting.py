@@ -133,7 +133,8 @@ class WaitingList:
             if first.number == number:
                 if not is_served(first):
                     continue
-                self.remove(first.request.actor)
+                if self._waiters.get(first.request.actor) is first:  # else it asks anew
+                    self.remove(first.request.actor)
             if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))
 

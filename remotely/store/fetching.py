@@ -29,9 +29,10 @@ class Fetching:
     def fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
         """Have a value here; return why that cannot be."""
         with self._lock:
-            self._asked_at[name] = time.monotonic()
             with self._shelf.using(name) as value:
                 if value is not None:
+                    if value.owner is self:
+                        self._asked_at[name] = time.monotonic()
                     return None
             running = self._running.get(name)
             if is_first := running is None:
@@ -69,5 +70,7 @@ class Fetching:
             room.release()
             why = f"{place(nearest(address.tcp))} cannot be reached from here: {error}"
             return Gone(why=why)
-        self._shelf.add(name, room, self, is_here=True)
+        with self._lock:
+            self._asked_at[name] = time.monotonic()
+            self._shelf.add(name, room, self, is_here=True)
         return None

@@ -66,8 +66,10 @@ class Connection:
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Send all of it.  Raises OSError."""
-        for part in parts:
-            self._socket.sendall(part)
+        for part in parts:  # in pieces: the timeout is for all that one `sendall` is given
+            view = memoryview(part).cast("B")
+            for at in range(0, view.nbytes, CHUNK_BYTES):
+                self._socket.sendall(view[at : at + CHUNK_BYTES])
 
     def receive_into(self, memory: memoryview) -> None:
         """Fill the memory.  Raises OSError."""

@@ -46,7 +46,7 @@ def unpack(payload: bytes | memoryview, text: bytes | memoryview) -> BaseExcepti
 
 def was_raised(error: BaseException) -> bool:
     """Tell whether a method raised it, and not the toolkit because the method's actor was lost."""
-    return isinstance(error.__cause__, RemoteTraceback)
+    return isinstance(error.__cause__, RemoteTraceback) or hasattr(error, "of_argument")
 
 
 def _users_part(error: BaseException, ours: Collection[str]) -> Any:

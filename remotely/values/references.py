@@ -60,6 +60,7 @@ class InStore:
 
     def __init__(self, parcel: Parcel) -> None:
         self._parcel = parcel
+        self.name = parcel.value
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _fetch, (_write(self._parcel),)

@@ -229,6 +229,8 @@ class Guests:
                 guest.calls = calls
             case control.MayCall():
                 self._access.hear_actor(guest.request.actor, message)
+            case control.Meet():  # there is no store where it is
+                self._say(route, message)
             case control.Ending(why=why):
                 guest.asked = guest.asked or why == "closed"
                 guest.why = guest.why or why

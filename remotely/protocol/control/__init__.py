@@ -226,8 +226,10 @@ FromActor = (
     | Ending
     | Exiting
 )
-ToGuest = Hosted | NotHosted | Admit | Caller | Cancel | Leave | Tick
-FromGuest = Arrive | Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
+ToGuest = Hosted | NotHosted | Admit | Caller | Cancel | Leave | Meet | Tick
+FromGuest = (
+    Meet | Arrive | Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
+)
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 ToStore = {
