@@ -429,6 +429,28 @@ def test_actors_reserve_as_much_of_the_cluster_as_they_are_told() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_of_the_users_own_cluster_it_takes_no_more_than_its_actors() -> None:
+    envs = VectorEnv(cart_pole, 2, envs_per_actor=1)
+    envs._hosts._spare.make()
+    assert envs._hosts._spare._making is None
+    envs.close()
+
+
+def test_on_a_cluster_of_its_own_a_host_waits_for_the_first_death(nothing_left: None) -> None:
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    making = envs._hosts._spare._making
+    assert making is not None
+    spare = making.result(30)
+    envs.reset()
+    kill(pids(envs)[0])
+    envs.step([0])
+    envs.step([0])  # begins the next episode
+    assert envs._hosts._seats[0]._host == spare
+    envs.close()
+    remotely.shutdown()
+
+
+@pytest.mark.usefixtures("here")
 def test_large_infos_arrive_whole() -> None:
     class Talks(toys.Counting):
         def step(self, action: int) -> Any:
