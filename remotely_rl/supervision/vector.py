@@ -33,7 +33,9 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from remotely_rl.errors import TrainingError
+from remotely_rl.supervision import infos as infos_module
 from remotely_rl.supervision.flight import FlightRecord
+from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.report import Cause, CrashReport, describe
 from remotely_rl.supervision.rows import ARRAYS, NotFinite, Rows, WrongShape
 from remotely_rl.supervision.seeds import Seeds
@@ -43,7 +45,6 @@ RESETS = 10  # attempts of one reset
 CRASH = "crash_report"  # the key of an info; `crashed` has other meanings where cars are driven
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
-Info = dict[str, Any]
 
 
 class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
@@ -315,6 +316,15 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._add_info(infos, {"final_obs": self.rows.row(i), "final_info": info}, i)
         first = self._begin_episode(i)
         return {**first, CRASH: info[CRASH]} if CRASH in info else first
+
+    def _add_info(self, vector_infos: Info, env_info: Info, env_num: int) -> Info:
+        """Add the info of an environment as Gymnasium does, but lose nothing of what differs."""
+        for key, value in env_info.items():
+            held = vector_infos.get(key)
+            if isinstance(held, np.ndarray):
+                mask = vector_infos[f"_{key}"]
+                vector_infos[key] = infos_module.with_room_for(held, mask, value)
+        return super()._add_info(vector_infos, env_info, env_num)
 
     # --- crashes ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from remotely.machine import this_machine
 from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rate import MAX_RATE
 from remotely_rl.supervision.registered import maker_of, spec_of
 from remotely_rl.supervision.rows import ARRAYS
@@ -32,7 +33,6 @@ from remotely_rl.supervision.vector import Make, checked_mask
 from remotely_rl.supervision.watchdog import DEFAULT_S
 from remotely_rl.vector.host import Settings
 from remotely_rl.vector.hosts import Hosts
-from remotely_rl.vector.infos import Info
 
 
 def _say(text: str) -> None:

@@ -451,6 +451,28 @@ def test_on_a_cluster_of_its_own_a_host_waits_for_the_first_death(nothing_left: 
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("width", [1, 2])
+def test_infos_of_different_types_are_kept_whichever_host_answers_first(width: int) -> None:
+    class Slow(toys.Counting):
+        def __init__(self, value: Any) -> None:
+            super().__init__()
+            self.value = value
+
+        def step(self, action: int) -> Any:
+            if action:  # the others answer before it
+                time.sleep(0.05)
+            return (*super().step(action)[:4], {"number": self.value, "array": [0.5] * action})
+
+    envs = VectorEnv([functools.partial(Slow, value) for value in (1, 0.5)], envs_per_actor=width)
+    envs.reset()
+    for actions in ([0, 1], [1, 0]):
+        infos = envs.step(actions)[-1]
+        assert infos["number"].tolist() == [1.0, 0.5]
+        assert infos["array"].tolist() == [[0.5] * action for action in actions]
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_large_infos_arrive_whole() -> None:
     class Talks(toys.Counting):
         def step(self, action: int) -> Any:
