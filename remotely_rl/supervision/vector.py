@@ -38,7 +38,7 @@ from remotely_rl.supervision.flight import FlightRecord
 from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.report import Cause, CrashReport, describe
 from remotely_rl.supervision.rows import ARRAYS, NotFinite, Rows, WrongShape
-from remotely_rl.supervision.seeds import Seeds
+from remotely_rl.supervision.seeds import Seeds, of_each
 from remotely_rl.supervision.watchdog import Watchdog
 
 RESETS = 10  # attempts of one reset
@@ -183,12 +183,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         options = dict(options) if options else None
         mask = options.pop("reset_mask", None) if options else None
         which = range(count) if mask is None else np.flatnonzero(checked_mask(mask, count)).tolist()
-        if seed is None or isinstance(seed, (int, np.integer)):
-            seeds = [None if seed is None else int(seed) + i for i in range(count)]
-        elif len(seed) == count:
-            seeds = list(seed)
-        else:
-            raise ValueError(f"{len(seed)} seeds for {count} environments")
+        seeds = of_each(seed, count)
         infos: Info = {}
         self._record.begin(threading.get_ident(), is_step=False)
         for i in which:
