@@ -146,6 +146,7 @@ class Hosts:
         if self._mode is AutoresetMode.DISABLED:
             check_none_ended(self._ended)
         self._actions = actions
+        self._each: list[Any] | None = None  # the actions one by one, if a host needs them so
         if self._board is not None:
             self._board.write_actions(actions)
         self._parity ^= 1
@@ -194,9 +195,11 @@ class Hosts:
             return False
         actions = None
         if not seat.is_shared:
-            each = list(iterate(self._action_space, self._actions))[seat.rows]
-            out: Any = create_empty_array(self.description.action_space, len(each))
-            actions = concatenate(self.description.action_space, each, out)
+            if self._each is None:
+                self._each = list(iterate(self._action_space, self._actions))
+            own = self._each[seat.rows]
+            out: Any = create_empty_array(self.description.action_space, len(own))
+            actions = concatenate(self.description.action_space, own, out)
         return seat.begin_step(self._parity, actions)
 
     def _gather(self, seats: Sequence[Seat], parts: Parts) -> None:

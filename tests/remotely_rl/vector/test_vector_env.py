@@ -22,6 +22,7 @@ import remotely
 from remotely_rl import CrashReport, TrainingError, VectorEnv
 from remotely_rl.acting import cluster
 from remotely_rl.supervision import Cause
+from remotely_rl.vector import hosts
 from remotely_rl.vector.seat import Spare
 from tests.chaos.numbered import FAULTS, Numbered, Oracle, makes, strike
 from tests.clusters import wait_until
@@ -73,6 +74,22 @@ def test_in_the_users_own_process_its_rows_are_the_same(mode: AutoresetMode) -> 
         actions = plain.action_space.sample()
         assert same(plain.step(actions), ours.step(actions))
     ours.close()
+
+
+@pytest.mark.usefixtures("local")
+def test_actions_are_taken_apart_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = VectorEnv(cart_pole, 4, envs_per_actor=1)
+    envs.reset()
+    taken: list[Any] = []
+
+    def iterate(space: Any, actions: Any) -> Any:
+        taken.append(actions)
+        return gymnasium.vector.utils.iterate(space, actions)
+
+    monkeypatch.setattr(hosts, "iterate", iterate)
+    envs.step([0, 1, 0, 1])
+    assert taken == [[0, 1, 0, 1]]
+    envs.close()
 
 
 def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: None) -> None:
