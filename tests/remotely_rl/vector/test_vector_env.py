@@ -1,5 +1,6 @@
 """VectorEnv: rows as Gymnasium's, whatever its environments do to their processes."""
 
+import ctypes
 import functools
 import math
 import os
@@ -521,6 +522,19 @@ def test_infos_may_hold_objects_of_classes_of_the_script() -> None:
     *_, truncated, infos = envs.step([0, 0])
     assert not truncated.any()
     assert [status.level for status in infos["status"]] == [1, 1]
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_call_may_hold_the_gil_for_longer_than_a_step() -> None:
+    class Loads(Tells):
+        def load(self) -> int:
+            return int(ctypes.PyDLL(None).sleep(2))
+
+    envs = VectorEnv(Loads, 1, step_timeout_s=0.5, **quiet)
+    envs.reset()
+    assert envs.call("load") == (0,)
+    assert not envs.step([0])[3].any()
     envs.close()
 
 
