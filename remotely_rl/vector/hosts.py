@@ -127,6 +127,9 @@ class Hosts:
         self._ended = np.zeros(count, np.bool_)  # in the last step, so the next one resets them
         self._owed = np.zeros(count, np.bool_)  # died with their host, and no row has told so yet
         self._is_stepping = False
+        self._left: list[Seat] = []  # that have not begun the step
+        self._begun: list[Seat] = []
+        self._renewing: set[int] = set()  # seats that get a new host in this step
         self._waiting: dict[int, bytes] = {}  # for which hosts, and what of their mail has come
         self._done: list[Seat] = []
         for seat in self._seats:
@@ -150,10 +153,17 @@ class Hosts:
         if self._board is not None:
             self._board.write_actions(actions)
         self._parity ^= 1
+        self._done, self._begun, self._waiting = [], [], {}
+        self._renewing.clear()
+        self._left = list(self._seats)
         self._is_stepping = True
-        self._done = []
-        self._begun = [seat for seat in self._seats if self._begin(seat)]
-        self._waiting = {seat.index: b"" for seat in self._begun if seat.is_shared}
+        self._begin_those_left()
+
+    def _begin_those_left(self) -> None:
+        """Let the hosts take the step that have not begun it yet: an interrupt may come between."""
+        while self._left:
+            self._begin(self._left[0])
+            self._left.pop(0)
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
@@ -183,6 +193,7 @@ class Hosts:
         """Wait for the end of a step that was interrupted, by Ctrl-C for example."""
         self._check_is_open()
         if self._is_stepping:
+            self._begin_those_left()
             self.finish()
 
     def _check_is_open(self) -> None:
@@ -200,7 +211,12 @@ class Hosts:
             own = self._each[seat.rows]
             out: Any = create_empty_array(self.description.action_space, len(own))
             actions = concatenate(self.description.action_space, own, out)
-        return seat.begin_step(self._parity, actions)
+        has_begun = seat.begin_step(self._parity, actions)
+        if has_begun:
+            self._begun.append(seat)
+            if seat.is_shared:
+                self._waiting[seat.index] = b""
+        return has_begun
 
     def _gather(self, seats: Sequence[Seat], parts: Parts) -> None:
         """Wait for the rows of hosts that were told to step; those that have come are done."""
@@ -304,7 +320,8 @@ class Hosts:
                 if self._failure is not None:
                     raise self._failure
             try:
-                seat.join()
+                if not seat.has_host:  # else an interrupt came between the two
+                    seat.join()
                 seat.share(self._board, self._bells)
                 return
             except HostFailed:
@@ -312,21 +329,22 @@ class Hosts:
 
     def _recover(self, seat: Seat, parts: Parts) -> None:
         """A host has not taken the step: end the episodes that it had, begin those that are due."""
-        if seat.has_host:
+        if seat.has_host and seat.index not in self._renewing:
             self._lose(seat)
         owed = ~self._ended[seat.rows]
+        self._owed[seat.rows] |= owed
         is_due = self._mode is AutoresetMode.SAME_STEP or (
             self._mode is AutoresetMode.NEXT_STEP and not owed.all()
         )
         while is_due:  # a new host begins an episode of each in its first step
+            self._renewing.add(seat.index)
             self._renew(seat)
             if self._begin(seat):
-                self._waiting = {seat.index: b""} if seat.is_shared else {}
                 self._gather([seat], parts)
                 if seat in self._done:
                     break
+            self._renewing.discard(seat.index)
             self._lose(seat)
-        self._owed[seat.rows] |= owed
 
     def _pay(self, infos: Info) -> None:
         """Write the rows of the episodes that died with their hosts."""

@@ -754,3 +754,69 @@ def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it(
     for _ in range(30):
         assert same(plain.step([1, 1, 0, 0]), ours.step([1, 1, 0, 0]))
     ours.close()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("place", ["join", "share", "wait"])
+@pytest.mark.parametrize("mode", MODES)
+def test_an_interrupt_while_a_host_is_replaced_costs_no_other_host(
+    mode: AutoresetMode, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Long(Tells):
+        def reset(self, **given: Any) -> Any:
+            super().reset(**given)
+            self.length = 60
+            return self._obs(), {}
+
+    reports: list[CrashReport] = []
+    envs = VectorEnv(
+        [Long, Long],
+        envs_per_actor=2,
+        autoreset_mode=mode,
+        max_crash_rate=1,
+        on_crash=reports.append,
+        **quiet,
+    )
+    oracle = Oracle(mode)
+    oracle.reset(envs.reset(seed=1)[0])
+    kill(pids(envs)[0])
+    if mode is AutoresetMode.NEXT_STEP:  # tells the death, and needs no host yet
+        oracle.step(*envs.step([0, 0]))
+    owner: Any = envs._hosts._bells if place == "wait" else envs._hosts._seats[0]
+    real = getattr(owner, place)
+
+    def interrupted(*given: Any) -> Any:
+        monkeypatch.undo()
+        if place != "wait":
+            real(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, place, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([0, 0])
+    obs = envs.step([0, 0])[0]  # the interrupted step began the episodes
+    assert (obs[:, 2] == 1).all()
+    assert len(reports) == 1
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_interrupt_between_the_hosts_of_a_step_loses_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, ours = SyncVectorEnv([cart_pole] * 2), VectorEnv(cart_pole, 2, envs_per_actor=1)
+    plain.reset(seed=1)
+    ours.reset(seed=1)
+    second = ours._hosts._seats[1]
+
+    def interrupted(*given: Any) -> Any:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(second, "begin_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ours.step([0, 1])
+    plain.step([0, 1])
+    for _ in range(30):
+        assert same(plain.step([1, 0]), ours.step([1, 0]))
+    ours.close()
