@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -51,7 +50,8 @@ class Played:
         self.caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.caller.connect(port.getsockname())
         self.caller.setblocking(False)
-        self.turn_until(lambda: len(self.guests._guests["a"].tunnel) == 1)
+        self.tunnel = self.guests._guests["a"].tunnel
+        self.turn_until(lambda: len(self.tunnel) == 1)
 
     def says(self, message: msgspec.Struct) -> None:
         """Say something as the guest."""
@@ -68,13 +68,10 @@ class Played:
 
     def obituary(self) -> control.Obituary:
         """Return it when the master was told."""
-        told: list[Any] = []
-        self.turn_until(lambda: told or told.extend(self._deaths()) or told)
-        obituary: control.Obituary = told[0].obituary
-        return obituary
-
-    def _deaths(self) -> list[msgspec.Struct]:
-        return [message for message in self.said if isinstance(message, control.Died)]
+        self.turn_until(lambda: isinstance(self.said[-1], control.Died))
+        death = self.said[-1]
+        assert isinstance(death, control.Died)
+        return death.obituary
 
     def read(self) -> tuple[int, bool]:
         """Read what has come to the caller: how much, and whether it is at its end."""
@@ -106,6 +103,7 @@ class Played:
     def close(self) -> None:
         self.caller.close()
         self.guests.close(for_good=True)
+        self.turn_until(lambda: len(self.tunnel) == 0)  # nothing is left behind
         self.guest_context.destroy(linger=0)
         self.context.destroy(linger=0)
         self.loop.close()
@@ -159,7 +157,7 @@ def test_callers_of_one_that_was_killed_or_lost_are_cut_off_at_once(
     played: Played, cause: str
 ) -> None:
     played.sends(Part.DATA, 1, REPLY)
-    stream = played.guests._guests["a"].tunnel._streams[1]
+    stream = played.tunnel._streams[1]
     played.turn_until(lambda: stream.unsent)
     if cause == "kill":
         played.guests.end(control.End(actor="a", kill=True, grace_s=0, by="pid 7"))
