@@ -17,6 +17,11 @@ A message is a head and a body:
 
 A stream has WINDOW_BYTES on their way at most.  So a reader that is slow holds up its own stream
 and no other, and the memory of neither end fills.
+
+When a stream has ended over there, its last bytes are still passed on here.  Then the socket is
+shut for writing, and what comes from it is dropped until its peer has closed too: a TCP socket
+that is closed with unread input resets the connection, and the kernel discards what it has not yet
+sent.  All of this has DRAIN_S.
 """
 
 import enum
@@ -26,7 +31,8 @@ from collections import deque
 from typing import Protocol
 
 from remotely.errors import WireError
-from remotely.transport.loop import Loop
+from remotely.protocol.lease import DRAIN_S
+from remotely.transport.loop import Loop, Timer
 
 WINDOW_BYTES = 1 << 20
 PIECE_BYTES = 1 << 18
@@ -71,7 +77,7 @@ class _Stream:
         self.unsent: deque[memoryview] = deque()
         self.unsent_bytes = 0
         self.untold = 0  # bytes that have left, of which the other end has not heard
-        self.is_ending = False
+        self.end: Timer | None = None  # set once the stream has ended over there
 
 
 class Tunnel:
@@ -113,7 +119,7 @@ class Tunnel:
                 raise WireError("not a count of bytes")
             stream.credit = min(WINDOW_BYTES, stream.credit + _COUNT.unpack(body)[0])
         elif part is Part.CLOSE:
-            stream.is_ending = True
+            self._end(stream)
         self._pump(stream)
 
     def refuse(self, number: int) -> None:
@@ -121,6 +127,12 @@ class Tunnel:
         self._send(head_of(Part.CLOSE, number), b"")
         if (stream := self._streams.get(number)) is not None:
             self._drop(stream)
+
+    def finish(self) -> None:
+        """The other end has gone in good order: pass on what came before, then end all streams."""
+        for stream in list(self._streams.values()):
+            self._end(stream)
+            self._pump(stream)
 
     def close(self) -> None:
         """End all streams of this side; the other end is gone."""
@@ -143,9 +155,8 @@ class Tunnel:
         if stream.untold >= _MORE_AT_BYTES:
             self._send(head_of(Part.MORE, stream.number), _COUNT.pack(stream.untold))
             stream.untold = 0
-        if stream.is_ending:
-            if not stream.unsent:
-                self._drop(stream)
+        if stream.end:
+            self._pump_out(stream)
             return
         while stream.credit:
             try:
@@ -160,6 +171,30 @@ class Tunnel:
             stream.credit -= len(piece)
             self._send(head_of(Part.DATA, stream.number), piece)
 
+    def _end(self, stream: _Stream) -> None:
+        """No more will come for it."""
+        if stream.end is None:
+            stream.end = self._loop.after(DRAIN_S, lambda: self._drop(stream))
+
+    def _pump_out(self, stream: _Stream) -> None:
+        """The stream has ended over there: drop it when its reader has all, and has closed too."""
+        try:
+            if not stream.unsent:
+                stream.socket.shutdown(socket.SHUT_WR)
+            for _ in range(WINDOW_BYTES // PIECE_BYTES):
+                if not stream.socket.recv(PIECE_BYTES):
+                    break
+            else:  # other streams have their turn
+                self._loop.call(lambda: self._pump(stream))
+                return
+        except BlockingIOError:
+            return
+        except OSError:  # its reader is gone
+            self._drop(stream)
+            return
+        if not stream.unsent:
+            self._drop(stream)
+
     def _write(self, stream: _Stream) -> None:
         piece = stream.unsent[0]
         sent = stream.socket.send(piece)
@@ -172,5 +207,7 @@ class Tunnel:
 
     def _drop(self, stream: _Stream) -> None:
         del self._streams[stream.number]
+        if stream.end:
+            stream.end.cancel()
         self._loop.unwatch(stream.socket.fileno())
         stream.socket.close()

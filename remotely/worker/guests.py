@@ -236,7 +236,7 @@ class Guests:
                 guest.why = guest.why or why
             case control.Exiting(calls=calls):
                 guest.calls = calls
-                self._bury(guest, guest.why)
+                self._bury(guest, guest.why, exited=True)
 
     def _arrive(self, route: bytes, key: bytes, arrive: control.Arrive) -> None:
         actor = arrive.request.actor
@@ -309,8 +309,11 @@ class Guests:
             self._refuse(guest.route, guest.request.actor, error, why)
             self._bury(guest, why)
 
-    def _bury(self, guest: Guest, why: str) -> None:
-        """Take away all that is here of an actor, and tell."""
+    def _bury(self, guest: Guest, why: str, exited: bool = False) -> None:
+        """Take away all that is here of an actor, and tell.
+
+        If it `exited` in good order, its last replies are still passed on to its callers.
+        """
         actor = guest.request.actor
         if self._guests.get(actor) is not guest:
             return
@@ -319,11 +322,12 @@ class Guests:
             timer.cancel()
         self._loop.unwatch(guest.port.fileno())
         guest.port.close()
-        guest.tunnel.close()
+        guest.tunnel.finish() if exited else guest.tunnel.close()
         self._access.forget(actor)
         guest_folder.sweep()
         if guest.seal:
-            obituary = control.Obituary(actor=actor, life=0, asked=guest.asked, why=why)
+            asked = guest.asked
+            obituary = control.Obituary(actor=actor, life=0, asked=asked, exited=exited, why=why)
             self._send(control.Died(obituary=obituary))
 
     def _see_cut(self, frames: list[zmq.Frame]) -> None:

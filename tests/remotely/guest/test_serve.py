@@ -216,6 +216,47 @@ def test_a_client_that_closes_it_ends_the_serving_and_no_more(
         simulator.step(1)
 
 
+@pytest.mark.parametrize("end", ["closed", "interrupted"])
+def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
+    here: None, started_here: Here, guests: Guests, tmp_path: Path, end: str
+) -> None:
+    guest = guests.start(started_here, name="sim")
+    simulator = one()
+    values = 125_000 if guests.place == "far" else 10_000  # the socket of a near one holds few
+    script = (
+        "import sys, numpy, remotely\n"
+        "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
+        "simulator = remotely.get_actor('sim')\n"
+        "value = numpy.ones(int(sys.argv[4]))\n"
+        "print(simulator.echo_once_there_is.submit(sys.argv[3], value).result(20).sum())\n"
+    )
+    arguments = (started_here.address, started_here.key, tmp_path / "go", values)
+    client = subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+        text=True,
+    )
+    try:
+        wait_until((tmp_path / "runs").exists, "the call runs")
+        client.send_signal(signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        if end == "closed":
+            remotely.close(simulator)
+        else:
+            assert simulator.step(1) == 10  # after the other client's call
+            guest.send_signal(signal.SIGINT)
+        said(guest)
+        wait_until(lambda: remotely.status().actors == [], "the actor is gone")
+        client.send_signal(signal.SIGCONT)
+        out, _ = client.communicate(timeout=20)
+    finally:
+        client.kill()
+        client.communicate()
+    assert out == f"{values}.0\n"
+
+
 def test_who_kills_it_does_not_kill_its_process(
     here: None, started_here: Here, near: Guests
 ) -> None:

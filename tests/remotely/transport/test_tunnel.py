@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from remotely.errors import WireError
+from remotely.transport import tunnel
 from remotely.transport.loop import Loop
 from remotely.transport.tunnel import WINDOW_BYTES, Part, Tunnel, head_of, read_head
 
@@ -153,7 +154,54 @@ def test_what_was_sent_before_the_end_arrives_before_the_end(ends: Ends, who: st
     came = bytearray()
     ends.turn_until(lambda: read(staying, came))
     assert came == b"last words"
+    staying.close()
     ends.turn_until(lambda: (len(ends.near), len(ends.far)) == (0, 0))
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection that has room for little, the writer's first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(server.getsockname())
+        writer, _ = server.accept()
+    reader.setblocking(False)
+    return writer, reader
+
+
+@pytest.mark.parametrize("how", ["closed", "gone"])
+def test_a_slow_reader_that_still_talks_gets_all_that_was_sent_before_the_end(
+    ends: Ends, how: str
+) -> None:
+    end, reader = tcp_pair()
+    ends.sockets.append(reader)
+    ends.near.add(1, end)
+    ends.near.hear(Part.DATA, 1, bytes(WINDOW_BYTES))
+    reader.send(b"one more call")
+    if how == "closed":
+        ends.near.hear(Part.CLOSE, 1, b"")
+    else:
+        ends.near.finish()
+    reader.send(b"and another")
+    came = bytearray()
+    ends.turn_until(lambda: read(reader, came))
+    assert len(came) == WINDOW_BYTES
+    reader.close()
+    ends.turn_until(lambda: len(ends.near) == 0)
+
+
+def test_a_reader_that_never_reads_the_last_bytes_is_cut_off(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel, "DRAIN_S", 0.01)
+    end, reader = tcp_pair()
+    ends.sockets.append(reader)
+    ends.near.add(1, end)
+    ends.near.hear(Part.DATA, 1, bytes(WINDOW_BYTES))
+    ends.near.finish()
+    assert len(ends.near) == 1
+    ends.turn_until(lambda: len(ends.near) == 0)
 
 
 def test_a_stream_that_cannot_begin_over_there_ends_here(ends: Ends) -> None:
@@ -161,9 +209,9 @@ def test_a_stream_that_cannot_begin_over_there_ends_here(ends: Ends) -> None:
     caller = ends.sockets[-1]
     ends.on_its_way.clear()
     ends.far.refuse(7)
-    came = bytearray()
-    ends.turn_until(lambda: read(caller, came))
-    assert len(ends.near) == 0
+    ends.turn_until(lambda: read(caller, bytearray()))
+    caller.close()
+    ends.turn_until(lambda: len(ends.near) == 0)
 
 
 def test_who_sends_more_than_there_is_room_for_is_cut_off(ends: Ends) -> None:
