@@ -217,7 +217,7 @@ def _pickled(rest: Rest) -> bytes:
     try:
         return pickle.dumps(rest, 5)
     except (pickle.PicklingError, TypeError, AttributeError):  # a class of the user's script
-        return cloudpickle.dumps(rest, 5)
+        return bytes(cloudpickle.dumps(rest, 5))
 
 
 def _is_wrapped(env: gymnasium.Env[Any, Any], wrapper: type) -> bool:
