@@ -7,6 +7,7 @@ et al. 2014, https://doi.org/10.1145/2660193.2660195): numpy's SeedSequence take
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,9 @@ def draw() -> int:
     return int(np.random.SeedSequence().generate_state(1)[0])
 
 
-def of_each(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+def of_each(
+    seed: int | np.integer[Any] | Sequence[int | None] | None, count: int
+) -> list[int | None]:
     """Return the seed of each environment of a vector one, as Gymnasium derives them from one.
 
     Raises ValueError for a wrong number of seeds.

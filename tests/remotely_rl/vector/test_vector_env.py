@@ -399,7 +399,7 @@ def test_an_environment_that_can_never_be_reset_again_ends_it_in_a_sentence() ->
 
 @pytest.mark.usefixtures("here")
 def test_ids_that_only_the_script_has_registered_and_those_of_modules_are_made() -> None:
-    gymnasium.register("OfTheScript-v0", entry_point=toys.Counting)
+    gymnasium.register("OfTheScript-v0", "tests.remotely_rl.toys:Counting")
     for name in ("OfTheScript-v0", registered.MODULE_ID):
         envs = VectorEnv(name, 2, envs_per_actor=1)
         assert envs.spec is not None
