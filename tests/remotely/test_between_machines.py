@@ -205,6 +205,34 @@ def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -
     assert float(remotely.get(ref).sum()) == SIZE
 
 
+def test_what_is_put_reaches_machines_that_call_it_one_after_the_other(joined: Started) -> None:
+    """It has crossed to each of them by itself, and has a name of its own there."""
+    one, _ = on_each(remotely.group(Peer, 2))
+    ref = remotely.put(np.ones(SIZE))
+    assert one.total(ref) == SIZE
+    assert remotely.group(Peer, 4).total(ref) == [SIZE] * 4
+
+
+def test_what_is_put_crosses_once_more_to_a_store_that_was_started_again(
+    alone: Started, moved: Counted
+) -> None:
+    peer = Peer()
+    ref = remotely.put(np.ones(SIZE))
+    assert peer.total(ref) == SIZE
+    (crossed,) = ref.crossings
+    before = stores(alone)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not crossed.covers(*crossed._links), "the news")
+    wait_until(lambda: peer.total(np.ones(SIZE)) == SIZE and moved.pushed >= 16 * SIZE, "a store")
+    moved.pushed = 0
+
+    for _ in range(4):
+        assert peer.total(ref) == SIZE
+
+    assert 8 * SIZE <= moved.pushed < 1.01 * 8 * SIZE
+
+
 def test_what_arrives_is_each_actors_own(joined: Started) -> None:
     group = remotely.group(Peer, 4)
     array = np.zeros(SIZE)
