@@ -18,6 +18,7 @@ import pytest
 
 import remotely
 from remotely import ActorDied, WorkerLost
+from remotely.api import connection
 from remotely.client import crossing
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
@@ -406,6 +407,26 @@ def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Start
     remotely.shutdown()
 
     assert isinstance(waiting.exception(timeout=10), remotely.RemotelyError)
+
+
+def test_calls_that_never_leave_give_back_what_they_counted(joined: Started) -> None:
+    """Else each of them takes from what the process may have in flight, for good."""
+    budget = connection.current()._channels._budget
+    array = np.ones(SIZE)
+    one, two = on_each(remotely.group(Peer, 2))
+    for peer in (one, two):
+        assert peer.total(array) == SIZE
+    never = one.sleep.submit(60)
+
+    waiting = [two.total.submit(value) for value in (never, *[array] * 4)]
+    assert budget._taken
+    assert [future.cancel() for future in waiting[1:3]] == [True, True]
+    remotely.kill(two)
+    remotely.kill(one)
+
+    assert isinstance(waiting[0].exception(20), ActorDied)
+    assert all(isinstance(future.exception(20), ActorDied) for future in waiting[3:])
+    assert budget._taken == 0
 
 
 def test_a_callback_gets_the_value(joined: Started) -> None:
