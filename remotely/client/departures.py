@@ -56,6 +56,7 @@ class Departures:
         self._lock = threading.RLock()  # a done-callback may add one on this very thread
         self._waiting: set[ActorState] = set()
         self._served: set[ActorState] = set()  # by one thread each
+        self._closed: RemotelyError | None = None
 
     def add(self, actor: ActorState, departure: Departure, may_wait: bool) -> None:
         """Have a call leave after those that wait already.
@@ -65,13 +66,16 @@ class Departures:
         if may_wait and len(actor.departures or ()) >= MAX_CALLS:
             wakeup.sleep_until(lambda: len(actor.departures or ()) < MAX_CALLS, about=actor)
         with self._lock:
-            is_first = actor.departures is None
-            if actor.departures is None:
-                actor.departures = OrderedDict()
-                self._waiting.add(actor)
-            actor.departures[departure.future] = departure
-            departure.future.receiver = self
-        if is_first:
+            closed, is_first = self._closed, actor.departures is None
+            if closed is None:
+                if actor.departures is None:
+                    actor.departures = OrderedDict()
+                    self._waiting.add(actor)
+                actor.departures[departure.future] = departure
+                departure.future.receiver = self
+        if closed is not None:
+            departure.lose(closed)
+        elif is_first:
             self._look(actor)
 
     def may_leave(self, actor: ActorState, departure: Departure) -> bool:
@@ -89,6 +93,7 @@ class Departures:
         """Fail all calls that wait.  None of them has run."""
         lost: list[Departure] = []
         with self._lock:
+            self._closed = error
             for actor in self._waiting:
                 if actor.departures is not None:
                     lost += actor.departures.values()

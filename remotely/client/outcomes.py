@@ -8,9 +8,10 @@ from typing import Any
 from remotely.client import delivery
 from remotely.client.back_pressure import BackPressure
 from remotely.client.kept_result import KeptResult
+from remotely.client.master_session import SHUT_DOWN
 from remotely.client.shared_memory import Send, SharedMemory
 from remotely.client.stores import Stores
-from remotely.errors import WorkerLost
+from remotely.errors import NotConnected, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
 from remotely.futures.shield import shield
@@ -90,7 +91,8 @@ class Outcomes:
         wanted = read_loan(message.loan)
         assert isinstance(wanted, Parcel)
         if future.is_wanted:
-            self._stores.threads.run(partial(self._fetch, future, message))
+            fetch = partial(self._fetch, future, message)
+            self._stores.threads.run(fetch, instead=partial(_shut_down, future))
             return
         whole = partial(self._ask_for_whole, what=future.what, actor=future.keep)
         future.settle(KeptResult(wanted, future.what, self._stores, whole), None)
@@ -142,6 +144,11 @@ class Outcomes:
             self._loop.call(close)
 
         return Stream(ask, end)
+
+
+def _shut_down(future: CallFuture[Any]) -> None:
+    future.lose(NotConnected(SHUT_DOWN))
+    future.tell()
 
 
 def _take_over(future: CallFuture[Any], asked: Future[Any]) -> None:

@@ -3,11 +3,13 @@
 The machines are two workers of one machine, which pass for two (conftest.py).
 """
 
+import concurrent.futures
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +19,14 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import ActorDied, WorkerLost
+from remotely import ActorDied, NotConnected, WorkerLost
 from remotely.api import connection
 from remotely.client import crossing
+from remotely.client.bulk_threads import MAX_THREADS
+from remotely.client.stores import Stores
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
+from remotely.values.parcel import Parcel
 from tests.clusters import Started, processes, wait_until
 
 Array = np.ndarray[Any, Any]
@@ -407,6 +412,51 @@ def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Start
     remotely.shutdown()
 
     assert isinstance(waiting.exception(timeout=10), remotely.RemotelyError)
+
+
+def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, begun, fetch = threading.Event(), threading.Semaphore(0), Stores.fetch
+
+    def fetch_late(self: Stores, wanted: Parcel) -> Any:
+        begun.release()
+        ended.wait(20)
+        return fetch(self, wanted)
+
+    monkeypatch.setattr(Stores, "fetch", fetch_late)
+    peer = Peer()
+    futures = [peer.make.submit(SIZE) for _ in range(MAX_THREADS + 4)]
+    for future in futures:
+        future.add_done_callback(lambda _: None)  # have them received as they come
+    for _ in range(MAX_THREADS):
+        assert begun.acquire(timeout=20)
+    threads = connection.current()._stores.threads
+    wait_until(lambda: len(threads._tasks) == 4, "those that wait for a thread")
+
+    remotely.shutdown()
+
+    waited = [future for future in futures if future.done()]
+    assert len(waited) == 4
+    for future in waited:
+        with pytest.raises(NotConnected):
+            future.result()
+    ended.set()
+    concurrent.futures.wait(futures, timeout=20)
+    assert all(future.done() for future in futures)
+
+
+def test_whatever_error_a_crossing_meets_its_calls_go_without_it(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tasks: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(bulk, "in_parallel", fail)
+    peer = Peer()
+    assert peer.total(np.ones(SIZE)) == SIZE
+    assert peer.total.submit(np.ones(SIZE)).result() == SIZE
+    assert peer.make(SIZE).shape == (SIZE,)
 
 
 def test_calls_that_never_leave_give_back_what_they_counted(joined: Started) -> None:
