@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import ActorDied, NotConnected, WorkerLost
+from remotely import ActorDied, CallTimeout, NotConnected, WorkerLost
 from remotely.api import connection
 from remotely.client import crossing
 from remotely.client.bulk_threads import MAX_THREADS
@@ -53,6 +53,10 @@ class Peer:
 
     def note(self, value: Any) -> None:
         self.seen.append(value if isinstance(value, int) else float(value[0]))
+
+    @remotely.timeout(0.3)
+    def limited(self, value: Any) -> None:
+        self.note(value)
 
     def noted(self) -> list[Any]:
         return self.seen
@@ -457,6 +461,24 @@ def test_whatever_error_a_crossing_meets_its_calls_go_without_it(
     assert peer.total(np.ones(SIZE)) == SIZE
     assert peer.total.submit(np.ones(SIZE)).result() == SIZE
     assert peer.make(SIZE).shape == (SIZE,)
+
+
+def test_a_large_value_that_does_not_get_there_in_time_is_late_too(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, ended, push = Peer(), threading.Event(), crossing.Crossing._push
+
+    def push_late(self: Any, *to: Any) -> None:
+        ended.wait(20)
+        push(self, *to)
+
+    monkeypatch.setattr(crossing.Crossing, "_push", push_late)
+    with pytest.raises(CallTimeout, match="taken back") as late:
+        peer.limited(np.full(SIZE, 7.0))
+    assert not ended.is_set()
+    assert not late.value.still_running
+    ended.set()
+    assert peer.noted() == []
 
 
 def test_calls_that_never_leave_give_back_what_they_counted(joined: Started) -> None:
