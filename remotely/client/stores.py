@@ -7,13 +7,14 @@ Where a store cannot be reached, values go through the sockets of the actors, as
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
 import zmq
 
-from remotely.client.avoidance import Avoidance, Way
+from remotely.client.avoidance import AVOID_S, Avoidance, Way
 from remotely.client.bulk_threads import BulkThreads
 from remotely.client.crossing import Crossing
 from remotely.client.ref import Ref
@@ -43,7 +44,9 @@ class Stores:
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
         self._avoidance = Avoidance(machine)
+        self._unreleased: deque[Parcel] = deque()  # until their stores can be reached
         loop.every(TIDY_EVERY_S, self._pool.tidy)
+        loop.every(AVOID_S, self._release_again)
 
     def crossing(self, encoded: Encoded, stores: Iterable[StoreAddress | None]) -> Crossing | None:
         """Return the crossing of a value to these machines; None if it goes by itself."""
@@ -92,7 +95,9 @@ class Stores:
     def release(self, unwanted: Parcel) -> None:
         """Let go a result that nobody wants any more.  Never blocks."""
         store, value = unwanted.store, unwanted.value
-        if store is not None and not self._avoidance.is_on(Way(store)):
+        if store is not None and self._avoidance.is_on(Way(store)):
+            self._unreleased.append(unwanted)
+        elif store is not None:
             drop = partial(self._pool.use, store, lambda connection: connection.drop(value))
             self._loop.call(lambda: self.threads.run(lambda: _try(drop)))
 
@@ -109,6 +114,10 @@ class Stores:
             made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
             link = self._links[address] = made
         return link
+
+    def _release_again(self) -> None:
+        for _ in range(len(self._unreleased)):
+            self.release(self._unreleased.popleft())
 
     def _lose(self, link: StoreLink) -> None:
         if self._links.get(link.address) is link:

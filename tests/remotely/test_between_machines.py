@@ -22,6 +22,7 @@ import remotely
 from remotely import ActorDied, CallTimeout, NotConnected, WorkerLost
 from remotely.api import connection
 from remotely.client import crossing
+from remotely.client.avoidance import Way
 from remotely.client.bulk_threads import MAX_THREADS
 from remotely.client.stores import Stores
 from remotely.transport import bulk
@@ -372,6 +373,37 @@ def test_a_result_is_freed_with_the_last_reference(joined: Started) -> None:
 def lent_by(cluster: Started) -> int:
     """Return what the arenas of all actors hold."""
     return sum(actor.rss for actor in remotely.status().actors)
+
+
+def test_a_result_that_could_not_be_fetched_and_came_whole_is_freed(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Stores, wanted: Parcel) -> Any:
+        refused.append(wanted)
+        raise ConnectionRefusedError("a firewall")
+
+    refused: list[Parcel] = []
+    holder = Holder()
+    monkeypatch.setattr(Stores, "fetch", refuse)
+    assert holder.make().sum() == SIZE
+    assert refused
+    wait_until(lambda: holder.lent() == 0, "the end of what has been sent whole")
+
+
+def test_a_result_is_freed_though_its_store_could_not_be_reached_when_it_was_dropped(
+    joined: Started,
+) -> None:
+    holder = Holder()
+    future = holder.make.submit()
+    future.stays = True
+    future.exception()
+    avoidance = connection.current()._stores._avoidance
+    avoidance.begin(Way(future.where._parcel.store), "of a test")
+
+    del future
+
+    assert holder.lent() > 0
+    wait_until(lambda: holder.lent() == 0, "the store to be tried again")
 
 
 def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Path) -> None:
