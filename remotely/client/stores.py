@@ -7,6 +7,7 @@ Where a store cannot be reached, values go through the sockets of the actors, as
 """
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -41,6 +42,7 @@ class Stores:
         self._context = context
         self._loop = loop
         self._pair = pair
+        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
         self._avoidance = Avoidance(machine)
@@ -109,11 +111,12 @@ class Stores:
         self._pool.close()
 
     def _link(self, address: StoreAddress) -> StoreLink:
-        link = self._links.get(address)
-        if link is None or link.is_broken:
-            made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
-            link = self._links[address] = made
-        return link
+        with self._lock:
+            link = self._links.get(address)
+            if link is None or link.is_broken:
+                made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
+                link = self._links[address] = made
+            return link
 
     def _release_again(self) -> None:
         for _ in range(len(self._unreleased)):

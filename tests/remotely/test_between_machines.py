@@ -24,6 +24,7 @@ from remotely.api import connection
 from remotely.client import crossing
 from remotely.client.avoidance import Way
 from remotely.client.bulk_threads import MAX_THREADS
+from remotely.client.store_link import StoreLink
 from remotely.client.stores import Stores
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
@@ -242,6 +243,29 @@ def test_what_is_put_crosses_once_more_to_a_store_that_was_started_again(
         assert peer.total(ref) == SIZE
 
     assert 8 * SIZE <= moved.pushed < 1.01 * 8 * SIZE
+
+
+def test_threads_that_call_at_once_share_one_link_to_each_store(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StoreLink] = []
+    begin, at_once = StoreLink.__init__, threading.Barrier(4)
+
+    def counted(self: StoreLink, *args: Any) -> None:
+        made.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(StoreLink, "__init__", counted)
+    peers = [Peer() for _ in range(4)]
+    machines = len({peer.host() for peer in peers})
+
+    def call(peer: Any) -> float:
+        at_once.wait(20)
+        return float(peer.total(np.ones(SIZE)))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(call, peers)) == [SIZE] * 4
+    assert len(made) == machines
 
 
 def test_what_arrives_is_each_actors_own(joined: Started) -> None:
