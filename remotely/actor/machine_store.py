@@ -8,6 +8,7 @@ loan when the caller has the value, or has dropped it.  Until then it is kept he
 that cannot reach the store and asks for it whole.
 """
 
+import contextlib
 import queue
 import socket
 import threading
@@ -184,11 +185,18 @@ class MachineStore:
         memory.let_go(placed)
         return None
 
-    def whole(self, name: bytes) -> Unpacked | None:
-        """Return a result that was offered, for a caller that cannot fetch it."""
+    def whole(self, name: bytes, is_last: bool) -> Unpacked | None:
+        """Return a result that was offered, for a caller that cannot fetch it.
+
+        If nobody else will need it, take the offer back; the memory is free when the reply is sent.
+        """
         if (kept := self._kept.get(name)) is None or (memory := arena.ours()) is None:
             return None
-        return parcel.cut(kept.parcel, memory.memory_of(kept.placed))
+        if not is_last or self._kept.pop(name, None) is None:
+            return parcel.cut(kept.parcel, memory.memory_of(kept.placed))
+        with contextlib.suppress(NoStore):
+            self._use(lambda line: line.tell(control.Withdraw(value=name)))
+        return parcel.cut(kept.parcel, memory.keep(kept.placed))
 
     def sweep(self) -> None:
         """Forget what callers have fetched or released."""

@@ -86,7 +86,8 @@ class Payloads:
 
     def whole(self, route: bytes, message: Message) -> RoutedReply:
         """Return the reply to a call whose result its client could not fetch."""
-        found = self._store.whole(bytes.fromhex(message.name))
+        is_last = bytes(message.payload) == wire.LAST
+        found = self._store.whole(bytes.fromhex(message.name), is_last)
         if found is None:
             raise WorkerLost("the result is not there any more", may_have_run=True)
         payload, buffers = found

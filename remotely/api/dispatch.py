@@ -1,11 +1,14 @@
 """From handles to the engine: one call, or one attribute, of one or several actors at once."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from remotely.engine import RemoteActor
 from remotely.errors import CallTimeout
 from remotely.futures.future import CallFuture, wait_for
+
+TAKE_BACK_S = 0.5  # for all calls that are late
 
 
 def remote_of(handle: Any) -> RemoteActor:
@@ -44,29 +47,36 @@ def end(handles: Sequence[Any], grace_s: float) -> None:
         engine.end(remotes, grace_s)
 
 
-def in_time(futures: list[CallFuture[Any]]) -> Any:
-    """Take the value of the one call in a list; take it back if it has not begun in time.
-
-    Raises CallTimeout.  The list is empty then: no frame of ours holds the future; see future.py.
-    """
-    try:
-        return futures[0].result()
-    except CallTimeout:
-        if futures[0].done() or not futures[0].cancel():  # its own outcome; or it has begun
-            raise
-        raise CallTimeout(
-            f"{futures[0].what} had not begun in time, and was taken back", still_running=False
-        ) from None
-    finally:
-        futures.clear()
-
-
 def results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
-    """Wait for all, so that no call is still running when the first error is raised."""
+    """Wait for all, so that no call is still running when the first error is raised.
+
+    Of those with a deadline that is over, take back what has not begun, and raise CallTimeout.
+    """
     wait_for(futures)
+    taken_back, goes_on = _take_back_late(futures)
     futures = [*futures][::-1]
     # No frame of ours holds a future whose error is raised; see future.py.
-    return [futures.pop().result() for _ in range(len(futures))]
+    values = []
+    for number in range(len(futures)):
+        if number in taken_back:
+            late = f"{futures.pop().what} had not begun in time, and was taken back"
+            raise CallTimeout(late, still_running=goes_on)
+        values.append(futures.pop().result())
+    return values
+
+
+def _take_back_late(futures: Sequence[CallFuture[Any]]) -> tuple[set[int], bool]:
+    """Take back what has not begun; return which those are, and whether any other goes on."""
+    taken_back, goes_on = set(), False
+    until = time.monotonic() + TAKE_BACK_S
+    for number, future in enumerate(futures):
+        if future.done():
+            continue
+        if time.monotonic() < until and future.cancel():
+            taken_back.add(number)
+        else:
+            goes_on = goes_on or not future.done()
+    return taken_back, goes_on
 
 
 def _remotes(handles: Sequence[Any]) -> list[RemoteActor]:

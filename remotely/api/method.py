@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from remotely.api.dispatch import call, in_time, results
+from remotely.api.dispatch import call, results
 from remotely.futures.future import CallFuture
 from remotely.objects.idempotent import retries_of
 from remotely.objects.ray_hints import no_such_attribute
@@ -27,7 +27,9 @@ class Method:
         futures = self._send(args, kwargs, not wait)
         if not wait:
             return futures.pop()
-        return futures.pop().result() if futures[0].deadline is None else in_time(futures)
+        if futures[0].deadline is None:
+            return futures.pop().result()
+        return results([futures.pop()])[0]
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the call and return its future at once."""
@@ -35,11 +37,14 @@ class Method:
 
     def _send(self, args: Any, kwargs: Any, background: bool) -> list[CallFuture[Any]]:
         function = self.__wrapped__
-        retries = retries_of(function)
+        retries, seconds = retries_of(function), timeout_of(function)
+        if seconds is None:
+            return call(self._handles, self._name, args, kwargs, background, retries)
+        deadline = time.monotonic() + seconds
+        # In the background: nothing on its way out takes longer.
         # Not in a name: with REMOTELY_LOCAL=1 the call's error holds this frame; see future.py.
         return _limited(
-            call(self._handles, self._name, args, kwargs, background, retries),
-            timeout_of(function),
+            call(self._handles, self._name, args, kwargs, True, retries), seconds, deadline
         )
 
     @property
@@ -84,10 +89,10 @@ class GroupMethod(Method):
         return self._send(args, kwargs, True)
 
 
-def _limited(futures: list[CallFuture[Any]], seconds: float | None) -> list[CallFuture[Any]]:
-    """Give whoever waits for these so many seconds from now on."""
-    if seconds is not None:
-        deadline = time.monotonic() + seconds
-        for future in futures:
-            future.deadline = deadline
+def _limited(
+    futures: list[CallFuture[Any]], seconds: float, deadline: float
+) -> list[CallFuture[Any]]:
+    """Give whoever waits for these so many seconds, until the deadline."""
+    for future in futures:
+        future.seconds, future.deadline = seconds, deadline
     return futures

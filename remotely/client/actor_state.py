@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections import deque
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,6 +11,7 @@ from remotely.client.channel import Channel
 from remotely.client.end_errors import EndError
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.futures import wakeup
+from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.control import Location
 from remotely.values import codec
@@ -46,7 +47,7 @@ class ActorState(RemoteActor):
         self.settled = True
         self.life_lock = threading.Lock()
         self.is_released = False
-        self.departures: deque[Departure] | None = None
+        self.departures: OrderedDict[CallFuture[Any], Departure] | None = None
 
     def expect_life(self, life: int) -> None:
         """From now on, news of an earlier life is outdated."""

@@ -15,29 +15,38 @@ class BulkThreads:
     """Runs each task on one of a few daemon threads, the first to come first."""
 
     def __init__(self) -> None:
-        self._tasks: deque[Callable[[], object]] = deque()
+        self._tasks: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
         self._idle = 0
         self._is_closed = False
 
-    def run(self, task: Callable[[], object]) -> None:
-        """Have a task run soon; never, once it is closed."""
+    def run(self, task: Callable[[], object], instead: Callable[[], object] = lambda: None) -> None:
+        """Have a task run soon; once this is closed, `instead` runs at once."""
         with self._changed:
-            if self._is_closed:
-                return
-            self._tasks.append(task)
-            if self._idle >= len(self._tasks) or self._threads == MAX_THREADS:
-                self._changed.notify()
-                return
-            self._threads += 1
-        threading.Thread(target=self._serve, name="remotely-bulk", daemon=True).start()
+            is_closed = self._is_closed
+            if not is_closed:
+                self._add(task, instead)
+        if is_closed:
+            instead()
 
     def close(self) -> None:
+        """Begin no task any more."""
         with self._changed:
             self._is_closed = True
+            dropped = [*self._tasks]
             self._tasks.clear()
             self._changed.notify_all()
+        for _, instead in dropped:
+            instead()
+
+    def _add(self, task: Callable[[], object], instead: Callable[[], object]) -> None:
+        self._tasks.append((task, instead))
+        if self._idle >= len(self._tasks) or self._threads == MAX_THREADS:
+            self._changed.notify()
+            return
+        self._threads += 1
+        threading.Thread(target=self._serve, name="remotely-bulk", daemon=True).start()
 
     def _serve(self) -> None:
         while True:
@@ -48,9 +57,9 @@ class BulkThreads:
                 if not self._tasks:
                     self._threads -= 1
                     return
-                task = self._tasks.popleft()
+                task, instead = self._tasks.popleft()
             try:
                 task()
             except Exception:
                 log.exception("a large value could not be moved")
-            del task  # it may hold what its end frees
+            del task, instead  # they may hold what their end frees

@@ -196,6 +196,7 @@ class Calls:
             departure = departure._replace(outgoing=_copy(outgoing))
         if outgoing.is_large and (channel := remote.channel) is not None:
             channel.count(outgoing, future, bounded=background and kind is Kind.CALL)
+            departure = departure._replace(counted=channel)
         self._departures.add(remote, departure, may_wait=background)
 
     def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress | None]:
@@ -240,22 +241,22 @@ class Calls:
         future.needs = call
         departure = Departure(Kind.CALL, name, None, future, call, call.needs)
         if self._channels.is_on_loop() and all(need.done() for need in call.needs):
-            self._depart(actor, departure)
+            self._depart(actor, departure, in_turn=False)
         else:
             self._departures.add(actor, departure, may_wait=not self._channels.is_on_loop())
 
-    def _depart(self, actor: ActorState, departure: Departure) -> None:
-        """On a thread of ours: send a call whose time has come."""
-        kind, name, outgoing, future, referring, _ = departure
+    def _depart(self, actor: ActorState, departure: Departure, in_turn: bool = True) -> None:
+        """On a thread of ours: send a call whose time has come, unless it has been taken back."""
+        kind, name, outgoing, future, referring, _, counted = departure
         if future.done():
+            departure.settle()
+            return
+        try:
+            store = self._channels.store_of(actor)
+        except RemotelyError as error:
+            departure.lose(error.with_traceback(None))
             return
         if referring is not None:
-            try:
-                store = self._channels.store_of(actor)
-            except RemotelyError as error:
-                future.lose(error.with_traceback(None))
-                future.tell()
-                return
             try:
                 outgoing = referring.outgoing_to(store)
             except BaseException as error:  # of a future among the arguments
@@ -263,6 +264,11 @@ class Calls:
                 future.tell()
                 return
         assert outgoing is not None
+        if in_turn and not self._departures.may_leave(actor, departure):
+            departure.settle()
+            return
+        if counted is not actor.channel:  # the next one counts it anew
+            departure.settle()
         self._send_now(actor, kind, name, outgoing, future, background=True)
         if referring is None and outgoing.crossing is None:
             outgoing.close()

@@ -230,6 +230,10 @@ class Channel:
             self._wait_for_room(nbytes)
         self._back_pressure.count(nbytes, future, may_wait)
 
+    def settle(self, future: CallFuture[Any]) -> None:
+        """A large value that was counted is not in flight.  Calling this twice is harmless."""
+        self._back_pressure.settle(future)
+
     def fetch_results(self, fetches: bool) -> None:
         """Tell the actor whether large results are to stay in its machine's store."""
         body = OutgoingValue(codec.Encoded((wire.FETCHES if fetches else b"",), ()))

@@ -9,6 +9,7 @@ The value stays in the stores until the last call that carries it has its outcom
 is gone.
 """
 
+import logging
 import queue
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -27,6 +28,8 @@ from remotely.transport.bulk import STALL_S
 from remotely.values import arena, parcel
 from remotely.values.codec import Encoded
 from remotely.values.parcel import Parcel
+
+log = logging.getLogger("remotely")
 
 ANSWER_S = CONNECT_S + 1.0  # for a store to start and to make room
 SILENT_S = 4 * STALL_S
@@ -86,9 +89,14 @@ class Crossing:
         return store in self._links
 
     def run(self) -> None:
-        """Bring it to all machines that can be reached.  Returns when it is there."""
+        """Bring it to all machines that can be reached.  Returns when it is there.
+
+        Whatever goes wrong, the calls that carry it leave, with the value itself if need be.
+        """
         try:
             self._run()
+        except Exception:
+            log.exception("a large value could not cross; it goes through the sockets of actors")
         finally:
             for link in self._links.values():
                 link.ignore(self.parcel.value)

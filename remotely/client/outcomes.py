@@ -8,9 +8,10 @@ from typing import Any
 from remotely.client import delivery
 from remotely.client.back_pressure import BackPressure
 from remotely.client.kept_result import KeptResult
+from remotely.client.master_session import SHUT_DOWN
 from remotely.client.shared_memory import Send, SharedMemory
 from remotely.client.stores import Stores
-from remotely.errors import WorkerLost
+from remotely.errors import NotConnected, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
 from remotely.futures.shield import shield
@@ -90,9 +91,10 @@ class Outcomes:
         wanted = read_loan(message.loan)
         assert isinstance(wanted, Parcel)
         if future.is_wanted:
-            self._stores.threads.run(partial(self._fetch, future, message))
+            fetch = partial(self._fetch, future, message)
+            self._stores.threads.run(fetch, instead=partial(_shut_down, future))
             return
-        whole = partial(self._ask_for_whole, what=future.what, actor=future.keep)
+        whole = partial(self._ask_for_whole, what=future.what, actor=future.keep, is_last=False)
         future.settle(KeptResult(wanted, future.what, self._stores, whole), None)
 
     def _fetch(self, future: CallFuture[Any], message: wire.Message) -> None:
@@ -102,20 +104,26 @@ class Outcomes:
         try:
             payload, buffers = self._stores.fetch(wanted)
         except Exception:  # whatever it is: the actor still has it
-            asked = self._ask_for_whole(wanted, future.what, future.keep)
+            asked = self._ask_for_whole(wanted, future.what, future.keep, is_last=True)
             asked.add_done_callback(partial(_take_over, future))
             return
         self._stores.release(wanted)
         self.deliver(future, message._replace(payload=payload, buffers=buffers, loan=b""))
         future.tell()
 
-    def _ask_for_whole(self, wanted: Parcel, what: str, actor: Any) -> CallFuture[Any]:
-        """Have the actor send a result through its own socket, and for a while all others too."""
+    def _ask_for_whole(
+        self, wanted: Parcel, what: str, actor: Any, is_last: bool
+    ) -> CallFuture[Any]:
+        """Have the actor send a result through its own socket, and for a while all others too.
+
+        It keeps the result, unless this is the last that anybody wants of it.
+        """
         future: CallFuture[Any] = CallFuture(what, actor)
         self._fetch_results(False)
         self._loop.call(self._fetch_again_later)
         name = wanted.value.hex()
-        self._send(Kind.WHOLE, name, OutgoingValue(NOTHING), future, background=True)
+        body = OutgoingValue(codec.Encoded((wire.LAST if is_last else b"",), ()))
+        self._send(Kind.WHOLE, name, body, future, background=True)
         return future
 
     def _fetch_again_later(self) -> None:
@@ -142,6 +150,11 @@ class Outcomes:
             self._loop.call(close)
 
         return Stream(ask, end)
+
+
+def _shut_down(future: CallFuture[Any]) -> None:
+    future.lose(NotConnected(SHUT_DOWN))
+    future.tell()
 
 
 def _take_over(future: CallFuture[Any], asked: Future[Any]) -> None:

@@ -7,13 +7,15 @@ Where a store cannot be reached, values go through the sockets of the actors, as
 """
 
 import contextlib
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
 import zmq
 
-from remotely.client.avoidance import Avoidance, Way
+from remotely.client.avoidance import AVOID_S, Avoidance, Way
 from remotely.client.bulk_threads import BulkThreads
 from remotely.client.crossing import Crossing
 from remotely.client.ref import Ref
@@ -40,10 +42,13 @@ class Stores:
         self._context = context
         self._loop = loop
         self._pair = pair
+        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
         self._avoidance = Avoidance(machine)
+        self._unreleased: deque[Parcel] = deque()  # until their stores can be reached
         loop.every(TIDY_EVERY_S, self._pool.tidy)
+        loop.every(AVOID_S, self._release_again)
 
     def crossing(self, encoded: Encoded, stores: Iterable[StoreAddress | None]) -> Crossing | None:
         """Return the crossing of a value to these machines; None if it goes by itself."""
@@ -92,7 +97,9 @@ class Stores:
     def release(self, unwanted: Parcel) -> None:
         """Let go a result that nobody wants any more.  Never blocks."""
         store, value = unwanted.store, unwanted.value
-        if store is not None and not self._avoidance.is_on(Way(store)):
+        if store is not None and self._avoidance.is_on(Way(store)):
+            self._unreleased.append(unwanted)
+        elif store is not None:
             drop = partial(self._pool.use, store, lambda connection: connection.drop(value))
             self._loop.call(lambda: self.threads.run(lambda: _try(drop)))
 
@@ -104,11 +111,16 @@ class Stores:
         self._pool.close()
 
     def _link(self, address: StoreAddress) -> StoreLink:
-        link = self._links.get(address)
-        if link is None or link.is_broken:
-            made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
-            link = self._links[address] = made
-        return link
+        with self._lock:
+            link = self._links.get(address)
+            if link is None or link.is_broken:
+                made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
+                link = self._links[address] = made
+            return link
+
+    def _release_again(self) -> None:
+        for _ in range(len(self._unreleased)):
+            self.release(self._unreleased.popleft())
 
     def _lose(self, link: StoreLink) -> None:
         if self._links.get(link.address) is link:

@@ -94,6 +94,7 @@ class CallFuture(Future[R]):
     on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
     travelling: object = None  # what its arguments need until they have been read
     deadline: float | None = None  # of whoever waits without a timeout, on the monotonic clock
+    seconds: float = 0.0  # that end then
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
     needs: object = None  # what must be kept until there is an outcome
@@ -288,15 +289,16 @@ class CallFuture(Future[R]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
+        limit = timeout
         if timeout is None and self.deadline is not None:
-            timeout = max(0.0, self.deadline - time.monotonic())
+            limit, timeout = self.seconds, max(0.0, self.deadline - time.monotonic())
         receiver = self.receiver
         if receiver is not None:
             receiver.wait(self, timeout)
         else:
             self.block(timeout)
         if not self.done():
-            raise CallTimeout(f"{self.what} has not answered after {timeout:.3g} s; it still runs")
+            raise CallTimeout(f"{self.what} has not answered after {limit:.3g} s; it still runs")
 
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""

@@ -6,10 +6,15 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from remotely.errors import NotPicklable
+from remotely.futures.future import CallFuture
+from remotely.futures.reference import Reference
 from remotely.values import codec
 
 # Nobody can change these after they were passed.
-_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, BuiltinFunctionType)
+_CONSTANTS = (
+    *(type(None), bool, int, float, complex, str, bytes, BuiltinFunctionType),
+    *(CallFuture, Reference),  # they arrive as their values
+)
 
 
 class Job:

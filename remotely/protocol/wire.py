@@ -57,6 +57,7 @@ class Kind(IntEnum):
     RESULTS = 18
 
 
+LAST = b"\1"  # the payload of WHOLE, if nobody else will need the result
 FETCHES = b"\1"  # the payload of STORE; any other says that large results are to be sent whole
 
 

@@ -3,11 +3,13 @@
 The machines are two workers of one machine, which pass for two (conftest.py).
 """
 
+import concurrent.futures
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +19,16 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import ActorDied, WorkerLost
+from remotely import ActorDied, CallTimeout, NotConnected, WorkerLost
+from remotely.api import connection
 from remotely.client import crossing
+from remotely.client.avoidance import Way
+from remotely.client.bulk_threads import MAX_THREADS
+from remotely.client.store_link import StoreLink
+from remotely.client.stores import Stores
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
+from remotely.values.parcel import Parcel
 from tests.clusters import Started, processes, wait_until
 
 Array = np.ndarray[Any, Any]
@@ -47,6 +55,10 @@ class Peer:
 
     def note(self, value: Any) -> None:
         self.seen.append(value if isinstance(value, int) else float(value[0]))
+
+    @remotely.timeout(0.3)
+    def limited(self, value: Any) -> None:
+        self.note(value)
 
     def noted(self) -> list[Any]:
         return self.seen
@@ -205,6 +217,57 @@ def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -
     assert float(remotely.get(ref).sum()) == SIZE
 
 
+def test_what_is_put_reaches_machines_that_call_it_one_after_the_other(joined: Started) -> None:
+    """It has crossed to each of them by itself, and has a name of its own there."""
+    one, _ = on_each(remotely.group(Peer, 2))
+    ref = remotely.put(np.ones(SIZE))
+    assert one.total(ref) == SIZE
+    assert remotely.group(Peer, 4).total(ref) == [SIZE] * 4
+
+
+def test_what_is_put_crosses_once_more_to_a_store_that_was_started_again(
+    alone: Started, moved: Counted
+) -> None:
+    peer = Peer()
+    ref = remotely.put(np.ones(SIZE))
+    assert peer.total(ref) == SIZE
+    (crossed,) = ref.crossings
+    before = stores(alone)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not crossed.covers(*crossed._links), "the news")
+    wait_until(lambda: peer.total(np.ones(SIZE)) == SIZE and moved.pushed >= 16 * SIZE, "a store")
+    moved.pushed = 0
+
+    for _ in range(4):
+        assert peer.total(ref) == SIZE
+
+    assert 8 * SIZE <= moved.pushed < 1.01 * 8 * SIZE
+
+
+def test_threads_that_call_at_once_share_one_link_to_each_store(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StoreLink] = []
+    begin, at_once = StoreLink.__init__, threading.Barrier(4)
+
+    def counted(self: StoreLink, *args: Any) -> None:
+        made.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(StoreLink, "__init__", counted)
+    peers = [Peer() for _ in range(4)]
+    machines = len({peer.host() for peer in peers})
+
+    def call(peer: Any) -> float:
+        at_once.wait(20)
+        return float(peer.total(np.ones(SIZE)))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(call, peers)) == [SIZE] * 4
+    assert len(made) == machines
+
+
 def test_what_arrives_is_each_actors_own(joined: Started) -> None:
     group = remotely.group(Peer, 4)
     array = np.zeros(SIZE)
@@ -336,6 +399,37 @@ def lent_by(cluster: Started) -> int:
     return sum(actor.rss for actor in remotely.status().actors)
 
 
+def test_a_result_that_could_not_be_fetched_and_came_whole_is_freed(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Stores, wanted: Parcel) -> Any:
+        refused.append(wanted)
+        raise ConnectionRefusedError("a firewall")
+
+    refused: list[Parcel] = []
+    holder = Holder()
+    monkeypatch.setattr(Stores, "fetch", refuse)
+    assert holder.make().sum() == SIZE
+    assert refused
+    wait_until(lambda: holder.lent() == 0, "the end of what has been sent whole")
+
+
+def test_a_result_is_freed_though_its_store_could_not_be_reached_when_it_was_dropped(
+    joined: Started,
+) -> None:
+    holder = Holder()
+    future = holder.make.submit()
+    future.stays = True
+    future.exception()
+    avoidance = connection.current()._stores._avoidance
+    avoidance.begin(Way(future.where._parcel.store), "of a test")
+
+    del future
+
+    assert holder.lent() > 0
+    wait_until(lambda: holder.lent() == 0, "the store to be tried again")
+
+
 def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Path) -> None:
     holder = remotely.options(Holder, name="holder", detached=True)()
     script = tmp_path / "leaves.py"
@@ -378,6 +472,89 @@ def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Start
     remotely.shutdown()
 
     assert isinstance(waiting.exception(timeout=10), remotely.RemotelyError)
+
+
+def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, begun, fetch = threading.Event(), threading.Semaphore(0), Stores.fetch
+
+    def fetch_late(self: Stores, wanted: Parcel) -> Any:
+        begun.release()
+        ended.wait(20)
+        return fetch(self, wanted)
+
+    monkeypatch.setattr(Stores, "fetch", fetch_late)
+    peer = Peer()
+    futures = [peer.make.submit(SIZE) for _ in range(MAX_THREADS + 4)]
+    for future in futures:
+        future.add_done_callback(lambda _: None)  # have them received as they come
+    for _ in range(MAX_THREADS):
+        assert begun.acquire(timeout=20)
+    threads = connection.current()._stores.threads
+    wait_until(lambda: len(threads._tasks) == 4, "those that wait for a thread")
+
+    remotely.shutdown()
+
+    waited = [future for future in futures if future.done()]
+    assert len(waited) == 4
+    for future in waited:
+        with pytest.raises(NotConnected):
+            future.result()
+    ended.set()
+    concurrent.futures.wait(futures, timeout=20)
+    assert all(future.done() for future in futures)
+
+
+def test_whatever_error_a_crossing_meets_its_calls_go_without_it(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tasks: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(bulk, "in_parallel", fail)
+    peer = Peer()
+    assert peer.total(np.ones(SIZE)) == SIZE
+    assert peer.total.submit(np.ones(SIZE)).result() == SIZE
+    assert peer.make(SIZE).shape == (SIZE,)
+
+
+def test_a_large_value_that_does_not_get_there_in_time_is_late_too(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, ended, push = Peer(), threading.Event(), crossing.Crossing._push
+
+    def push_late(self: Any, *to: Any) -> None:
+        ended.wait(20)
+        push(self, *to)
+
+    monkeypatch.setattr(crossing.Crossing, "_push", push_late)
+    with pytest.raises(CallTimeout, match="taken back") as late:
+        peer.limited(np.full(SIZE, 7.0))
+    assert not ended.is_set()
+    assert not late.value.still_running
+    ended.set()
+    assert peer.noted() == []
+
+
+def test_calls_that_never_leave_give_back_what_they_counted(joined: Started) -> None:
+    """Else each of them takes from what the process may have in flight, for good."""
+    budget = connection.current()._channels._budget
+    array = np.ones(SIZE)
+    one, two = on_each(remotely.group(Peer, 2))
+    for peer in (one, two):
+        assert peer.total(array) == SIZE
+    never = one.sleep.submit(60)
+
+    waiting = [two.total.submit(value) for value in (never, *[array] * 4)]
+    assert budget._taken
+    assert [future.cancel() for future in waiting[1:3]] == [True, True]
+    remotely.kill(two)
+    remotely.kill(one)
+
+    assert isinstance(waiting[0].exception(20), ActorDied)
+    assert all(isinstance(future.exception(20), ActorDied) for future in waiting[3:])
+    assert budget._taken == 0
 
 
 def test_a_callback_gets_the_value(joined: Started) -> None:

@@ -261,3 +261,40 @@ def test_from_a_done_callback_a_call_that_has_left_is_not_cancelled(
     running.result()
     if not said[0]:  # by the client's loop, which cannot wait for the answer
         assert future.result() == 1
+
+
+def test_a_call_that_waits_for_a_future_is_taken_back_and_those_behind_it_do_not_wait(
+    here: None, tmp_path: Path
+) -> None:
+    source, actor = Noter(), Noter()
+    running, gate = busy(source, tmp_path)
+    first = actor.note.submit(1, running)
+    second = actor.note.submit(2, running)
+    behind = actor.note.submit(3)
+    assert not first.running()
+
+    assert second.cancel()
+    assert first.cancel()
+
+    assert behind.result(timeout=20) == 3  # though the gate is shut
+    assert not running.done()
+    gate.touch()
+    running.result()
+    assert actor.note(4) == 4
+    assert actor.all() == [3, 4]
+
+
+def test_a_call_that_has_left_its_queue_is_taken_back_by_its_actor(
+    here: None, tmp_path: Path
+) -> None:
+    source, actor = Noter(), Noter()
+    running, gate = busy(source, tmp_path, "one")
+    mine, other_gate = busy(actor, tmp_path, "two")
+    waiting = actor.note.submit(1, running)
+    gate.touch()
+    running.result()
+    wait_until(waiting.running, "it has left")
+    assert waiting.cancel()
+    other_gate.touch()
+    mine.result()
+    assert actor.all() == []

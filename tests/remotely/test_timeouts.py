@@ -75,12 +75,24 @@ def test_a_submitted_call_has_the_same_time_and_is_asked_again_later(
 def test_a_group_has_one_time_for_all_of_its_members(here: None, tmp_path: Path) -> None:
     actors = remotely.group(Slow, 4)
     begin = time.monotonic()
-    with pytest.raises(CallTimeout) as late:
+    with pytest.raises(CallTimeout, match=r"limited has not answered after 0\.3 s") as late:
         actors.limited(str(tmp_path / "gate"))
     assert late.value.still_running
     assert time.monotonic() - begin < 4 * 0.3  # not one after the other
     (tmp_path / "gate").touch()
     assert actors.all() == [[0]] * 4
+
+
+def test_calls_of_a_group_that_have_not_begun_are_taken_back(here: None, tmp_path: Path) -> None:
+    actors, gate = remotely.group(Slow, 3), tmp_path / "gate"
+    running = actors[0].unlimited.submit(str(gate))
+    wait_until(Path(f"{gate}.begun").exists, "it runs")
+    with pytest.raises(CallTimeout, match=r"limited had not begun in time") as late:
+        actors.limited(str(gate), 5)
+    assert late.value.still_running  # at the others
+    gate.touch()
+    assert running.result() == 1
+    assert actors.all() == [[], [5], [5]]
 
 
 def test_a_timeout_that_the_method_raises_is_its_answer(here: None) -> None:

@@ -136,6 +136,34 @@ def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_
         assert pool.map(Player.play, range(5)) == [5, 6, 7, 8, 9]
 
 
+def test_a_job_that_waits_for_a_member_may_wait_for_a_future_too(
+    here: None, tmp_path: Path
+) -> None:
+    source = remotely.options(Player)(7)
+    future = source.play.submit(0)
+    with remotely.Pool(Player, 1) as pool:
+        busy = pool.submit(Player.wait_for, tmp_path / "gate")
+        waiting = [
+            pool.submit(Player.play, future),
+            pool.submit(Player.play, remotely.ref(future)),
+            pool.submit(Player.play_two, first=future, second=1),
+        ]
+        (tmp_path / "gate").touch()
+        busy.result()
+        assert [job.result() for job in waiting] == [7, 7, 701]
+
+
+def test_the_death_of_an_arguments_actor_is_not_that_of_a_member(
+    here: None, tmp_path: Path
+) -> None:
+    dead = remotely.options(Player, max_restarts=0)()
+    failed = dead.die_unless.submit(tmp_path / "never")
+    with remotely.Pool(Player, 1) as pool:
+        (pid,) = pool.map(Player.pid, [0])
+        assert isinstance(pool.submit(Player.play, failed).exception(), ActorDied)
+        assert pool.map(Player.pid, [0]) == [pid]
+
+
 def test_a_pool_whose_members_are_all_dead_says_how_they_died(here: None, tmp_path: Path) -> None:
     mortal = remotely.options(Player, max_restarts=0)
     with remotely.Pool(mortal, 2) as pool:

@@ -4,6 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
@@ -151,3 +152,17 @@ def test_of_tasks_in_parallel_all_run_and_an_error_is_raised() -> None:
     with pytest.raises(OSError, match="it broke"):
         bulk.in_parallel([lambda i=i: task(i) for i in range(3)])  # type: ignore[misc]
     assert sorted(ran) == [0, 1, 2]
+
+
+def test_a_large_stripe_is_sent_in_pieces_each_with_the_whole_time() -> None:
+    """A slow receiver that keeps reading is not given up."""
+    sent: list[int] = []
+
+    class Slow:
+        def sendall(self, data: memoryview) -> None:
+            sent.append(len(data))
+
+    Connection(cast(ssl.SSLSocket, Slow())).send(b"head", memoryview(bytes(bulk.CHUNK_BYTES * 5)))
+
+    assert sum(sent) == 4 + 5 * bulk.CHUNK_BYTES
+    assert max(sent) <= bulk.CHUNK_BYTES
