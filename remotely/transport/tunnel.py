@@ -35,9 +35,7 @@ from remotely.transport.loop import Loop
 WINDOW_BYTES = 1 << 20
 PIECE_BYTES = 1 << 18
 UNPROVEN_BYTES = 1 << 12  # a caller's part of the CURVE handshake is below 1 KiB
-BEFORE_KEY_BYTES = (
-    64 + 170
-)  # ZMTP 3.1: the greeting and WELCOME; READY follows the check of the key
+BEFORE_KEY_BYTES = 64 + 170  # greeting and WELCOME; READY follows the check of the key
 _MORE_AT_BYTES = WINDOW_BYTES // 4
 _HEAD = struct.Struct(">BI")
 _COUNT = struct.Struct(">I")
