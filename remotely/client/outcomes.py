@@ -90,7 +90,7 @@ class Outcomes:
         wanted = read_loan(message.loan)
         assert isinstance(wanted, Parcel)
         if future.is_wanted:
-            self._stores.threads.run(partial(self._fetch, future, message))
+            self._stores.fetching.run(partial(self._fetch, future, message))
             return
         whole = partial(self._ask_for_whole, what=future.what, actor=future.keep)
         future.settle(KeptResult(wanted, future.what, self._stores, whole), None)
