@@ -44,6 +44,7 @@ LOOK_AFTER_CUT_S = 0.05  # a connection was cut, and libzmq does not say whose
 LAST_WORDS_S = 0.2  # what came before a connection was cut is still to be read
 MOST_GUESTS = 10_000
 MOST_STREAMS = 10_000  # of one guest
+MOST_UNPROVEN = 256  # of these, callers that the guest has not let in: they may be strangers
 BACKLOG = 128
 _TICK = control.encode(control.Tick())
 
@@ -294,7 +295,7 @@ class Guests:
         """A caller connects."""
         with contextlib.suppress(OSError):
             end, _ = guest.port.accept()
-            if len(guest.tunnel) >= MOST_STREAMS:
+            if len(guest.tunnel) >= MOST_STREAMS or guest.tunnel.unproven >= MOST_UNPROVEN:
                 end.close()
                 return
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -4,7 +4,9 @@ and far, on what passes for another one, where all goes through the tunnel of a 
 import gc
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.api.dispatch import remote_of
 from remotely.engines.in_process import InProcess
 from remotely.errors import (
     ActorDied,
@@ -31,6 +34,9 @@ from remotely.errors import (
     WorkerLost,
 )
 from remotely.machine import guest_folder
+from remotely.protocol.address import parse_address
+from remotely.transport.listening import nearest
+from remotely.worker.guests import MOST_UNPROVEN
 from tests.clusters import Here, Started, processes, run, wait_until
 from tests.remotely.counter import Counter
 from tests.remotely.guest.simulator import Base, Simulator
@@ -531,3 +537,27 @@ def test_a_stranger_that_knocks_where_guests_dial_in_learns_nothing(
         with socket.create_connection((host, int(port))) as knock:
             knock.sendall(said_there)
     assert simulator.step(1) == 10
+
+
+def test_strangers_are_turned_away_before_they_fill_a_worker(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    near.place = "far"
+    guest = near.start(started_here, name="sim")
+    simulator = one()
+    assert simulator.step(1) == 10
+    address = parse_address(nearest(remote_of(simulator).location.tcp))
+    guest.send_signal(signal.SIGSTOP)  # so it does not end them
+    ends = select.poll()
+    strangers = [socket.create_connection(address) for _ in range(MOST_UNPROVEN + 50)]
+    for stranger in strangers:
+        ends.register(stranger, select.POLLIN)
+    try:
+        wait_until(lambda: len(ends.poll(0)) == 50, "those beyond the limit were cut off")
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        guest.send_signal(signal.SIGCONT)
+    assert simulator.step(2) == 20
+    with socket.create_connection(address) as another:  # there is room again
+        assert another.recv(1) == b"\xff"

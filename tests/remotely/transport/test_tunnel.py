@@ -11,7 +11,15 @@ import pytest
 from remotely.errors import WireError
 from remotely.transport import tunnel
 from remotely.transport.loop import Loop
-from remotely.transport.tunnel import WINDOW_BYTES, Part, Tunnel, head_of, read_head
+from remotely.transport.tunnel import (
+    BEFORE_KEY_BYTES,
+    UNPROVEN_BYTES,
+    WINDOW_BYTES,
+    Part,
+    Tunnel,
+    head_of,
+    read_head,
+)
 
 DEADLINE_S = 10.0
 
@@ -49,7 +57,15 @@ class Ends:
         return ours
 
     def connect(self, number: int) -> tuple[socket.socket, socket.socket]:
-        """Return the caller's and the callee's socket of a new stream."""
+        """Return the caller's and the callee's socket of a new stream, which knows the caller."""
+        caller, callee = self.knock(number)
+        answer = bytearray()
+        callee.send(bytes(BEFORE_KEY_BYTES + 1))
+        self.turn_until(lambda: read(caller, answer) or len(answer) > BEFORE_KEY_BYTES)
+        return caller, callee
+
+    def knock(self, number: int) -> tuple[socket.socket, socket.socket]:
+        """Return the sockets of a new stream; the callee has answered nothing."""
         self.near.open(number, self.pair())
         caller = self.sockets[-1]
         self.deliver()
@@ -129,7 +145,7 @@ def test_a_reader_that_does_not_read_holds_up_its_own_stream_alone(ends: Ends) -
         ends.loop.turn(0.001)
         ends.deliver()
     kernel = 1 << 20  # what the sockets themselves hold
-    assert ends.data_bytes <= WINDOW_BYTES + kernel
+    assert ends.data_bytes <= 2 * (BEFORE_KEY_BYTES + 1) + WINDOW_BYTES + kernel
     assert len(left) > 4 * WINDOW_BYTES
     other.send(b"hello")
     came = bytearray()
@@ -252,4 +268,55 @@ def test_messages_of_streams_that_have_ended_are_dropped(ends: Ends) -> None:
     ends.near.hear(Part.DATA, 5, b"late")
     ends.near.hear(Part.CLOSE, 5, b"")
     assert read_head(head_of(Part.DATA, 5)) == (Part.DATA, 5)
+    assert not ends.on_its_way
+
+
+@pytest.mark.parametrize("answered", [0, 10, BEFORE_KEY_BYTES])
+def test_a_caller_whose_key_has_not_been_checked_sends_a_few_kib_and_no_more(
+    ends: Ends, answered: int
+) -> None:
+    caller, callee = ends.knock(1)
+    callee.send(bytes(answered))
+    ends.settle()
+    ends.data_bytes = 0
+    left = memoryview(bytes(2 * WINDOW_BYTES))
+    for _ in range(50):
+        left = write(caller, left)
+        ends.loop.turn(0.001)
+        ends.near.hear(Part.MORE, 1, b"\0\xff\xff\xff")  # nor by a lie of the other end
+        ends.deliver()
+    assert ends.data_bytes == UNPROVEN_BYTES
+    assert ends.near.unproven == 1
+    came = bytearray()
+    callee.send(bytes(BEFORE_KEY_BYTES + 1 - answered))
+
+    def went_on() -> bool:
+        nonlocal left
+        left = write(caller, left)
+        read(callee, came)
+        return len(came) == 2 * WINDOW_BYTES
+
+    ends.turn_until(went_on)
+    assert ends.near.unproven == 0
+
+
+@pytest.mark.parametrize("who", ["caller", "callee"])
+def test_an_unknown_caller_that_has_gone_counts_until_the_other_end_has_heard_of_it(
+    ends: Ends, who: str
+) -> None:
+    caller, callee = ends.knock(1)
+    (caller if who == "caller" else callee).close()
+    for _ in range(50):  # nothing is delivered
+        ends.loop.turn(0.001)
+    assert ends.near.unproven == 1
+    ends.turn_until(lambda: (ends.near.unproven, len(ends.near), len(ends.far)) == (0, 0, 0))
+
+
+def test_a_stream_that_both_ends_close_at_a_time_ends_once(ends: Ends) -> None:
+    for end in ends.connect(1):
+        end.close()
+    for _ in range(50):  # nothing is delivered
+        ends.loop.turn(0.001)
+    assert (len(ends.near), len(ends.far)) == (0, 0)
+    ends.settle()
     assert not ends.on_its_way
