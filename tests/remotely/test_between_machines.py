@@ -486,7 +486,7 @@ def test_what_a_result_in_a_store_needs_is_kept_for_as_long_as_the_result(joined
 
 
 def test_a_result_is_fetched_although_every_thread_that_sends_is_held_up(joined: Started) -> None:
-    stores = connection.current()._stores  # type: ignore[attr-defined]
+    stores = connection.current()._stores
     held_up = threading.Event()
     for _ in range(MAX_THREADS):
         stores.threads.run(held_up.wait)
