@@ -21,9 +21,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from remotely_rl.supervision import infos
 from remotely_rl.supervision.registered import maker_of
 from remotely_rl.supervision.vector import CRASH
-from remotely_rl.vector import VectorEnv, infos
+from remotely_rl.vector import VectorEnv
 
 try:
     from stable_baselines3.common.monitor import Monitor

@@ -13,7 +13,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from remotely.transport.listening import nearest
 from remotely.values import arena, parcel
 from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
 from remotely.values.codec import Encoded
+from remotely.values.in_transit import InTransit
 from remotely.values.memory_peer import MemoryPeer, Unpacked
 from remotely.values.parcel import Parcel
 
@@ -88,8 +89,16 @@ class _Line:
 class _Kept:
     """A result that its caller has not fetched yet."""
 
-    def __init__(self, parcel: Parcel, placed: StoredValue, loan: Loan, route: bytes) -> None:
+    def __init__(
+        self,
+        parcel: Parcel,
+        placed: StoredValue,
+        loan: Loan,
+        route: bytes,
+        needs: Sequence[InTransit],
+    ) -> None:
         self.parcel = parcel
+        self.needs = needs  # by its pickle
         self.placed = placed
         self.loan = loan
         self.route = route  # of the caller
@@ -177,7 +186,7 @@ class MachineStore:
             loan = memory.lend(placed, self._reader(line), private=False)
             if loan is not None:
                 line.ask(control.Offer(value=made.value, loan=_write(loan)))
-                self._kept[made.value] = _Kept(made, placed, loan, route)
+                self._kept[made.value] = _Kept(made, placed, loan, route, encoded.travelling)
                 return made
         except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
             memory.let_go(placed)

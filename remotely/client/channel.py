@@ -49,6 +49,7 @@ from remotely.futures.future import CallFuture
 from remotely.futures.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.control import Location
+from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.wire import Kind
 from remotely.testing import faults
 from remotely.transport import sockets
@@ -90,6 +91,7 @@ class Channel:
         self._store = location.store
         self.ended: EndError | None = None
         self.sources_sent = 0
+        self._end_after_replies: Callable[[], None] | None = None
         self._loop = loop
         self._on_broken = on_broken
         self._waits = waits  # if this process is an actor
@@ -274,6 +276,19 @@ class Channel:
             self._inbox.leave_to_loop(me)
             raise
 
+    def end_after_replies(self, ended: EndError, asked: bool) -> None:
+        """On the loop's thread: the actor has exited in good order, so end when its replies are in.
+
+        They may still be on their way.  Behind the last of them comes the end of the connection.
+        """
+        end = partial(self.end, ended, asked)
+        if not self._pending or not self._monitor.may_have_connected() or self._outbox.is_broken:
+            end()
+            return
+        self._outbox.is_broken = True  # a further call cannot leave, and fails with the others
+        self._end_after_replies = end
+        self._loop.after(DRAIN_S, end)
+
     def _end(self, ended: EndError, asked: bool, arrived: Arrived) -> None:
         """End it, with the lock held."""
         if self.ended is not None:
@@ -313,7 +328,9 @@ class Channel:
 
     def _break(self) -> None:
         """On the loop's thread: the connection is broken."""
-        if not self._outbox.is_broken:
+        if self._end_after_replies is not None:
+            self._end_after_replies()
+        elif not self._outbox.is_broken:
             self._outbox.is_broken = True
             self._on_broken(self)
 

@@ -92,7 +92,7 @@ class Outcomes:
         assert isinstance(wanted, Parcel)
         if future.is_wanted:
             fetch = partial(self._fetch, future, message)
-            self._stores.threads.run(fetch, instead=partial(_shut_down, future))
+            self._stores.fetching.run(fetch, instead=partial(_shut_down, future))
             return
         whole = partial(self._ask_for_whole, what=future.what, actor=future.keep, is_last=False)
         future.settle(KeptResult(wanted, future.what, self._stores, whole), None)

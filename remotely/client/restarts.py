@@ -57,7 +57,12 @@ class Restarts:
         else:  # the next call asks where it is, and gets the answer once it is there again
             actor.expect_life(obituary.life + 1)
         is_over = not obituary.restarting or (channel and channel.location.life <= obituary.life)
-        if channel is not None and is_over:
+        if channel is None or not is_over:
+            return
+        if obituary.exited:
+            actor.channel = None  # calls to come find no open one
+            channel.end_after_replies(error, obituary.asked)
+        else:
             channel.end(error, obituary.asked)
 
     def restart(self, actor: ActorState, encoded: codec.Encoded, options: Options) -> None:

@@ -39,6 +39,7 @@ class Stores:
         self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
     ) -> None:
         self.threads = BulkThreads()
+        self.fetching = BulkThreads()  # calls that wait for a slow actor keep no result from coming
         self._context = context
         self._loop = loop
         self._pair = pair
@@ -106,6 +107,7 @@ class Stores:
     def close(self) -> None:
         """After the end of the loop."""
         self.threads.close()
+        self.fetching.close()
         for link in list(self._links.values()):
             link.close()
         self._pool.close()

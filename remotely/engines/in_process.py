@@ -201,11 +201,22 @@ class InProcess:
         self._throttled.add(report_key(what, error), report_text(what, error), time.monotonic())
 
 
-def _value(argument: Any) -> Any:
-    """Return an argument, or what a future or reference stands for."""
+def _value(argument: Any, around: frozenset[int] = frozenset()) -> Any:
+    """Return an argument with the values of futures and references, also within lists, tuples and
+    dicts.  What has none of them within is the caller's own, as every argument is here.
+    """
     if isinstance(argument, Reference):
         argument = argument.future
-    return argument.result() if isinstance(argument, CallFuture) else argument
+    if isinstance(argument, CallFuture):
+        return argument.result()
+    kind = type(argument)
+    if kind not in (list, tuple, dict) or id(argument) in around:
+        return argument
+    items = argument.values() if kind is dict else argument
+    values = [_value(item, around | {id(argument)}) for item in items]
+    if all(value is item for value, item in zip(values, items, strict=True)):
+        return argument
+    return dict(zip(argument, values, strict=True)) if kind is dict else kind(values)
 
 
 def _as_actor(name: str, work: Callable[[], Any]) -> Any:

@@ -14,6 +14,7 @@ import logging
 import socket
 import threading
 import time
+from collections import deque
 
 import zmq
 
@@ -55,6 +56,7 @@ class Line:
         self._ipc = ipc
         self._heard = time.monotonic()
         self._has_ended = False
+        self._untold: deque[bytes] = deque()  # messages for the actor
         self._last_word = b""  # the news of the actor's end
         self._decoder = control.Decoder(control.ToGuest)
         self._from_actor = control.Decoder(control.FromActor)
@@ -123,8 +125,7 @@ class Line:
                 | control.Leave()
                 | control.Meet()
             ):
-                with contextlib.suppress(OSError):
-                    self._actor.send(data)
+                self._tell_actor(data)
 
     def _open(self, number: int) -> None:
         """A caller has connected over there: connect to the actor for it."""
@@ -169,8 +170,24 @@ class Line:
         """The actor is none any more: it has to leave."""
         if self.why is None and not self._has_ended:
             self.why = error
-            with contextlib.suppress(OSError):
-                self._actor.send(control.encode(control.Leave()))
+            self._tell_actor(control.encode(control.Leave()))
+
+    def _tell_actor(self, data: bytes) -> None:
+        """Send the actor a message after those for which its socket has had no room."""
+        self._untold.append(data)
+        if len(self._untold) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._untold:
+            try:
+                self._actor.send(self._untold[0])
+            except BlockingIOError:
+                self._loop.after(DRAIN_EVERY_S, self._go_on)
+                return
+            except OSError:  # the actor has ended
+                pass
+            self._untold.popleft()
 
     def _finish(self, why: str, deadline: float) -> None:
         """Go when the streams have passed on all that the actor has sent."""

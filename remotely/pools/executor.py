@@ -13,6 +13,7 @@ It differs from a ProcessPoolExecutor where a cluster does:
 import functools
 import itertools
 import math
+import queue
 import threading
 import time
 from collections import deque
@@ -36,6 +37,7 @@ from remotely.pools.scheduler import Scheduler
 from remotely.values import codec
 
 MOST_OF_A_NAME = 300  # bytes
+AT_A_TIME = 16  # processes that are started, each on a thread of its own
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -172,10 +174,29 @@ class _AsManyAsFit(Staffing):
     def room(self, jobs: int, members: int) -> int:
         free = places(machines_of(self.engine), self._options)
         least = 0 if members else 1  # it waits for room, and is told if there is none
-        return int(max(least, min(jobs, self._most, members + free) - members))
+        return int(max(least, min(jobs, self._most, members + free, members + AT_A_TIME) - members))
 
-    def make(self, count: int) -> list[Any]:
-        return make_on(self.engine, Runner, self._args, {}, self._options, count)
+    def make(self, count: int) -> Iterator[Any]:
+        """Place each by itself: they need no others, and the room of some may be taken by now."""
+        born: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def bear() -> None:
+            try:
+                born.put(make_on(self.engine, Runner, self._args, {}, self._options, 1)[0])
+            except Exception as error:
+                born.put(error)
+
+        for _ in range(count):
+            threading.Thread(target=bear, name="remotely-recruiter", daemon=True).start()
+        errors = []
+        for _ in range(count):
+            if isinstance(one := born.get(), Exception):
+                errors.append(one)
+            else:
+                yield one
+            del one
+        if errors:
+            raise errors[0]
 
     def hear_of_loss(self) -> None: ...
 

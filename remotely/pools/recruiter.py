@@ -26,8 +26,8 @@ class Staffing(Protocol):
     def room(self, jobs: int, members: int) -> int:
         """Return how many there is room for now."""
 
-    def make(self, count: int) -> list[Any]:
-        """Make so many, and return their handles."""
+    def make(self, count: int) -> Iterable[Any]:
+        """Make so many; yield the handle of each when it is there."""
 
     def hear_of_loss(self) -> None:
         """A member was lost."""
@@ -94,7 +94,7 @@ class Recruiter:
                     self._add(self._staffing.make(count))
                     continue
             except Exception as error:  # there is no room, a constructor raised, we are shut down
-                if not members:
+                if not self._demand()[1]:
                     self._give_up(error.with_traceback(None))
             self._stopped.wait(LOOK_AGAIN_S)
 

@@ -43,7 +43,8 @@ TIMES = (
     Time(
         "DRAIN_S",
         5.0,
-        "what a closed actor has for its calls and its `close`, and again to let go and exit",
+        "what a closed actor has for its calls and its `close`, and again to let go and exit; and "
+        "then its last replies, to arrive",
     ),
     Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
     Time("LEAVE_S", 5.0, "for the workers to end their actors and go, when a cluster is stopped"),

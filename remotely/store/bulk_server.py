@@ -78,7 +78,9 @@ class BulkServer:
         try:
             with raw, bulk.accept(raw, self._certificate.context) as connection:
                 is_known = False
-                while request := connection.wait_for_request(IDLE_S if is_known else STALL_S):
+                while request := connection.wait_for_request(
+                    IDLE_S if is_known else STALL_S, self._shelf.__contains__
+                ):
                     is_known |= self._answer(connection, request)
                     if not is_known:
                         break
@@ -96,6 +98,8 @@ class BulkServer:
             return True
         if request.op == bulk.PULL:
             return self._give_out(connection, request)
+        if request.op != bulk.DROP:
+            raise ConnectionAbortedError("not a request")
         was_there = self._shelf.drop(request.value)
         connection.send(bulk.DONE)
         return was_there
@@ -118,7 +122,7 @@ class BulkServer:
                     connection.receive_into(stripe[progress.received : end])
                     value.moved_at = time.monotonic()
                     progress.move(min(end, request.nbytes))
-            except OSError as error:
+            except Exception as error:
                 progress.end()
                 self._broken(value, str(error) or type(error).__name__)
                 raise

@@ -54,6 +54,9 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._values)
 
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._values
+
     def add(
         self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float = 0.0
     ) -> bool:

@@ -8,6 +8,7 @@
 
 What may be pushed or pulled is decided by the name of the value alone: it is a secret of 32 bytes,
 which was told over CURVE to who may do so.  Each side gives up if nothing moves for STALL_S.
+A stranger can send the fixed part of one request, within STALL_S, and is then cut off.
 
 A core encrypts a gigabyte a second, or less.  So a value crosses in a few stripes, each on a
 connection and a thread of its own.  The same bytes may arrive twice, which does no harm.
@@ -17,6 +18,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -86,17 +88,39 @@ class Connection:
         self.receive_into(memoryview(memory))
         return bytes(memory)
 
-    def wait_for_request(self, within_s: float = IDLE_S) -> Request | None:
-        """Return the next request; None at the end.  Raises OSError."""
-        self._socket.settimeout(within_s)
-        first = self._socket.recv(1)
-        self._socket.settimeout(STALL_S)
-        if not first:
+    def wait_for_request(
+        self, within_s: float = IDLE_S, knows: Callable[[bytes], bool] = lambda name: True
+    ) -> Request | None:
+        """Return the next request; None at the end.
+
+        All of it but the onward route is to be there in that time.  The route is read only if
+        `knows` says that there is a value of that name.  Raises OSError.
+        """
+        head = self._receive_within(within_s, _REQUEST.size)
+        if not head:
             return None
-        op, value, start, nbytes, onward = _REQUEST.unpack(first + self.receive(_REQUEST.size - 1))
+        op, value, start, nbytes, onward = _REQUEST.unpack(head)
         if onward > MAX_ONWARD_BYTES:
             raise ConnectionAbortedError("not a request")
+        if onward and not knows(value):
+            raise ConnectionAbortedError("a value that nobody expects")
         return Request(op, value, start, nbytes, self.receive(onward) if onward else b"")
+
+    def _receive_within(self, seconds: float, nbytes: int) -> bytes:
+        """Return so many bytes, which have that time together, or none at the end."""
+        ends = time.monotonic() + seconds
+        data = b""
+        try:
+            while len(data) < nbytes:
+                if (left_s := ends - time.monotonic()) <= 0:
+                    raise TimeoutError("a request came too slowly")
+                self._socket.settimeout(left_s)
+                if not (piece := self._socket.recv(nbytes - len(data))):
+                    return b""
+                data += piece
+        finally:
+            self._socket.settimeout(STALL_S)
+        return data
 
     def request(self, op: int, value: bytes, start: int, nbytes: int, onward: bytes = b"") -> None:
         self.send(_REQUEST.pack(op, value, start, nbytes, len(onward)) + onward)

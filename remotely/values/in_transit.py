@@ -3,7 +3,8 @@
 `codec.encode` collects them.  Then the call that has them among its arguments holds them until its
 outcome (`CallFuture.travelling`), and so does a ref.  An actor does not learn when its result has
 arrived.  So it keeps what the result needs until its reader says that it has opened it, and for
-KEEP_S at most: the caller may have ended, or want no result.
+KEEP_S at most: the caller may have ended, or want no result.  What a result in the store needs is
+kept with it too (machine_store.py), since its caller may fetch it at any time.
 """
 
 from collections import deque

@@ -334,7 +334,8 @@ class Actors:
     # --- what the undertaker reports --------------------------------------------------------------
 
     def _last_words(self, child: Child) -> None:
-        """Take what a dead process logged and recorded; what else it said does not matter now."""
+        """Take what a dead process logged and recorded, and whether it had given its last reply;
+        what else it said does not matter now."""
         with contextlib.suppress(OSError):
             for _ in range(MOST_LAST_WORDS):  # what it started may hold the other end, and talk on
                 data, descriptor = child.receive()
@@ -348,6 +349,8 @@ class Actors:
                             child.keep_recorder(descriptor)
                         case control.NotBound(why=why):
                             child.why = child.why or why
+                        case control.Exiting():
+                            child.stage = Stage.EXITS
         child.log.end()
 
     def _buried(self, child: Child, obituary: control.Obituary) -> None:

@@ -44,6 +44,7 @@ LOOK_AFTER_CUT_S = 0.05  # a connection was cut, and libzmq does not say whose
 LAST_WORDS_S = 0.2  # what came before a connection was cut is still to be read
 MOST_GUESTS = 10_000
 MOST_STREAMS = 10_000  # of one guest
+MOST_UNPROVEN = 256  # of these, callers that the guest has not let in: they may be strangers
 BACKLOG = 128
 _TICK = control.encode(control.Tick())
 
@@ -236,7 +237,7 @@ class Guests:
                 guest.why = guest.why or why
             case control.Exiting(calls=calls):
                 guest.calls = calls
-                self._bury(guest, guest.why)
+                self._bury(guest, guest.why, exited=True)
 
     def _arrive(self, route: bytes, key: bytes, arrive: control.Arrive) -> None:
         actor = arrive.request.actor
@@ -294,7 +295,7 @@ class Guests:
         """A caller connects."""
         with contextlib.suppress(OSError):
             end, _ = guest.port.accept()
-            if len(guest.tunnel) >= MOST_STREAMS:
+            if len(guest.tunnel) >= MOST_STREAMS or guest.tunnel.unproven >= MOST_UNPROVEN:
                 end.close()
                 return
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -309,8 +310,11 @@ class Guests:
             self._refuse(guest.route, guest.request.actor, error, why)
             self._bury(guest, why)
 
-    def _bury(self, guest: Guest, why: str) -> None:
-        """Take away all that is here of an actor, and tell."""
+    def _bury(self, guest: Guest, why: str, exited: bool = False) -> None:
+        """Take away all that is here of an actor, and tell.
+
+        If it `exited` in good order, its last replies are still passed on to its callers.
+        """
         actor = guest.request.actor
         if self._guests.get(actor) is not guest:
             return
@@ -319,11 +323,12 @@ class Guests:
             timer.cancel()
         self._loop.unwatch(guest.port.fileno())
         guest.port.close()
-        guest.tunnel.close()
+        guest.tunnel.finish() if exited else guest.tunnel.close()
         self._access.forget(actor)
         guest_folder.sweep()
         if guest.seal:
-            obituary = control.Obituary(actor=actor, life=0, asked=guest.asked, why=why)
+            asked = guest.asked
+            obituary = control.Obituary(actor=actor, life=0, asked=asked, exited=exited, why=why)
             self._send(control.Died(obituary=obituary))
 
     def _see_cut(self, frames: list[zmq.Frame]) -> None:

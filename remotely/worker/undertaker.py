@@ -131,6 +131,7 @@ class Undertaker:
                 actor=request.actor,
                 life=request.life,
                 asked=child.asked,
+                exited=child.stage is Stage.EXITS,
                 exit=exit_of(status),
                 why=child.why,
                 stderr=child.output.tail.decode(errors="replace"),

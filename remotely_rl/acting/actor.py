@@ -23,6 +23,7 @@ from remotely_rl.environments import Episode
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.networks import precision
 from remotely_rl.supervision import CrashReport, failures
+from remotely_rl.supervision.watchdog import SWITCH
 
 CPU = torch.device("cpu")
 
@@ -111,7 +112,8 @@ class Actor:
         """
         random = self.random.get_state().numpy()
         try:
-            return bytes(cloudpickle.dumps((self.player, self.memory.numpy(), random)))
+            with SWITCH.paused():
+                return bytes(cloudpickle.dumps((self.player, self.memory.numpy(), random)))
         except Exception:  # pickling a user's environment may raise anything
             return b""
 
@@ -123,7 +125,8 @@ class Actor:
         """
         try:
             # From the checkpoint of a run of the user's own: evaluating others reads no pickle.
-            player, memory, random = cloudpickle.loads(paused)
+            with SWITCH.paused():
+                player, memory, random = cloudpickle.loads(paused)
         except Exception:  # as in `pause`
             return False
         if player.envs.num_envs != self.player.envs.num_envs:

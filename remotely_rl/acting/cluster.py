@@ -3,13 +3,17 @@
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import remotely
+from remotely.api import connection
 
 A = TypeVar("A")
+
+_own: "weakref.ref[Any] | None" = None  # to the engine of the cluster that `connect` has started
 
 EMBEDDED_CPUS = 64  # of a cluster that training starts for itself, at least
 RETRY_S = 1.0  # after the cluster had no room
@@ -21,9 +25,16 @@ def connect(actors: int) -> None:
     It has room for many more, because the next run of this process may want them.  For 0 actors,
     which means as many as there is room for, it has one CPU for each core.
     """
+    global _own
     if not remotely.is_connected() and not os.environ.get("REMOTELY_ADDRESS"):
         cores = os.cpu_count() or 1
         remotely.connect(cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
+        _own = weakref.ref(connection.current())
+
+
+def is_own() -> bool:
+    """Whether the cluster of this process is one that `connect` has started, with room to spare."""
+    return _own is not None and remotely.is_connected() and _own() is connection.current()
 
 
 def when_there_is_room(make: Callable[[], A], gives_up: Callable[[], bool]) -> A:

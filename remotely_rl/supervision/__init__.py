@@ -7,6 +7,7 @@ It imports neither torch nor the rest of `remotely_rl`.
     whole.py        WatchedVectorEnv: the same for a vector environment of somebody else, as a whole
     registered.py   what makes the environment of a Gymnasium id in another process
     rows.py         their observations, and what is wrong with one
+    infos.py        infos of several processes as one
     flight.py       FlightRecord: what they are doing, readable after their process has died
     watchdog.py     ends a process whose environment does not return
     failures.py     from an error of `remotely` to the report

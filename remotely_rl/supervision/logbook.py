@@ -8,8 +8,9 @@ for report in logbook.load("runs/.../crashes.jsonl"):
 
 import dataclasses
 import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -31,16 +32,38 @@ class Logbook:
         if self._left:
             self._left -= 1
             try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(dataclasses.asdict(report), default=_plain) + "\n")
+                with self._path.open("a+b") as file:
+                    begins = _ends_within_a_line(file) * b"\n"
+                    text = json.dumps(dataclasses.asdict(report), default=_plain)
+                    file.write(begins + text.encode() + b"\n")
             except OSError:
                 self._left = 0
 
 
 def load(path: str | Path) -> list[CrashReport]:
-    """Return the reports of a file.  Raises OSError, and ValueError for what is no report."""
-    with Path(path).open(encoding="utf-8") as file:
-        return [_report(json.loads(line)) for line in file]
+    """Return the reports of a file, without those that a full disk or a kill has cut off.
+
+    Raises OSError, and ValueError for what is no report.
+    """
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [fields for line in lines if (fields := _parsed(line)) is not None]
+    if lines and not found:
+        raise ValueError(f"{path} has no crash report")
+    return [_report(fields) for fields in found]
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _ends_within_a_line(file: BinaryIO) -> bool:
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def _report(fields: dict[str, Any]) -> CrashReport:

@@ -6,6 +6,9 @@ after it are derived from it and the number of the episode.  They are drawn by S
 et al. 2014, https://doi.org/10.1145/2660193.2660195): numpy's SeedSequence takes as long as a step.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 _GAMMA, _ONE, _TWO, _BITS = (
@@ -34,6 +37,22 @@ def _mix(z: int) -> int:
 def draw() -> int:
     """Return a seed that nothing determines."""
     return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def of_each(
+    seed: int | np.integer[Any] | Sequence[int | None] | None, count: int
+) -> list[int | None]:
+    """Return the seed of each environment of a vector one, as Gymnasium derives them from one.
+
+    Raises ValueError for a wrong number of seeds.
+    """
+    if seed is None:
+        return [None] * count
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + i for i in range(count)]
+    if len(seed) != count:
+        raise ValueError(f"{len(seed)} seeds for {count} environments")
+    return list(seed)
 
 
 class Seeds:

@@ -33,17 +33,18 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from remotely_rl.errors import TrainingError
+from remotely_rl.supervision import infos as infos_module
 from remotely_rl.supervision.flight import FlightRecord
+from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.report import Cause, CrashReport, describe
 from remotely_rl.supervision.rows import ARRAYS, NotFinite, Rows, WrongShape
-from remotely_rl.supervision.seeds import Seeds
+from remotely_rl.supervision.seeds import Seeds, of_each
 from remotely_rl.supervision.watchdog import Watchdog
 
 RESETS = 10  # attempts of one reset
 CRASH = "crash_report"  # the key of an info; `crashed` has other meanings where cars are driven
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
-Info = dict[str, Any]
 
 
 class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
@@ -182,12 +183,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         options = dict(options) if options else None
         mask = options.pop("reset_mask", None) if options else None
         which = range(count) if mask is None else np.flatnonzero(checked_mask(mask, count)).tolist()
-        if seed is None or isinstance(seed, (int, np.integer)):
-            seeds = [None if seed is None else int(seed) + i for i in range(count)]
-        elif len(seed) == count:
-            seeds = list(seed)
-        else:
-            raise ValueError(f"{len(seed)} seeds for {count} environments")
+        seeds = of_each(seed, count)
         infos: Info = {}
         self._record.begin(threading.get_ident(), is_step=False)
         for i in which:
@@ -315,6 +311,15 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._add_info(infos, {"final_obs": self.rows.row(i), "final_info": info}, i)
         first = self._begin_episode(i)
         return {**first, CRASH: info[CRASH]} if CRASH in info else first
+
+    def _add_info(self, vector_infos: Info, env_info: Info, env_num: int) -> Info:
+        """Add the info of an environment as Gymnasium does, but lose nothing of what differs."""
+        for key, value in env_info.items():
+            held = vector_infos.get(key)
+            if isinstance(held, np.ndarray):
+                mask = vector_infos[f"_{key}"]
+                vector_infos[key] = infos_module.with_room_for(held, mask, value)
+        return super()._add_info(vector_infos, env_info, env_num)
 
     # --- crashes ----------------------------------------------------------------------------------
 

@@ -7,9 +7,13 @@ waits for a simulator.
 A step that holds the GIL keeps the watchdog's thread from running as well.  So the thread winds up
 a dead man's switch whenever it runs: `faulthandler`, which needs no GIL, prints the stacks to
 stderr and ends the process.  The switch cannot know when the step began, and must not cut off one
-that holds the GIL for less than the limit; hence it is late by up to a period of this thread.
+that holds the GIL for less than the limit; hence it is late by up to a period of this thread.  For
+the same reason it is paused around work that is no step and may hold the GIL for long.
+
+It cannot tell a process that is suspended (SIGSTOP, a debugger) from one that holds the GIL.
 """
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -17,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from remotely_rl.supervision.flight import FlightRecord
 
@@ -27,6 +31,48 @@ DEFAULT_S = 300.0  # no step takes as long in which one would train, nor does lo
 PERIOD_S = (0.05, 1.0)
 SWITCH_SAYS = "Timeout ("  # the first word of what the switch prints
 SWITCH_EXIT = 1
+
+
+class Switch:
+    """The dead man's switch of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._limit_s: float | None = None  # None: it is off
+        self._pauses = 0
+
+    def wind_up(self, limit_s: float) -> None:
+        """End the process after this time, unless this is called again before."""
+        with self._lock:
+            self._limit_s = limit_s
+            self._start()
+
+    def cancel(self) -> None:
+        """Turn it off."""
+        with self._lock:
+            self._limit_s = None
+            faulthandler.cancel_dump_traceback_later()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the process take as long as it likes, for what is no step of an environment."""
+        with self._lock:
+            self._pauses += 1
+            if self._limit_s is not None:
+                faulthandler.cancel_dump_traceback_later()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pauses -= 1
+                self._start()
+
+    def _start(self) -> None:
+        if self._limit_s is not None and not self._pauses:
+            faulthandler.dump_traceback_later(self._limit_s, exit=True, file=2)
+
+
+SWITCH = Switch()
 
 
 class Watchdog:
@@ -53,14 +99,13 @@ class Watchdog:
         self._closed.set()
         self._thread.join()
         if self._has_switch:
-            faulthandler.cancel_dump_traceback_later()
+            SWITCH.cancel()
 
     def _watch(self) -> None:
         wait_s = 0.0
         while not self._closed.wait(wait_s):
             if self._has_switch:
-                late_s = self._limit_s + self._period_s
-                faulthandler.dump_traceback_later(late_s, exit=True, file=2)
+                SWITCH.wind_up(self._limit_s + self._period_s)
             wait_s = self._period_s
             if self.record.busy:
                 left_s = self.record.began_at + self._limit_s - time.monotonic()

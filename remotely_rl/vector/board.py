@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 import remotely
+from remotely_rl import trees
 from remotely_rl.supervision import actions as packing
 from remotely_rl.supervision.rows import Rows, leaves_of
 
@@ -64,10 +65,10 @@ class Board:
         for (dtype, shape), size in zip(fields, sizes, strict=True):
             arrays.append(np.ndarray(shape, dtype, self.memory.array, at))
             at += size
-        *trees, self.rewards, self.terminated, self.truncated, self.mail, self.mail_nbytes = arrays
+        *parts, self.rewards, self.terminated, self.truncated, self.mail, self.mail_nbytes = arrays
         leaves = len(list(leaves_of(observation_space)))
-        self.observations = trees[:leaves], trees[leaves : 2 * leaves]
-        self.actions = trees[2 * leaves :]
+        self.observations = parts[:leaves], parts[leaves : 2 * leaves]
+        self.actions = parts[2 * leaves :]
         self._tree = _tree_of(action_space, iter(self.actions))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,11 +84,12 @@ class Board:
         They become of the dtype of their space.  Raises ValueError for numbers of another kind,
         such as floats for a Discrete space.
         """
-        _write(self._tree, actions)
+        trees.map_tree(_write, self._tree, actions)
 
     def read_actions(self, host: int) -> Any:
         """Return a copy of the actions of one host."""
-        return _slice(self._tree, self.begins[host], self.begins[host + 1])
+        rows = slice(self.begins[host], self.begins[host + 1])
+        return trees.map_tree(lambda array: array[rows].copy(), self._tree)
 
 
 def _aligned(nbytes: int) -> int:
@@ -108,24 +110,9 @@ def _tree_of(space: gymnasium.Space[Any], arrays: Iterator[NDArray[Any]]) -> Any
     return next(arrays)
 
 
-def _write(tree: Any, batch: Any) -> None:
-    if isinstance(tree, dict):
-        for key, part in tree.items():
-            _write(part, batch[key])
-    elif isinstance(tree, tuple):
-        for part, item in zip(tree, batch, strict=True):
-            _write(part, item)
-    else:
-        actions = np.asarray(batch)
-        is_whole = actions.dtype.kind in "biu" and tree.dtype.kind in "iu"
-        if not is_whole and not np.can_cast(actions.dtype, tree.dtype, "same_kind"):
-            raise ValueError(f"actions are of dtype {actions.dtype}; their space has {tree.dtype}")
-        tree[:] = actions
-
-
-def _slice(tree: Any, begin: int, end: int) -> Any:
-    if isinstance(tree, dict):
-        return {key: _slice(part, begin, end) for key, part in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_slice(part, begin, end) for part in tree)
-    return tree[begin:end].copy()
+def _write(array: NDArray[Any], batch: Any) -> None:
+    actions = np.asarray(batch)
+    is_whole = actions.dtype.kind in "biu" and array.dtype.kind in "iu"
+    if not is_whole and not np.can_cast(actions.dtype, array.dtype, "same_kind"):
+        raise ValueError(f"actions are of dtype {actions.dtype}; their space has {array.dtype}")
+    array[:] = actions

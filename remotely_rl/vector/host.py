@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import remotely
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv, failures, flight
 from remotely_rl.supervision.vector import Make
+from remotely_rl.supervision.watchdog import SWITCH
 from remotely_rl.vector.bells import MORE, STEP, Address, Bell
 from remotely_rl.vector.board import FAILED, MAIL, Board
 
@@ -163,16 +164,19 @@ class Host:
 
     def call(self, which: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
         """Call a method of these environments, or read an attribute."""
-        return [self.envs.call_one(i, name, *args, **kwargs) for i in which]
+        with SWITCH.paused():
+            return [self.envs.call_one(i, name, *args, **kwargs) for i in which]
 
     def set_attr(self, name: str, values: dict[int, Any]) -> None:
         """Set an attribute of some environments."""
-        for i, value in values.items():
-            self.envs.set_attr_of(i, name, value)
+        with SWITCH.paused():
+            for i, value in values.items():
+                self.envs.set_attr_of(i, name, value)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
-        return self.envs.render()
+        with SWITCH.paused():
+            return self.envs.render()
 
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
         """Return which of these environments have a wrapper of a class."""

@@ -31,21 +31,22 @@ from numpy.typing import NDArray
 from remotely_rl.acting import cluster
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision import infos as joining
 from remotely_rl.supervision.failures import LOST, is_failure, report_of
+from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rows import Rows
 from remotely_rl.supervision.vector import CRASH, Make, check_none_ended
-from remotely_rl.vector import infos as joining
 from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
 from remotely_rl.vector.board import Board
 from remotely_rl.vector.host import Description, Message, Rest, Settings
-from remotely_rl.vector.infos import Info
 from remotely_rl.vector.seat import HostFailed, Seat, Spare
 
 # Of a cluster that the first VectorEnv starts for itself: for the spare, and for the next ones.
 EMBEDDED_CPUS = 256
 CAUSE_S = 5.0  # how long to wait for why a host died
 
+Parts = list[tuple[int, Info]]  # the infos of hosts, and their first rows
 Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
 
 
@@ -126,6 +127,9 @@ class Hosts:
         self._ended = np.zeros(count, np.bool_)  # in the last step, so the next one resets them
         self._owed = np.zeros(count, np.bool_)  # died with their host, and no row has told so yet
         self._is_stepping = False
+        self._left: list[Seat] = []  # that have not begun the step
+        self._begun: list[Seat] = []
+        self._renewing: set[int] = set()  # seats that get a new host in this step
         self._waiting: dict[int, bytes] = {}  # for which hosts, and what of their mail has come
         self._done: list[Seat] = []
         for seat in self._seats:
@@ -145,23 +149,32 @@ class Hosts:
         if self._mode is AutoresetMode.DISABLED:
             check_none_ended(self._ended)
         self._actions = actions
+        self._each: list[Any] | None = None  # the actions one by one, if a host needs them so
         if self._board is not None:
             self._board.write_actions(actions)
         self._parity ^= 1
+        self._done, self._begun, self._waiting = [], [], {}
+        self._renewing.clear()
+        self._left = list(self._seats)
         self._is_stepping = True
-        self._done = []
-        self._begun = [seat for seat in self._seats if self._begin(seat)]
-        self._waiting = {seat.index: b"" for seat in self._begun if seat.is_shared}
+        self._begin_those_left()
+
+    def _begin_those_left(self) -> None:
+        """Let the hosts take the step that have not begun it yet: an interrupt may come between."""
+        while self._left:
+            self._begin(self._left[0])
+            self._left.pop(0)
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
         self._check_is_open()
-        infos: Info = {}
-        self._gather(self._begun, infos)
+        parts: Parts = []
+        self._gather(self._begun, parts)
         if len(self._done) < len(self._seats):
             for seat in self._seats:
                 if seat not in self._done:
-                    self._recover(seat, infos)
+                    self._recover(seat, parts)
+        infos = self._joined(parts)
         if self._owed.any():
             self._pay(infos)
         if self._mode is not AutoresetMode.SAME_STEP:
@@ -180,6 +193,7 @@ class Hosts:
         """Wait for the end of a step that was interrupted, by Ctrl-C for example."""
         self._check_is_open()
         if self._is_stepping:
+            self._begin_those_left()
             self.finish()
 
     def _check_is_open(self) -> None:
@@ -192,12 +206,19 @@ class Hosts:
             return False
         actions = None
         if not seat.is_shared:
-            each = list(iterate(self._action_space, self._actions))[seat.rows]
-            out: Any = create_empty_array(self.description.action_space, len(each))
-            actions = concatenate(self.description.action_space, each, out)
-        return seat.begin_step(self._parity, actions)
+            if self._each is None:
+                self._each = list(iterate(self._action_space, self._actions))
+            own = self._each[seat.rows]
+            out: Any = create_empty_array(self.description.action_space, len(own))
+            actions = concatenate(self.description.action_space, own, out)
+        has_begun = seat.begin_step(self._parity, actions)
+        if has_begun:
+            self._begun.append(seat)
+            if seat.is_shared:
+                self._waiting[seat.index] = b""
+        return has_begun
 
-    def _gather(self, seats: Sequence[Seat], infos: Info) -> None:
+    def _gather(self, seats: Sequence[Seat], parts: Parts) -> None:
         """Wait for the rows of hosts that were told to step; those that have come are done."""
         waiting = self._waiting
         while waiting:
@@ -215,14 +236,14 @@ class Hosts:
                 del waiting[index]
                 if rest is not None:
                     self._done.append(seat)
-                    self._add(seat, rest, infos)
+                    self._add(seat, rest, parts)
         for seat in seats:
             if not seat.is_shared and seat not in self._done:
                 with contextlib.suppress(HostFailed):
                     rows = seat.take_step()
                     self._write(seat, rows)
                     self._done.append(seat)
-                    self._add(seat, rows.rest, infos)
+                    self._add(seat, rows.rest, parts)
 
     def _write(self, seat: Seat, message: Message) -> None:
         """Write the rows that came in a message."""
@@ -234,7 +255,7 @@ class Hosts:
         for array, part in zip(self.outcomes, message.outcomes, strict=True):
             array[at] = part
 
-    def _add(self, seat: Seat, rest: Rest, infos: Info) -> None:
+    def _add(self, seat: Seat, rest: Rest, parts: Parts) -> None:
         """Count the crashes that a host has survived; add its infos to those of all."""
         if rest.crashes:
             named = {id(report): self._named(seat, report) for report in rest.crashes}
@@ -244,10 +265,13 @@ class Hosts:
             for report in named.values():
                 self._count(report)
         if rest.infos:
-            if len(self._seats) == 1 and not infos:
-                infos.update(rest.infos)
-            else:
-                joining.merge(infos, rest.infos, seat.begin, self.count)
+            parts.append((seat.begin, rest.infos))
+
+    def _joined(self, parts: Parts) -> Info:
+        """Return the infos of all rows."""
+        if len(self._seats) == 1:
+            return parts[0][1] if parts else {}
+        return joining.merge(parts, self.count)
 
     # --- hosts that die ---------------------------------------------------------------------------
 
@@ -296,29 +320,31 @@ class Hosts:
                 if self._failure is not None:
                     raise self._failure
             try:
-                seat.join()
+                if not seat.has_host:  # else an interrupt came between the two
+                    seat.join()
                 seat.share(self._board, self._bells)
                 return
             except HostFailed:
                 self._lose(seat)
 
-    def _recover(self, seat: Seat, infos: Info) -> None:
+    def _recover(self, seat: Seat, parts: Parts) -> None:
         """A host has not taken the step: end the episodes that it had, begin those that are due."""
-        if seat.has_host:
+        if seat.has_host and seat.index not in self._renewing:
             self._lose(seat)
         owed = ~self._ended[seat.rows]
+        self._owed[seat.rows] |= owed
         is_due = self._mode is AutoresetMode.SAME_STEP or (
             self._mode is AutoresetMode.NEXT_STEP and not owed.all()
         )
         while is_due:  # a new host begins an episode of each in its first step
+            self._renewing.add(seat.index)
             self._renew(seat)
             if self._begin(seat):
-                self._waiting = {seat.index: b""} if seat.is_shared else {}
-                self._gather([seat], infos)
+                self._gather([seat], parts)
                 if seat in self._done:
                     break
+            self._renewing.discard(seat.index)
             self._lose(seat)
-        self._owed[seat.rows] |= owed
 
     def _pay(self, infos: Info) -> None:
         """Write the rows of the episodes that died with their hosts."""
@@ -356,7 +382,7 @@ class Hosts:
     ) -> Info:
         """Begin an episode in the chosen environments; return the infos."""
         self._settle()
-        infos: Info = {}
+        parts: Parts = []
         left = [seat for seat in self._seats if chosen[seat.rows].any()]
         while left:
             calls = []
@@ -380,13 +406,13 @@ class Hosts:
                 if isinstance(reply, Message):
                     self._write(seat, reply)
                     reply = reply.rest
-                self._add(seat, reply, infos)
+                self._add(seat, reply, parts)
             left = failed
         self._owed &= ~chosen
         self._ended &= ~chosen
         for array in self.outcomes[1:]:
             array[chosen] = False
-        return infos
+        return self._joined(parts)
 
     def ask(self, which: Sequence[int], method: str, *args: Any) -> list[Any]:
         """Ask something of some environments, of all hosts at once; return their answers."""

@@ -52,7 +52,11 @@ def new_host(cpus: float) -> Any:
 
 
 class Spare:
-    """A host without environments, made in advance: a death then costs no birth of a process."""
+    """A host without environments, made in advance: a death then costs no birth of a process.
+
+    Only on a cluster that this process has started for itself: on the user's it would take room
+    from others, or wait for it.
+    """
 
     def __init__(self, cpus: float) -> None:
         self._new: Callable[[], Any] = partial(new_host, cpus)
@@ -63,7 +67,7 @@ class Spare:
     def make(self) -> None:
         """Begin to make it, unless there is one."""
         with self._lock:
-            if self._making is None and not self.is_closed:
+            if self._making is None and not self.is_closed and cluster.is_own():
                 self._making = on_a_thread(self._new)
 
     def take(self) -> Any:

@@ -25,14 +25,15 @@ from numpy.typing import NDArray
 
 from remotely.machine import this_machine
 from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rate import MAX_RATE
 from remotely_rl.supervision.registered import maker_of, spec_of
 from remotely_rl.supervision.rows import ARRAYS
+from remotely_rl.supervision.seeds import of_each
 from remotely_rl.supervision.vector import Make, checked_mask
 from remotely_rl.supervision.watchdog import DEFAULT_S
 from remotely_rl.vector.host import Settings
 from remotely_rl.vector.hosts import Hosts
-from remotely_rl.vector.infos import Info
 
 
 def _say(text: str) -> None:
@@ -147,12 +148,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         count = self.num_envs
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(count, np.bool_) if mask is None else checked_mask(mask, count)
-        if seed is None or isinstance(seed, (int, np.integer)):
-            seeds = [None if seed is None else int(seed) + i for i in range(count)]
-        elif len(seed) == count:
-            seeds = list(seed)
-        else:
-            raise ValueError(f"{len(seed)} seeds for {count} environments")
+        seeds = of_each(seed, count)
         infos = self._hosts.reset(chosen, seeds, options)
         return self._hosts.rows.value(self.copy), infos
 

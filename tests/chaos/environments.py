@@ -7,6 +7,7 @@ be; the environments and their oracle in numbered.py.
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -30,8 +31,8 @@ def _under(trainer: str) -> Callable[[int, int, Path], Finding]:
         command = [python, "-m", "tests.chaos.trainers", trainer, str(n), str(folder)]
         with (folder / "stderr").open("w") as errors:
             done = subprocess.run(
-                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True,
-                timeout=RUN_S, check=False,
+                command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE, stderr=errors, text=True, timeout=RUN_S, check=False,
             )  # fmt: skip
         seconds = time.monotonic() - began
         if done.returncode:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely import ActorDied, CallTimeout, NotConnected, WorkerLost
+from remotely import ActorDied, CallTimeout, NotConnected, SharedArray, WorkerLost
 from remotely.api import connection
 from remotely.client import crossing
 from remotely.client.avoidance import Way
@@ -28,6 +28,7 @@ from remotely.client.store_link import StoreLink
 from remotely.client.stores import Stores
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
+from remotely.values import in_transit
 from remotely.values.parcel import Parcel
 from tests.clusters import Started, processes, wait_until
 
@@ -72,6 +73,17 @@ class Peer:
 
     def host(self) -> str:
         return os.environ["REMOTELY_HOST"]
+
+    def make_shared(self, size: int) -> tuple[Any, Array]:
+        shared = SharedArray(3)
+        shared.array[:] = 7
+        return shared, np.ones(size)
+
+    def first_of_shared(self, value: tuple[Any, Array]) -> float:
+        return float(value[0].array[0])
+
+    def forget_in_transit(self) -> None:
+        in_transit.forget()
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -637,3 +649,22 @@ def test_nothing_of_a_value_is_left_in_a_store_after_its_calls(joined: Started) 
 def rss_of(pid: int) -> int:
     words = Path(f"/proc/{pid}/statm").read_text().split()
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_a_result_in_a_store_needs_is_kept_for_as_long_as_the_result(joined: Started) -> None:
+    maker, *others = remotely.group(Peer, 6)
+    near = next(other for other in others if other.host() == maker.host())
+    ref = remotely.ref(maker.make_shared.submit(SIZE))
+    maker.forget_in_transit()  # as after a minute
+    assert near.first_of_shared(ref) == 7
+
+
+def test_a_result_is_fetched_although_every_thread_that_sends_is_held_up(joined: Started) -> None:
+    stores = connection.current()._stores
+    held_up = threading.Event()
+    for _ in range(MAX_THREADS):
+        stores.threads.run(held_up.wait)
+    try:
+        assert Peer().make.submit(SIZE).result(10).sum() == SIZE
+    finally:
+        held_up.set()

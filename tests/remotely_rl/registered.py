@@ -2,9 +2,7 @@
 
 import gymnasium
 
-from tests.remotely_rl import toys
-
 ID = "Registered-v0"
 MODULE_ID = f"{__name__}:{ID}"
 
-gymnasium.register(ID, entry_point=toys.Counting)
+gymnasium.register(ID, "tests.remotely_rl.toys:Counting")

@@ -162,7 +162,7 @@ def test_another_default_without_prose_keeps_the_prose_and_the_bounds() -> None:
 
 
 def test_a_config_makes_the_id_of_its_environment_known_wherever_it_arrives() -> None:
-    gymnasium.register("OfTheScript-v1", entry_point=toys.Counting)
+    gymnasium.register("OfTheScript-v1", "tests.remotely_rl.toys:Counting")
     sent = pickle.dumps(Common(env="OfTheScript-v1"))
     del gymnasium.registry["OfTheScript-v1"]
     arrived = pickle.loads(sent)

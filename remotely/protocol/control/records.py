@@ -79,6 +79,7 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     life: Amount
     lost: bool = False
     asked: bool = False  # it was closed, or its owner ended
+    exited: bool = False  # in good order: its last replies may still be on their way
     exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""

@@ -17,7 +17,10 @@ from remotely.client.channel import Channel
 from remotely.client.inbox import Inbox
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
+from remotely.protocol.wire import Kind
 from remotely.transport import sockets
+from remotely.values import codec
+from remotely.values.memory_peer import OutgoingValue
 from tests.clusters import wait_until
 
 NO_LATER_THAN_S = 10.0
@@ -151,6 +154,72 @@ def test_an_actor_ends_although_its_lock_is_held(embedded: None) -> None:
     channels = echo._remotely_remote.engine._channels
     wait_until(lambda: line not in channels._open, "the client has forgotten it")
     remotely.kill(echo)
+
+
+@pytest.mark.parametrize("exited", [True, False])
+def test_only_after_an_exit_in_good_order_are_replies_still_waited_for(
+    embedded: None, tmp_path: Path, exited: bool
+) -> None:
+    """The news of the end goes through the master, and may be faster than the last reply."""
+    echo, line = an_echo()
+    remote = echo._remotely_remote
+    on_its_way = echo.echo_once_there_is.submit(tmp_path / "reply", 1)
+    wait_until(lambda: line.connected, "it is connected")
+    hear_of_end(remote, exited)
+    with pytest.raises(remotely.ActorDied, match="closed; the call did not run"):
+        echo.echo(2)
+    (tmp_path / "reply").touch()
+    if exited:
+        assert on_its_way.result(NO_LATER_THAN_S) == 1
+        assert not line.ended
+    else:
+        with pytest.raises(remotely.ActorDied, match="closed; the call may have run"):
+            on_its_way.result(NO_LATER_THAN_S)
+    end_process(remote)
+    wait_until(lambda: line.ended, "the connection has ended, and with it the channel")
+
+
+def test_a_call_without_a_reply_fails_when_the_connection_of_an_actor_that_has_exited_ends(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "DRAIN_S", 3600.0)
+    echo, line = an_echo()
+    remote = echo._remotely_remote
+    future = echo.echo_once_there_is.submit(Path("/never"), 1)
+    wait_until(lambda: line.connected, "it is connected")
+    hear_of_end(remote, exited=True)
+    late: CallFuture[None] = CallFuture("late")  # of a thread that had found the channel before
+    line.send(Kind.CALL, "echo", OutgoingValue(codec.encode(((2,), {}))), late, background=True)
+    assert not future.done()
+    end_process(remote)
+    assert "the call may have run" in str(future.exception(NO_LATER_THAN_S))
+    assert "the call did not run" in str(late.exception(NO_LATER_THAN_S))
+
+
+def test_replies_of_an_actor_that_has_exited_are_waited_for_so_long_and_no_longer(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "DRAIN_S", 0.05)
+    echo, line = an_echo()
+    remote = echo._remotely_remote
+    future = echo.echo_once_there_is.submit(Path("/never"), 1)
+    wait_until(lambda: line.connected, "it is connected")
+    hear_of_end(remote, exited=True)
+    assert isinstance(future.exception(NO_LATER_THAN_S), remotely.ActorDied)
+    end_process(remote)
+
+
+def hear_of_end(remote: Any, exited: bool) -> None:
+    """Return when the client has heard that an actor has ended, which still lives."""
+    death = control.Obituary(actor=remote.actor, life=0, asked=True, exited=exited, why="closed")
+    client = remote.engine
+    client._loop.call(lambda: client._hear(control.Died(obituary=death)))
+    wait_until(lambda: remote.ended, "the news is there")
+
+
+def end_process(remote: Any) -> None:
+    """Kill an actor of whose end its client has heard already."""
+    remote.engine._terminations.request([remote.actor], 0.0, kill=True)
 
 
 def test_what_the_loop_cannot_do_at_once_it_does_in_order_and_waits_for_all_of_it_together(

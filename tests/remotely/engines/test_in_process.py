@@ -426,3 +426,18 @@ def test_a_class_that_is_defined_again_is_not_kept() -> None:
     for _ in range(2):  # the kinds of handles go first
         gc.collect()
     assert [cell() for cell in cells] == [None] * 3
+
+
+def test_futures_and_references_within_arguments_arrive_as_their_values() -> None:
+    @remotely.remote_class
+    class Echo:
+        def echo(self, value: Any) -> Any:
+            return value
+
+    echo = Echo()
+    future = echo.echo.submit(3)
+    assert echo.echo([future, (1, remotely.ref(future))]) == [3, (1, 3)]
+    assert echo.echo(value={"a": [future], "b": 2}) == {"a": [3], "b": 2}
+    circle: list[Any] = [[1]]
+    circle.append(circle)
+    assert echo.echo(circle) is circle

@@ -50,6 +50,12 @@ class Simulator(Base):
         Path(file).touch()
         time.sleep(seconds)
 
+    def echo_once_there_is(self, file: str, value: Any) -> Any:
+        Path(file).with_name("runs").touch()
+        while not Path(file).exists():
+            time.sleep(0.001)
+        return value
+
     def exit(self, code: int) -> None:
         sys.exit(code)
 

@@ -4,7 +4,9 @@ and far, on what passes for another one, where all goes through the tunnel of a 
 import gc
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.api.dispatch import remote_of
 from remotely.engines.in_process import InProcess
 from remotely.errors import (
     ActorDied,
@@ -31,7 +34,10 @@ from remotely.errors import (
     WorkerLost,
 )
 from remotely.machine import guest_folder
+from remotely.protocol.address import parse_address
 from remotely.transport.bulk import Connection
+from remotely.transport.listening import nearest
+from remotely.worker.guests import MOST_UNPROVEN
 from tests.clusters import Here, Started, processes, run, wait_until
 from tests.remotely.counter import Counter
 from tests.remotely.guest.simulator import Base, Simulator
@@ -248,6 +254,47 @@ def test_a_client_that_closes_it_ends_the_serving_and_no_more(
     assert said(guest).endswith("closed by a client\nserve has returned: closed\n")
     with pytest.raises(ActorDied, match="closed"):
         simulator.step(1)
+
+
+@pytest.mark.parametrize("end", ["closed", "interrupted"])
+def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
+    here: None, started_here: Here, guests: Guests, tmp_path: Path, end: str
+) -> None:
+    guest = guests.start(started_here, name="sim")
+    simulator = one()
+    values = 125_000 if guests.place == "far" else 10_000  # the socket of a near one holds few
+    script = (
+        "import sys, numpy, remotely\n"
+        "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
+        "simulator = remotely.get_actor('sim')\n"
+        "value = numpy.ones(int(sys.argv[4]))\n"
+        "print(simulator.echo_once_there_is.submit(sys.argv[3], value).result(20).sum())\n"
+    )
+    arguments = (started_here.address, started_here.key, tmp_path / "go", values)
+    client = subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+        text=True,
+    )
+    try:
+        wait_until((tmp_path / "runs").exists, "the call runs")
+        client.send_signal(signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        if end == "closed":
+            remotely.close(simulator)
+        else:
+            assert simulator.step(1) == 10  # after the other client's call
+            guest.send_signal(signal.SIGINT)
+        said(guest)
+        wait_until(lambda: remotely.status().actors == [], "the actor is gone")
+        client.send_signal(signal.SIGCONT)
+        out, _ = client.communicate(timeout=20)
+    finally:
+        client.kill()
+        client.communicate()
+    assert out == f"{values}.0\n"
 
 
 def test_who_kills_it_does_not_kill_its_process(
@@ -524,3 +571,27 @@ def test_a_stranger_that_knocks_where_guests_dial_in_learns_nothing(
         with socket.create_connection((host, int(port))) as knock:
             knock.sendall(said_there)
     assert simulator.step(1) == 10
+
+
+def test_strangers_are_turned_away_before_they_fill_a_worker(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    near.place = "far"
+    guest = near.start(started_here, name="sim")
+    simulator = one()
+    assert simulator.step(1) == 10
+    address = parse_address(nearest(remote_of(simulator).location.tcp))
+    guest.send_signal(signal.SIGSTOP)  # so it does not end them
+    ends = select.poll()
+    strangers = [socket.create_connection(address) for _ in range(MOST_UNPROVEN + 50)]
+    for stranger in strangers:
+        ends.register(stranger, select.POLLIN)
+    try:
+        wait_until(lambda: len(ends.poll(0)) == 50, "those beyond the limit were cut off")
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        guest.send_signal(signal.SIGCONT)
+    assert simulator.step(2) == 20
+    with socket.create_connection(address) as another:  # there is room again
+        assert another.recv(1) == b"\xff"

@@ -176,6 +176,19 @@ def test_there_are_as_many_processes_as_cores_are_free_and_no_more_than_max_work
     assert remotely.status().actors == []
 
 
+@pytest.mark.parametrize("believed", [None, 8])
+def test_processes_are_placed_one_by_one_as_far_as_there_is_room(
+    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: int | None
+) -> None:
+    """Also if more room is believed to be free than there is."""
+    if believed is not None:
+        monkeypatch.setattr("remotely.pools.executor.places", lambda machines, options: believed)
+    remotely.connect(cpus=4, resources={"license": 2})
+    with remotely.Executor(resources={"license": 1}) as executor:
+        meetings = [executor.submit(meet, tmp_path, 2) for _ in range(8)]
+        assert len({meeting.result(10) for meeting in meetings}) == 2
+
+
 def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -> None:
     cluster = Here(tmp_path / "here", cpus=1)
     folder = tmp_path / "meeting"

@@ -151,6 +151,68 @@ def test_whoever_does_not_know_the_name_of_a_value_is_cut_off(
     assert machine.arrived == []
 
 
+def test_a_stranger_has_so_long_for_a_request_however_many_bytes_of_it_come(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remotely.store.bulk_server.STALL_S", 0.3)
+    machine, *_ = machines
+    sent = 0
+    with bulk.connect(machine.address) as connection:
+        connection._socket.settimeout(0.02)
+        is_cut = False
+        while not is_cut:
+            connection.send(b"x")
+            sent += 1
+            try:
+                connection.receive(1)
+            except OSError as error:
+                is_cut = not isinstance(error, TimeoutError)
+    assert 1 < sent < bulk._REQUEST.size
+
+
+def test_a_stranger_is_cut_off_before_the_onward_route_is_read(machines: list[Machine]) -> None:
+    machine, *_ = machines
+    with bulk.connect(machine.address) as connection:
+        connection.send(bulk._REQUEST.pack(bulk.PUSH, OTHER, 0, 10, bulk.MAX_ONWARD_BYTES))
+        with pytest.raises(OSError, match=r"ended|reset"):
+            connection.receive(1)
+
+
+def test_what_is_neither_pushed_nor_pulled_nor_dropped_stays(machines: list[Machine]) -> None:
+    machine, *_ = machines
+    room = machine.expect()
+    with bulk.connect(machine.address) as connection:
+        connection.request(99, NAME, 0, 10)
+        with pytest.raises(OSError, match=r"ended|reset"):
+            connection.receive(1)
+    assert NAME in machine.shelf
+    assert room.releases == 0
+
+
+def test_an_error_of_any_kind_ends_what_is_passed_on_too(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, _ = machines
+    nbytes = 4 * bulk.CHUNK_BYTES
+    first.expect(nbytes)
+    second.expect(nbytes)
+    receive = bulk.Connection.receive_into
+
+    def fails(connection: bulk.Connection, memory: memoryview) -> None:
+        if memory.nbytes == bulk.CHUNK_BYTES and memory.obj is first_memory:
+            raise ValueError("of no socket")
+        receive(connection, memory)
+
+    with first.shelf.using(NAME, is_here=False) as value:
+        assert value is not None
+        first_memory = value.room.memory.obj
+    monkeypatch.setattr(bulk.Connection, "receive_into", fails)
+    with bulk.connect(first.address) as connection:
+        connection.request(bulk.PUSH, NAME, 0, nbytes, onward(second))
+        wait_until(lambda: first.broken == [NAME] and second.broken == [NAME], "the reports")
+    wait_until(lambda: "of no socket" in caplog.text, "its log")
+
+
 @pytest.mark.parametrize(("start", "nbytes"), [(0, 11), (5, 6), (1 << 60, 1)])
 def test_a_stripe_beyond_the_end_of_its_value_is_refused(
     machines: list[Machine], start: int, nbytes: int

@@ -9,8 +9,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from remotely.errors import WireError
+from remotely.transport import tunnel
 from remotely.transport.loop import Loop
-from remotely.transport.tunnel import WINDOW_BYTES, Part, Tunnel, head_of, read_head
+from remotely.transport.tunnel import (
+    BEFORE_KEY_BYTES,
+    UNPROVEN_BYTES,
+    WINDOW_BYTES,
+    Part,
+    Tunnel,
+    head_of,
+    read_head,
+)
 
 DEADLINE_S = 10.0
 
@@ -48,7 +57,15 @@ class Ends:
         return ours
 
     def connect(self, number: int) -> tuple[socket.socket, socket.socket]:
-        """Return the caller's and the callee's socket of a new stream."""
+        """Return the caller's and the callee's socket of a new stream, which knows the caller."""
+        caller, callee = self.knock(number)
+        answer = bytearray()
+        callee.send(bytes(BEFORE_KEY_BYTES + 1))
+        self.turn_until(lambda: read(caller, answer) or len(answer) > BEFORE_KEY_BYTES)
+        return caller, callee
+
+    def knock(self, number: int) -> tuple[socket.socket, socket.socket]:
+        """Return the sockets of a new stream; the callee has answered nothing."""
         self.near.open(number, self.pair())
         caller = self.sockets[-1]
         self.deliver()
@@ -128,7 +145,7 @@ def test_a_reader_that_does_not_read_holds_up_its_own_stream_alone(ends: Ends) -
         ends.loop.turn(0.001)
         ends.deliver()
     kernel = 1 << 20  # what the sockets themselves hold
-    assert ends.data_bytes <= WINDOW_BYTES + kernel
+    assert ends.data_bytes <= 2 * (BEFORE_KEY_BYTES + 1) + WINDOW_BYTES + kernel
     assert len(left) > 4 * WINDOW_BYTES
     other.send(b"hello")
     came = bytearray()
@@ -153,7 +170,54 @@ def test_what_was_sent_before_the_end_arrives_before_the_end(ends: Ends, who: st
     came = bytearray()
     ends.turn_until(lambda: read(staying, came))
     assert came == b"last words"
+    staying.close()
     ends.turn_until(lambda: (len(ends.near), len(ends.far)) == (0, 0))
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection that has room for little, the writer's first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(server.getsockname())
+        writer, _ = server.accept()
+    reader.setblocking(False)
+    return writer, reader
+
+
+@pytest.mark.parametrize("how", ["closed", "gone"])
+def test_a_slow_reader_that_still_talks_gets_all_that_was_sent_before_the_end(
+    ends: Ends, how: str
+) -> None:
+    end, reader = tcp_pair()
+    ends.sockets.append(reader)
+    ends.near.add(1, end)
+    ends.near.hear(Part.DATA, 1, bytes(WINDOW_BYTES))
+    reader.send(b"one more call")
+    if how == "closed":
+        ends.near.hear(Part.CLOSE, 1, b"")
+    else:
+        ends.near.finish()
+    reader.send(b"and another")
+    came = bytearray()
+    ends.turn_until(lambda: read(reader, came))
+    assert len(came) == WINDOW_BYTES
+    reader.close()
+    ends.turn_until(lambda: len(ends.near) == 0)
+
+
+def test_a_reader_that_never_reads_the_last_bytes_is_cut_off(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel, "DRAIN_S", 0.01)
+    end, reader = tcp_pair()
+    ends.sockets.append(reader)
+    ends.near.add(1, end)
+    ends.near.hear(Part.DATA, 1, bytes(WINDOW_BYTES))
+    ends.near.finish()
+    assert len(ends.near) == 1
+    ends.turn_until(lambda: len(ends.near) == 0)
 
 
 def test_a_stream_that_cannot_begin_over_there_ends_here(ends: Ends) -> None:
@@ -161,9 +225,9 @@ def test_a_stream_that_cannot_begin_over_there_ends_here(ends: Ends) -> None:
     caller = ends.sockets[-1]
     ends.on_its_way.clear()
     ends.far.refuse(7)
-    came = bytearray()
-    ends.turn_until(lambda: read(caller, came))
-    assert len(ends.near) == 0
+    ends.turn_until(lambda: read(caller, bytearray()))
+    caller.close()
+    ends.turn_until(lambda: len(ends.near) == 0)
 
 
 def test_who_sends_more_than_there_is_room_for_is_cut_off(ends: Ends) -> None:
@@ -204,4 +268,55 @@ def test_messages_of_streams_that_have_ended_are_dropped(ends: Ends) -> None:
     ends.near.hear(Part.DATA, 5, b"late")
     ends.near.hear(Part.CLOSE, 5, b"")
     assert read_head(head_of(Part.DATA, 5)) == (Part.DATA, 5)
+    assert not ends.on_its_way
+
+
+@pytest.mark.parametrize("answered", [0, 10, BEFORE_KEY_BYTES])
+def test_a_caller_whose_key_has_not_been_checked_sends_a_few_kib_and_no_more(
+    ends: Ends, answered: int
+) -> None:
+    caller, callee = ends.knock(1)
+    callee.send(bytes(answered))
+    ends.settle()
+    ends.data_bytes = 0
+    left = memoryview(bytes(2 * WINDOW_BYTES))
+    for _ in range(50):
+        left = write(caller, left)
+        ends.loop.turn(0.001)
+        ends.near.hear(Part.MORE, 1, b"\0\xff\xff\xff")  # nor by a lie of the other end
+        ends.deliver()
+    assert ends.data_bytes == UNPROVEN_BYTES
+    assert ends.near.unproven == 1
+    came = bytearray()
+    callee.send(bytes(BEFORE_KEY_BYTES + 1 - answered))
+
+    def went_on() -> bool:
+        nonlocal left
+        left = write(caller, left)
+        read(callee, came)
+        return len(came) == 2 * WINDOW_BYTES
+
+    ends.turn_until(went_on)
+    assert ends.near.unproven == 0
+
+
+@pytest.mark.parametrize("who", ["caller", "callee"])
+def test_an_unknown_caller_that_has_gone_counts_until_the_other_end_has_heard_of_it(
+    ends: Ends, who: str
+) -> None:
+    caller, callee = ends.knock(1)
+    (caller if who == "caller" else callee).close()
+    for _ in range(50):  # nothing is delivered
+        ends.loop.turn(0.001)
+    assert ends.near.unproven == 1
+    ends.turn_until(lambda: (ends.near.unproven, len(ends.near), len(ends.far)) == (0, 0, 0))
+
+
+def test_a_stream_that_both_ends_close_at_a_time_ends_once(ends: Ends) -> None:
+    for end in ends.connect(1):
+        end.close()
+    for _ in range(50):  # nothing is delivered
+        ends.loop.turn(0.001)
+    assert (len(ends.near), len(ends.far)) == (0, 0)
+    ends.settle()
     assert not ends.on_its_way

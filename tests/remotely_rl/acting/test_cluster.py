@@ -11,6 +11,7 @@ def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
 ) -> None:
     started: list[int] = []
     monkeypatch.setattr(remotely, "connect", lambda cpus: started.append(cpus))
+    monkeypatch.setattr(cluster.connection, "current", lambda: cluster)
     monkeypatch.setattr(remotely, "is_connected", lambda: True)
     cluster.connect(4)
     monkeypatch.setattr(remotely, "is_connected", lambda: False)
@@ -20,3 +21,14 @@ def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
     monkeypatch.delenv("REMOTELY_ADDRESS")
     cluster.connect(400)
     assert started == [400]
+
+
+@pytest.mark.usefixtures("local")
+def test_a_cluster_is_its_own_only_if_it_has_started_it() -> None:
+    cluster.connect(1)
+    assert cluster.is_own()
+    remotely.shutdown()
+    assert not cluster.is_own()
+    remotely.connect()
+    cluster.connect(1)
+    assert not cluster.is_own()

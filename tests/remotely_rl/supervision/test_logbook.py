@@ -53,6 +53,18 @@ def test_a_file_does_not_grow_for_ever_and_a_full_disk_ends_nothing(
     Logbook(Path("/dev/full"))(CrashReport(1, Cause.DIED, "SIGKILL"))
 
 
+def test_a_line_that_was_cut_off_takes_no_other_report_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "crashes.jsonl"
+    Logbook(path)(CrashReport(1, Cause.DIED, "SIGKILL"))
+    Logbook(path)(CrashReport(2, Cause.DIED, "SIGKILL"))
+    path.write_bytes(path.read_bytes()[:-20])
+    Logbook(path)(CrashReport(3, Cause.DIED, "SIGKILL"))
+    assert [report.env for report in logbook.load(path)] == [1, 3]
+    path.write_text("a letter\n")
+    with pytest.raises(ValueError, match="has no crash report"):
+        logbook.load(path)
+
+
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "odd").write_text('{"cause": "raised"}\n')
     with pytest.raises(ValueError, match="this is no crash report"):

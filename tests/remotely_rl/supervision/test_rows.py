@@ -107,6 +107,6 @@ def test_values_that_the_space_does_not_have_are_found(space: Any, obs: Any, wor
 def test_the_first_and_the_last_value_of_a_space_pass() -> None:
     for obs in (-1, 1):
         check(spaces.Discrete(3, start=-1), obs)
-    for obs in ([2, 0], [4, 3]):
-        check(spaces.MultiDiscrete([3, 4], start=[2, 0]), np.array(obs))
+    for several in ([2, 0], [4, 3]):
+        check(spaces.MultiDiscrete([3, 4], start=[2, 0]), np.array(several))
     check(spaces.MultiBinary(2), np.array([0, 1], np.int8))

@@ -1,6 +1,9 @@
 """Each episode has a seed of its own, the first the user's."""
 
-from remotely_rl.supervision.seeds import Seeds
+import numpy as np
+import pytest
+
+from remotely_rl.supervision.seeds import Seeds, of_each
 
 
 def test_the_first_seed_is_the_users() -> None:
@@ -19,3 +22,11 @@ def test_seeds_beside_each_other_share_no_episode() -> None:
 
 def test_without_a_seed_one_is_drawn() -> None:
     assert Seeds().next() != Seeds().next()
+
+
+def test_the_seeds_of_a_batch_are_those_that_gymnasium_derives() -> None:
+    assert of_each(None, 2) == [None, None]
+    assert of_each(5, 3) == of_each(np.int64(5), 3) == [5, 6, 7]
+    assert of_each((3, None), 2) == [3, None]
+    with pytest.raises(ValueError, match="2 seeds for 3 environments"):
+        of_each([1, 2], 3)

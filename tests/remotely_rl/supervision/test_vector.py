@@ -229,7 +229,7 @@ def test_a_report_is_right_after_resets_of_other_environments() -> None:
         [lambda: Ends(Faults()), faults.make], autoreset_mode=AutoresetMode.DISABLED
     )
     envs.reset(seed=[1, 2], options={"level": 3})
-    played = []
+    played: list[int] = []
     while not envs.crashes:
         action = len(played) % 4
         played.append(action)

@@ -63,6 +63,30 @@ hangs()
 """
 
 
+NO_STEP = """
+import ctypes, time
+from remotely_rl.supervision.flight import FlightRecord
+from remotely_rl.supervision.watchdog import SWITCH, Watchdog
+
+watchdog = Watchdog(FlightRecord(1), 0.2)
+with SWITCH.paused(), SWITCH.paused():
+    ctypes.PyDLL(None).sleep(1)
+    time.sleep(0.1)  # the watchdog's thread runs, and does not wind it up
+    ctypes.PyDLL(None).sleep(1)
+print("it may take as long as it likes", flush=True)
+ctypes.PyDLL(None).sleep(60)
+"""
+
+
+def test_what_is_no_step_may_hold_the_gil_but_a_step_after_it_may_not() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_STEP], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout == "it may take as long as it likes\n"
+    assert done.returncode == 1
+    assert done.stderr.startswith("Timeout (")
+
+
 @pytest.mark.parametrize("after_s", ["0", "0.6"])
 def test_a_step_that_holds_the_gil_is_ended_by_the_dead_mans_switch(after_s: str) -> None:
     done = subprocess.run(

@@ -1,5 +1,6 @@
 """VectorEnv: rows as Gymnasium's, whatever its environments do to their processes."""
 
+import ctypes
 import functools
 import math
 import os
@@ -22,6 +23,7 @@ import remotely
 from remotely_rl import CrashReport, TrainingError, VectorEnv
 from remotely_rl.acting import cluster
 from remotely_rl.supervision import Cause
+from remotely_rl.vector import hosts
 from remotely_rl.vector.seat import Spare
 from tests.chaos.numbered import FAULTS, Numbered, Oracle, makes, strike
 from tests.clusters import wait_until
@@ -73,6 +75,22 @@ def test_in_the_users_own_process_its_rows_are_the_same(mode: AutoresetMode) -> 
         actions = plain.action_space.sample()
         assert same(plain.step(actions), ours.step(actions))
     ours.close()
+
+
+@pytest.mark.usefixtures("local")
+def test_actions_are_taken_apart_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = VectorEnv(cart_pole, 4, envs_per_actor=1)
+    envs.reset()
+    taken: list[Any] = []
+
+    def iterate(space: Any, actions: Any) -> Any:
+        taken.append(actions)
+        return gymnasium.vector.utils.iterate(space, actions)
+
+    monkeypatch.setattr(hosts, "iterate", iterate)
+    envs.step([0, 1, 0, 1])
+    assert taken == [[0, 1, 0, 1]]
+    envs.close()
 
 
 def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: None) -> None:
@@ -381,7 +399,7 @@ def test_an_environment_that_can_never_be_reset_again_ends_it_in_a_sentence() ->
 
 @pytest.mark.usefixtures("here")
 def test_ids_that_only_the_script_has_registered_and_those_of_modules_are_made() -> None:
-    gymnasium.register("OfTheScript-v0", entry_point=toys.Counting)
+    gymnasium.register("OfTheScript-v0", "tests.remotely_rl.toys:Counting")
     for name in ("OfTheScript-v0", registered.MODULE_ID):
         envs = VectorEnv(name, 2, envs_per_actor=1)
         assert envs.spec is not None
@@ -429,6 +447,50 @@ def test_actors_reserve_as_much_of_the_cluster_as_they_are_told() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_of_the_users_own_cluster_it_takes_no_more_than_its_actors() -> None:
+    envs = VectorEnv(cart_pole, 2, envs_per_actor=1)
+    envs._hosts._spare.make()
+    assert envs._hosts._spare._making is None
+    envs.close()
+
+
+def test_on_a_cluster_of_its_own_a_host_waits_for_the_first_death(nothing_left: None) -> None:
+    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    making = envs._hosts._spare._making
+    assert making is not None
+    spare = making.result(30)
+    envs.reset()
+    kill(pids(envs)[0])
+    envs.step([0])
+    envs.step([0])  # begins the next episode
+    assert envs._hosts._seats[0]._host == spare
+    envs.close()
+    remotely.shutdown()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("width", [1, 2])
+def test_infos_of_different_types_are_kept_whichever_host_answers_first(width: int) -> None:
+    class Slow(toys.Counting):
+        def __init__(self, value: Any) -> None:
+            super().__init__()
+            self.value = value
+
+        def step(self, action: int) -> Any:
+            if action:  # the others answer before it
+                time.sleep(0.05)
+            return (*super().step(action)[:4], {"number": self.value, "array": [0.5] * action})
+
+    envs = VectorEnv([functools.partial(Slow, value) for value in (1, 0.5)], envs_per_actor=width)
+    envs.reset()
+    for actions in ([0, 1], [1, 0]):
+        infos = envs.step(actions)[-1]
+        assert infos["number"].tolist() == [1.0, 0.5]
+        assert infos["array"].tolist() == [[0.5] * action for action in actions]
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_large_infos_arrive_whole() -> None:
     class Talks(toys.Counting):
         def step(self, action: int) -> Any:
@@ -460,6 +522,19 @@ def test_infos_may_hold_objects_of_classes_of_the_script() -> None:
     *_, truncated, infos = envs.step([0, 0])
     assert not truncated.any()
     assert [status.level for status in infos["status"]] == [1, 1]
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_call_may_hold_the_gil_for_longer_than_a_step() -> None:
+    class Loads(Tells):
+        def load(self) -> int:
+            return int(ctypes.PyDLL(None).sleep(2))
+
+    envs = VectorEnv(Loads, 1, step_timeout_s=0.5, **quiet)
+    envs.reset()
+    assert envs.call("load") == (0,)
+    assert not envs.step([0])[3].any()
     envs.close()
 
 
@@ -678,4 +753,70 @@ def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it(
         assert plain.get_attr("steps_beyond_terminated") == ours.get_attr("steps_beyond_terminated")
     for _ in range(30):
         assert same(plain.step([1, 1, 0, 0]), ours.step([1, 1, 0, 0]))
+    ours.close()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("place", ["join", "share", "wait"])
+@pytest.mark.parametrize("mode", MODES)
+def test_an_interrupt_while_a_host_is_replaced_costs_no_other_host(
+    mode: AutoresetMode, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Long(Tells):
+        def reset(self, **given: Any) -> Any:
+            super().reset(**given)
+            self.length = 60
+            return self._obs(), {}
+
+    reports: list[CrashReport] = []
+    envs = VectorEnv(
+        [Long, Long],
+        envs_per_actor=2,
+        autoreset_mode=mode,
+        max_crash_rate=1,
+        on_crash=reports.append,
+        **quiet,
+    )
+    oracle = Oracle(mode)
+    oracle.reset(envs.reset(seed=1)[0])
+    kill(pids(envs)[0])
+    if mode is AutoresetMode.NEXT_STEP:  # tells the death, and needs no host yet
+        oracle.step(*envs.step([0, 0]))
+    owner: Any = envs._hosts._bells if place == "wait" else envs._hosts._seats[0]
+    real = getattr(owner, place)
+
+    def interrupted(*given: Any) -> Any:
+        monkeypatch.undo()
+        if place != "wait":
+            real(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, place, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([0, 0])
+    obs = envs.step([0, 0])[0]  # the interrupted step began the episodes
+    assert (obs[:, 2] == 1).all()
+    assert len(reports) == 1
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_interrupt_between_the_hosts_of_a_step_loses_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, ours = SyncVectorEnv([cart_pole] * 2), VectorEnv(cart_pole, 2, envs_per_actor=1)
+    plain.reset(seed=1)
+    ours.reset(seed=1)
+    second = ours._hosts._seats[1]
+
+    def interrupted(*given: Any) -> Any:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(second, "begin_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ours.step([0, 1])
+    plain.step([0, 1])
+    for _ in range(30):
+        assert same(plain.step([1, 0]), ours.step([1, 0]))
     ours.close()
