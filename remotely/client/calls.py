@@ -258,7 +258,8 @@ class Calls:
             return
         if referring is not None:
             try:
-                outgoing = referring.outgoing_to(store)
+                is_apart = self._channels.is_apart(actor) and not self._channels.is_on_loop()
+                outgoing = referring.outgoing_to(store, is_apart)
             except BaseException as error:  # of a future among the arguments
                 future.settle(None, error.with_traceback(None))
                 future.tell()

@@ -84,6 +84,11 @@ class Channels:
             channel = self.of(actor)
         return None if channel.location.host == self._host else channel.location.store
 
+    def is_apart(self, actor: ActorState) -> bool:
+        """Tell whether an actor is elsewhere and has no store: it may reach none."""
+        location = actor.location
+        return location is not None and location.host != self._host and location.store is None
+
     def unanswered(self) -> dict[str, int]:
         """Return how many calls each actor still has to answer, without those that have none."""
         channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]

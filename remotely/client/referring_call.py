@@ -1,6 +1,7 @@
 """A call whose arguments refer to futures or refs (values/references.py), until it leaves.
 
     a future     its value if that is here; where the value is, if it has stayed there
+                 to an actor that may reach no store, the value goes in any case
     a large ref  where it is in the store of the actor's machine, to which it has crossed before
 
 The arguments themselves were pickled when the call was made.
@@ -69,7 +70,8 @@ class ReferringCall:
         self._ship = ship
         self._lock = threading.Lock()
         self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
-        self._values: dict[int, Any] = {}  # by the number of the future
+        # By the number of the future, and whether the actor is apart.
+        self._values: dict[tuple[int, bool], Any] = {}
         self._made: dict[tuple[bytes, ...], OutgoingValue] = {}
 
     def __del__(self) -> None:
@@ -80,29 +82,35 @@ class ReferringCall:
         """Copy the arguments, which their owner may change from now on."""
         self._encoded = codec.copied(self._encoded)
 
-    def outgoing_to(self, store: StoreAddress | None) -> OutgoingValue:
-        """Return what to send to an actor there.  Raises the error of a future that failed."""
+    def outgoing_to(self, store: StoreAddress | None, is_apart: bool = False) -> OutgoingValue:
+        """Return what to send to an actor there; if it `is_apart`, with the values themselves.
+
+        Raises the error of a future that failed.
+        """
         with self._lock:
-            entries = [self._entry(i, thing, name, store) for i, (thing, name) in self._numbered]
+            entries = [
+                self._entry(i, thing, name, store, is_apart)
+                for i, (thing, name) in enumerate(self._named)
+            ]
             kind = tuple(entry.name if isinstance(entry, InStore) else b"" for entry in entries)
             if (made := self._made.get(kind)) is None:
                 encoded = codec.encode(Referring(self._encoded, entries), self._method)
                 made = self._made[kind] = OutgoingValue(encoded, several=True)
-                self._ship(made)
+                if not is_apart:
+                    self._ship(made)
             return made
 
-    @property
-    def _numbered(self) -> list[tuple[int, Named]]:
-        return [*enumerate(self._named)]
-
-    def _entry(self, number: int, thing: Any, name: str, store: StoreAddress | None) -> Any:
+    def _entry(
+        self, number: int, thing: Any, name: str, store: StoreAddress | None, is_apart: bool
+    ) -> Any:
         if isinstance(thing, Ref):
             return thing.entry_at(store)
-        if number not in self._values:
-            self._values[number] = self._value_of(thing, name)
-        return self._values[number]
+        key = number, is_apart
+        if key not in self._values:
+            self._values[key] = self._value_of(thing, name, is_apart)
+        return self._values[key]
 
-    def _value_of(self, future: CallFuture[Any], name: str) -> Any:
+    def _value_of(self, future: CallFuture[Any], name: str, is_apart: bool) -> Any:
         try:
             error = future.exception()
         except CancelledError as cancelled:
@@ -112,6 +120,8 @@ class ReferringCall:
                 f"{name[0].upper()}{name[1:]} is a future that ended so; the call did not run."
             )
             raise _about(error, sentence)
+        if is_apart:
+            return future.result()
         where = future.where
         if isinstance(where, Elsewhere):
             self._kept.append(where)

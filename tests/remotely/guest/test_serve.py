@@ -35,6 +35,7 @@ from remotely.errors import (
 )
 from remotely.machine import guest_folder
 from remotely.protocol.address import parse_address
+from remotely.transport.bulk import Connection
 from remotely.transport.listening import nearest
 from remotely.worker.guests import MOST_UNPROVEN
 from tests.clusters import Here, Started, processes, run, wait_until
@@ -42,6 +43,12 @@ from tests.remotely.counter import Counter
 from tests.remotely.guest.simulator import Base, Simulator
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@remotely.remote_class
+class Maker:
+    def make(self, size: int) -> Any:
+        return np.ones(size)
 
 
 class Guests:
@@ -130,6 +137,33 @@ def test_it_is_an_actor_like_any_other(here: None, started_here: Here, guests: G
     (seen,) = [actor for actor in remotely.status().actors if actor.name == "sim"]
     assert (seen.class_name, seen.pid, seen.owner, seen.cpus) == ("Simulator", guest.pid, None, 0)
     assert seen.dialled_in
+
+
+def test_a_result_of_another_machine_is_brought_to_it_by_the_caller(
+    started: Started, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may reach no other machine than that of the worker to which it has dialled in."""
+    pulled: list[int] = []
+    pull = Connection.pull
+
+    def counted(self: Connection, value: bytes, start: int, memory: memoryview) -> None:
+        pulled.append(memory.nbytes)
+        pull(self, value, start, memory)
+
+    monkeypatch.setattr(Connection, "pull", counted)
+    guests = Guests("far")
+    remotely.connect(started.address, key=started.key)
+    try:
+        guests.start(started)
+        simulator, maker = one(), Maker()
+        made = maker.make.submit(500_000)
+
+        assert simulator.echo(remotely.ref(made)).shape == (500_000,)
+
+        assert 4_000_000 <= sum(pulled) < 4_010_000
+    finally:
+        guests.end()
+        remotely.shutdown()
 
 
 def test_large_values_of_several_callers_cross_at_a_time(
