@@ -503,7 +503,7 @@ def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
         future.add_done_callback(lambda _: None)  # have them received as they come
     for _ in range(MAX_THREADS):
         assert begun.acquire(timeout=20)
-    threads = connection.current()._stores.threads
+    threads = connection.current()._stores.fetching
     wait_until(lambda: len(threads._tasks) == 4, "those that wait for a thread")
 
     remotely.shutdown()
