@@ -32,6 +32,7 @@ class BulkPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[BulkAddress, list[tuple[float, Connection]]] = {}
+        self._is_closed = False
 
     def use(self, address: BulkAddress, transfer: Callable[[Connection], None]) -> None:
         """Run a transfer on a connection.  Raises OSError, or what the transfer raises.
@@ -62,6 +63,8 @@ class BulkPool:
         self._close(time.monotonic() - IDLE_S)
 
     def close(self) -> None:
+        """Keep none any more: a transfer that goes on closes its own."""
+        self._is_closed = True
         self._close(float("inf"))
 
     def _take(self, address: BulkAddress) -> Connection | None:
@@ -71,7 +74,10 @@ class BulkPool:
 
     def _put(self, address: BulkAddress, connection: Connection) -> None:
         with self._lock:
-            self._idle.setdefault(address, []).append((time.monotonic(), connection))
+            if not self._is_closed:
+                self._idle.setdefault(address, []).append((time.monotonic(), connection))
+                return
+        connection.close()
 
     def _close(self, before: float) -> None:
         with self._lock:
