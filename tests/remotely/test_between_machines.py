@@ -1,6 +1,8 @@
 """Large values between machines: each machine gets them once, and results stay where they are.
 
 The machines are two workers of one machine, which pass for two (conftest.py).
+
+Over 500 lines: all of them need two machines, which are started once.
 """
 
 import concurrent.futures

@@ -1,5 +1,8 @@
 """Objects of processes that dial in, on real clusters: near, on the same machine as their callers,
-and far, on what passes for another one, where all goes through the tunnel of a worker."""
+and far, on what passes for another one, where all goes through the tunnel of a worker.
+
+Over 500 lines: all of them start such processes, and most are run near and far.
+"""
 
 import gc
 import json
