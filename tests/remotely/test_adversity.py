@@ -203,7 +203,9 @@ def test_a_zygote_that_cannot_be_replaced_at_once_is_when_there_is_room_again(
         tmp_path,
         """
         import psutil
-        zygote, worker, *_ = psutil.Process(Wild().pid()).parents()
+        wild = Wild()  # it ends with its handle
+        zygote, worker, *_ = psutil.Process(wild.pid()).parents()
+        del wild
         before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, before[1]))
         zygote.kill()
