@@ -165,6 +165,9 @@ def test_large_arguments_of_a_cancelled_call_are_given_back(here: None, tmp_path
     for _ in range(3):  # memory is shared by then
         actor.note(-1, np.zeros(1 << 20))
     running, gate = busy(actor, tmp_path)
+    ours = arena.ours()
+    assert ours is not None
+    before = ours.lent_bytes  # what others of this process have lent does not count
     futures = [actor.note.submit(number, np.zeros(1 << 20)) for number in range(3)]
     channel = actor._remotely_remote.channel
     assert all(future.cancel() for future in futures)
@@ -172,9 +175,7 @@ def test_large_arguments_of_a_cancelled_call_are_given_back(here: None, tmp_path
     gate.touch()
     running.result()
     assert actor.all() == [-1] * 3
-    ours = arena.ours()
-    assert ours is not None
-    wait_until(lambda: ours.lent_bytes == 0, "the blocks are released")
+    wait_until(lambda: ours.lent_bytes <= before, "the blocks are released")
 
 
 def test_a_cancelled_call_calls_back_and_wakes_who_waits(here: None, tmp_path: Path) -> None:
