@@ -69,8 +69,8 @@ class Config(OffPolicy):
         int, "environment steps over which epsilon falls from 1, after learn_from", COUNT
     ] = 50_000  # fmt: skip
     epsilon_spread: Annotated[
-        float, "environments end at different epsilons, down to epsilon to the power of 1 + this;"
-               " Ape-X has 7, and epsilon 0.4", NOT_NEGATIVE
+        float, "environments end at epsilons down to epsilon to the power of 1 + this; 0: alike",
+        NOT_NEGATIVE,
     ] = 0.0  # fmt: skip
     play_epsilon: Annotated[
         float, "probability of a random action when a trained agent plays by sampling", FRACTION
@@ -93,9 +93,13 @@ class Config(OffPolicy):
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> QNetwork:
         if not isinstance(actions, Discrete):
+            others = (
+                "several choices at once use ppo"
+                if actions.choices
+                else ("continuous actions use sac or ppo")
+            )
             raise TrainingError(
-                "dqn, c51 and rainbow need a Discrete(n) action space; for several choices at once"
-                " or continuous actions use ppo"
+                f"dqn, c51 and rainbow need a Discrete(n) action space; for {others}"
             )
         made = networks.build_q_network(
             source,

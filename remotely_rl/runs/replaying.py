@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -96,6 +97,7 @@ class RunReplay:
             reward_clip=config.clips_rewards_at,
             alpha=config.prioritized_alpha,
             seed=config.seed,
+            say=self._say,
         )
         if self._saved is not None:
             self._load(self.replay, self._saved)
@@ -169,12 +171,22 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
 
 
 def to_device(learner: Learner[Any], draw: Draw) -> Steps:
-    """Copies a batch to the learner's device."""
+    """Copies a batch to the learner's device.
+
+    Images become channels last here, once, because two networks look at them.
+    """
+
+    def observation(array: NDArray[Any]) -> Tensor:
+        tensor = learner.to_device(array)
+        if tensor.dim() == 4:
+            return tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
     return Steps(
-        obs=trees.map_tree(learner.to_device, draw.obs),
+        obs=trees.map_tree(observation, draw.obs),
         action=learner.to_device(draw.action),
         reward=learner.to_device(draw.reward),
         discount=learner.to_device(draw.discount),
-        next_obs=trees.map_tree(learner.to_device, draw.next_obs),
+        next_obs=trees.map_tree(observation, draw.next_obs),
         weight=learner.to_device(draw.weight),
     )
