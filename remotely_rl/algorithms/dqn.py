@@ -31,6 +31,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
@@ -88,6 +89,17 @@ class Config(OffPolicy):
                 "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
                 " impala"
             )
+
+    def warning_of(self, reward: NDArray[np.float32]) -> str:
+        bound = self.clips_rewards_at
+        largest = float(np.abs(reward).max(initial=0.0))
+        largest = min(largest, bound) if bound else largest
+        if self.atoms == 1 or largest <= self.value_bound:
+            return ""
+        return (
+            f"a reward of {largest:g} is beyond value_bound ({self.value_bound:g}): all returns"
+            " beyond it look alike; set value_bound to the largest discounted return"
+        )
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions

@@ -5,6 +5,9 @@ import math
 from collections.abc import Callable
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
+
 from remotely_rl.config.common import ATARI_STACK, Common, Device, LearnerThreads
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
@@ -88,6 +91,10 @@ class OffPolicy(Common):
                 f" {environments:,} environments, which need {needed:,} at least: n_step, and a"
                 " round or a stack of frames; raise replay_rows or lower envs_per_actor"
             )
+
+    def warning_of(self, reward: NDArray[np.float32]) -> str:
+        """What to tell the user of new rewards [N], raw; an empty string if there is nothing."""
+        return ""
 
     def prioritized_beta_at(self, env_steps: int) -> float:
         """The exponent of the weights after this many steps of the run."""

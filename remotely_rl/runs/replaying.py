@@ -66,6 +66,7 @@ class RunReplay:
             replay = self.replay or self._make(rollout.trajectory)
             replay.append(rollout.trajectory, column=rollout.actor * self._config.envs_per_actor)
             self.ratio.appended(rollout.steps)
+            self._warn(rollout.trajectory)
 
     def draw(self, env_steps: int) -> Draw:
         """Draw a batch for the next update."""
@@ -85,6 +86,12 @@ class RunReplay:
             return {}
         self.replay.save(self._folder)
         return {"rows": self.ratio.rows, "updates": self.ratio.updates}
+
+    def _warn(self, seen: Trajectory) -> None:
+        warning = self._config.warning_of(seen.reward[seen.valid])
+        if warning and not self._is_told:
+            self._is_told = True
+            self._say(warning)
 
     def _make(self, example: Trajectory) -> Replay:
         config = self._config
