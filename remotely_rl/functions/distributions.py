@@ -4,12 +4,15 @@ Arguments are [..., n] and results [...], or [..., k] for actions that are vecto
 
 Categorical: n logits.  Diagonal Gaussian: k means, then k logarithms of standard deviations,
 relative to INITIAL_LOG_STD and clamped.
+
+Squashed Gaussian: the same numbers; an action is the tanh of one of the Gaussian.
 """
 
 import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 # The log standard deviation of a network that returns zero.  With a deviation of 1, a third of all
 # actions on [-1, 1] are clipped, and HalfCheetah's return after a million steps was 1,200 to 1,600;
@@ -82,3 +85,30 @@ def gaussian_entropy(policy: Tensor) -> Tensor:
     """Return the differential entropy of each policy, in nats."""
     _, log_std = gaussian_parameters(policy)
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+def squashed_sample(
+    policy: Tensor, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw an action [..., k] in (-1, 1) from each policy; return it and its log-density.
+
+    The action is the tanh of a Gaussian's, and both are differentiable by the policy.
+    """
+    unsquashed = gaussian_sample(policy, generator)
+    return torch.tanh(unsquashed), squashed_log_prob(policy, unsquashed)
+
+
+def squashed_mode(policy: Tensor) -> Tensor:
+    """Return the tanh of the mean [..., k] of each policy."""
+    return torch.tanh(gaussian_mode(policy))
+
+
+def squashed_log_prob(policy: Tensor, unsquashed: Tensor) -> Tensor:
+    """Return the log-density of each action tanh(u), from u [..., k].
+
+    Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, equation 26.  Not from the action
+    itself, which rounds to 1 where u is 9.  For the same reason, log(1 - tanh(u)^2) is computed as
+    2 (log 2 - u - softplus(-2 u)).
+    """
+    log_slope = 2 * (math.log(2) - unsquashed - softplus(-2 * unsquashed))
+    return gaussian_log_prob(policy, unsquashed) - log_slope.sum(-1)
