@@ -33,6 +33,7 @@ class Parameters(NamedTuple):
 
     version: int
     state: dict[str, NDArray[Any]]
+    env_steps: int = 0  # of all actors by then, for those that follow a schedule
 
 
 class Rollout(NamedTuple):
@@ -43,6 +44,7 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     seconds: dict[str, float]
     crashes: Sequence[CrashReport] = ()
+    actor: int = 0  # its index among the actors at work
 
     @property
     def steps(self) -> int:
@@ -71,6 +73,7 @@ class Actor:
         """Act by these parameters from now on."""
         networks.load_state(self.model, params.state)
         self.version = params.version
+        self.env_steps = params.env_steps
 
     def sample(self) -> Rollout:
         """Take T steps in each environment."""

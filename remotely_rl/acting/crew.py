@@ -88,6 +88,10 @@ class Crew(Generic[A]):
         for report in crashes:
             self._crashed(actor, report)
 
+    def index_of(self, actor: A) -> int:
+        """Return an actor's index among those at work; a replacement takes that of the lost one."""
+        return self._place_of(actor).index
+
     def replace(self, actor: A, error: BaseException) -> None:
         """Replace an actor that failed.
 

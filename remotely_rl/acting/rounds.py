@@ -53,7 +53,7 @@ class Rounds:
             if error := call.exception():
                 self.crew.replace(actor, error)
             else:
-                rollout = call.result()
+                rollout = call.result()._replace(actor=self.crew.index_of(actor))
                 rollouts.append(rollout)
                 self.crew.succeeded(actor, rollout.steps, rollout.crashes)
         return rollouts

@@ -18,7 +18,7 @@ from torch import nn
 from remotely_rl import algorithms, networks, trees
 from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Source, Step
-from remotely_rl.environments.action_spaces import Actions, described
+from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
@@ -87,9 +87,7 @@ def load(
         raise TrainingError(f"{path} holds no model") from None
     with closing(config.make_environments(1)) as probe:
         probe.reset(config.seed)  # tells whether actions are masked
-        network = networks.build(
-            model, probe.spec, probe.actions.outputs, config.lstm, described(probe.actions)
-        )
+        network = config.make_model(model, probe.spec, probe.actions)
     state = earlier_names.renamed_state(state, network.state_dict())
     try:
         checkpoint.check_fits(path, state, network)

@@ -39,7 +39,7 @@ from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
-from remotely_rl.functions.distributions import ILLEGAL, categorical_sample, is_legal
+from remotely_rl.functions.q_learning import epsilon, epsilon_greedy, q_values, taken
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Losses
 from remotely_rl.runs import training
@@ -81,37 +81,6 @@ class Config(Shared):
         return epsilon_greedy(policy, chances, generator)
 
 
-def q_values(policy: Tensor, value: Tensor, dueling: bool) -> Tensor:
-    """Values of actions [..., A] from a model's two heads.
-
-    Dueling: V + A - mean A (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9), where
-    the mean is over legal actions.  The value of an illegal action is ILLEGAL.
-    """
-    policy, value = policy.float(), value.float()
-    if not dueling:
-        return policy
-    legal = is_legal(policy)
-    mean = (policy * legal).sum(-1, keepdim=True) / legal.sum(-1, keepdim=True)
-    return torch.where(legal, value.unsqueeze(-1) + policy - mean, ILLEGAL)
-
-
-def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: torch.Generator) -> Tensor:
-    """The best of actions [B, A], or with probability epsilon [B] a random one that is legal."""
-    at_random = torch.rand(len(q), generator=generator) < epsilon
-    legal = is_legal(q)
-    if legal.all():
-        any_of = torch.randint(q.shape[-1], (len(q),), generator=generator)
-    else:
-        any_of = categorical_sample(torch.where(legal, 0.0, ILLEGAL), generator)
-    return torch.where(at_random, any_of, q.argmax(-1))
-
-
-def epsilon(final: Tensor, env_steps: int, explore_steps: int) -> Tensor:
-    """Epsilons that end at `final` [B], after this many steps of all workers."""
-    done = min(1.0, env_steps / explore_steps)
-    return 1.0 + done * (final - 1.0)
-
-
 def finals(count: int, seed: int) -> Tensor:
     """Final epsilons of `count` environments: drawn, but in the proportions of EPSILONS."""
     random = np.random.default_rng(seed)
@@ -128,8 +97,7 @@ def compute_losses(
 ) -> Losses:  # fmt: skip
     """The squared error of the value of the action taken."""
     q = q_values(policy, value, config.dueling)
-    taken = q.gather(-1, rows.action.unsqueeze(-1)).squeeze(-1)
-    error = losses.squared_error(taken, rows.value_target)
+    error = losses.squared_error(taken(q, rows.action), rows.value_target)
     zero = torch.zeros(())
     return Losses(error, zero, error.detach(), zero, zero)
 
@@ -170,7 +138,7 @@ class QActor(Actor):
         policy, value = self.target(obs)
         q_target = q_values(policy, value, config.dueling)
         if config.on_policy:
-            value = q_target.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+            value = taken(q_target, action)
         else:
             value = q_target.max(-1).values
         return AgentOutput(action.numpy(), np.zeros(len(q), np.float32), value.numpy())

@@ -1,4 +1,4 @@
-"""Losses of actor-critic methods: pure functions of rows, all of them means.
+"""Losses: pure functions of rows, all of them means but for `huber`, whose rows may be weighted.
 
 The mean makes the size of a step independent of the number of rows.  IMPALA's paper sums instead,
 so its learning rate and its bound of the gradient's norm do not carry over.  The caller leaves out
@@ -33,6 +33,15 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tens
 def squared_error(value: Tensor, target: Tensor) -> Tensor:
     """Half the squared error of V."""
     return 0.5 * (value - target).square().mean()
+
+
+def huber(error: Tensor, delta: float = 1.0) -> Tensor:
+    """Half the squared error of each row up to `delta`, and beyond it as the absolute error grows.
+
+    Its gradient is the error, clipped to `delta`: that is what DQN clips (Mnih et al. 2015).
+    """
+    size = error.abs()
+    return torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:

@@ -7,8 +7,6 @@ batch = make_batch(learner, rollout, targets)
 
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from remotely_rl import networks, trees
@@ -26,12 +24,7 @@ def to_device(learner: Learner[Any], trajectory: Trajectory) -> DeviceTrajectory
     over, the model is the one that acted.
     """
 
-    def tensor(array: np.ndarray) -> Tensor:
-        on_cpu = torch.from_numpy(array)
-        if learner.device.type == "cpu":
-            return on_cpu
-        return on_cpu.pin_memory().to(learner.device, non_blocking=True)
-
+    tensor = learner.to_device
     return DeviceTrajectory(
         obs=trees.map_tree(tensor, trajectory.obs),
         action=tensor(trajectory.action),

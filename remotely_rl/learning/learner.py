@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks
@@ -144,9 +145,19 @@ class Learner(Generic[C]):
     def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
         """Ends an update of these steps; returns its metrics.
 
-        Counts the batch's observations into the model's statistics and steers the learning
-        rate.  Metrics are means over all steps, but for `approx_kl`: over the last epoch.
-        Raises LearnerLost if the loss became NaN or infinite.
+        Counts the batch's observations into the model's statistics and steers the learning rate.
+        See `count_update`.
+        """
+        metrics = self.count_update(steps, epochs)
+        self.learning_rate.steer(metrics["train/approx_kl"])
+        networks.update_normalizers(self.model, batch.flat_obs)
+        return metrics
+
+    def count_update(self, steps: Sequence[Step], epochs: int = 1) -> dict[str, float]:
+        """Counts an update of these steps; returns its metrics.
+
+        They are means over all steps, but for `approx_kl`: over the last epoch.  Raises
+        LearnerLost if the loss became NaN or infinite.
         """
         means = torch.stack([
             torch.stack(part).mean() for part in zip(*(s.losses for s in steps), strict=True)
@@ -170,10 +181,14 @@ class Learner(Generic[C]):
             "train/grad_norm": norm,
             "train/learning_rate": self.learning_rate.value,
         }
-        metrics |= self.reward_clipper.pop_metrics()
-        self.learning_rate.steer(kl)
-        networks.update_normalizers(self.model, batch.flat_obs)
-        return metrics
+        return metrics | self.reward_clipper.pop_metrics()
+
+    def to_device(self, array: NDArray[Any]) -> Tensor:
+        """Copies an array to the learner's device; on a CPU the tensor shares its memory."""
+        on_cpu = torch.from_numpy(array)
+        if self.device.type == "cpu":
+            return on_cpu
+        return on_cpu.pin_memory().to(self.device, non_blocking=True)
 
     # --- what others get --------------------------------------------------------------------------
 

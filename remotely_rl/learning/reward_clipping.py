@@ -30,8 +30,13 @@ class RewardClipper:
         """Clips the rewards of a trajectory, which are on the learner's device already."""
         if not self.bound:
             return reward
-        self._shares.append(clipped_share(trajectory.reward, trajectory.valid, self.bound))
+        self.count(trajectory)
         return reward.clamp(-self.bound, self.bound)
+
+    def count(self, trajectory: Trajectory) -> None:
+        """Counts a trajectory whose rewards are clipped elsewhere."""
+        if self.bound:
+            self._shares.append(clipped_share(trajectory.reward, trajectory.valid, self.bound))
 
     def pop_metrics(self) -> dict[str, float]:
         """The share of rewards clipped since the last call; nothing if none could be."""

@@ -1,4 +1,4 @@
-"""The units in which a model learns values, where they are not those of rewards (`config.py`)."""
+"""The units of values, where they are not those of rewards (`config/on_policy.py`)."""
 
 import math
 

@@ -25,6 +25,7 @@ Where to look:
     ResNet (IMPALA's)         resnet.py         Normalizer                 normalizer.py
     MLP                       mlp.py            float32 or bfloat16        precision.py
     nested observations       encoders.py       masks of actions           masked.py
+    values of actions         q_network.py      weights that explore       noisy.py
 """
 
 from remotely_rl.networks.actor_critic import ActorCritic
@@ -34,6 +35,7 @@ from remotely_rl.networks.factory import ModelSource, build, default_network
 from remotely_rl.networks.masked import MaskedPolicy, masked
 from remotely_rl.networks.memory import initial_state, is_recurrent, unroll
 from remotely_rl.networks.mlp import MLP
+from remotely_rl.networks.noisy import make_noisy, resample
 from remotely_rl.networks.normalizer import (
     UPDATE_EVERY,
     Normalizer,
@@ -42,6 +44,7 @@ from remotely_rl.networks.normalizer import (
     statistics_of,
     update_normalizers,
 )
+from remotely_rl.networks.q_network import QNetwork, build_q_network
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.resnet import ResNet
 from remotely_rl.networks.state import State, copy_to_cpu, load_state, state_of
@@ -54,6 +57,7 @@ __all__ = [
     "ModelSource",
     "NatureCNN",
     "Normalizer",
+    "QNetwork",
     "Recurrent",
     "RecurrentMLP",
     "ResNet",
@@ -61,6 +65,7 @@ __all__ = [
     "State",
     "TinyCNN",
     "build",
+    "build_q_network",
     "copy_to_cpu",
     "default_network",
     "encoder_of",
@@ -69,7 +74,9 @@ __all__ = [
     "is_recurrent",
     "load_state",
     "load_statistics",
+    "make_noisy",
     "masked",
+    "resample",
     "state_of",
     "statistics_of",
     "unroll",

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import trees
-from remotely_rl.environments.observations import OBSERVATION
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks.masked import MaskedPolicy
 from remotely_rl.networks.state import State
 from remotely_rl.trees import Path, Tree
 
@@ -122,7 +121,7 @@ def update_normalizers(model: nn.Module, obs: Tree, every: int = UPDATE_EVERY) -
 
     Raise TrainingError for a Normalizer that does not say which leaf of the observations is its.
     """
-    if isinstance(model, MaskedPolicy):
+    if isinstance(obs, dict) and ACTION_MASK in obs:
         obs = obs[OBSERVATION]
     for name, part in model.named_modules():
         if isinstance(part, Normalizer):

@@ -10,7 +10,7 @@ from torch import nn
 
 from remotely_rl import trees
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
-from remotely_rl.networks import precision
+from remotely_rl.networks import QNetwork, precision
 from remotely_rl.networks.encoders import is_image
 from remotely_rl.networks.masked import MaskedPolicy
 from remotely_rl.trees import Tree
@@ -43,8 +43,7 @@ def lines(model: nn.Module, envs: Seen) -> list[str]:
 
 def make_of(model: nn.Module) -> str:
     """The layers of a network of the library, without the value's own; a name for others."""
-    if isinstance(model, MaskedPolicy):
-        model = model.model
+    model = _within(model)
     if not _is_ours(model):
         return type(model).__name__
     parts = [(name, part) for name, part in model.named_modules() if not name.startswith("value")]
@@ -95,9 +94,15 @@ def has_image(space: gymnasium.Space[object]) -> bool:
     return isinstance(space, gymnasium.spaces.Box) and len(sides) >= 2
 
 
+def _within(model: nn.Module) -> nn.Module:
+    """The network that others are wrapped around: it may be the user's."""
+    while isinstance(model, (MaskedPolicy, QNetwork)):
+        model = model.model
+    return model
+
+
 def _is_ours(model: nn.Module) -> bool:
-    of = model.model if isinstance(model, MaskedPolicy) else model
-    return type(of).__module__.startswith("remotely_rl.")
+    return type(_within(model)).__module__.startswith("remotely_rl.")
 
 
 def _convolves(model: nn.Module) -> bool:

@@ -14,20 +14,20 @@ from remotely_rl.acting.dial_in import Station, arrive
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import PolicyGradient, Streaming
+from remotely_rl.config import OffPolicy, PolicyGradient, Streaming
 from remotely_rl.learning import threads
 from remotely_rl.runs.session import Session
 
 
-def rounds(session: Session[Any]) -> Rounds:
-    """Starts actors that sample in rounds.
+def rounds(session: Session[Any], kind: type[Actor] = Actor) -> Rounds:
+    """Starts actors of this kind, which sample in rounds.
 
     The learner has all cores, unless its network is small: the actors rest while it learns.  If
     the run is resumed, the actors continue where they were, if their environments can be saved.
     """
     size = sum(parameter.numel() for parameter in session.learner.model.parameters())
     _set_threads(threads.in_rounds(size), session)
-    made = session.keep(Rounds(_actors(session)))
+    made = session.keep(Rounds(_actors(session, kind)))
     if session.saved:
         paused = [one.numpy().tobytes() for one in session.saved["actors"]]
         if why := made.resume(paused):
@@ -46,14 +46,14 @@ def stream(session: Session[Any]) -> Stream[Rollout]:
 
 
 def _set_threads(count: int, session: Session[Any]) -> None:
-    config: PolicyGradient = session.learner.config
+    config: PolicyGradient | OffPolicy = session.learner.config
     count = config.learner_threads or count
     torch.set_num_threads(count)
     if threads.spins and count > 1 and session.learner.device.type == "cpu":
         session.say(threads.WARNING)
 
 
-def _actors(session: Session[Any]) -> Samplers[Rollout]:
+def _actors(session: Session[Any], kind: type[Actor] = Actor) -> Samplers[Rollout]:
     learner = session.learner
     session.restore(learner)
     config, model = learner.config, networks.copy_to_cpu(learner.model)
@@ -63,7 +63,7 @@ def _actors(session: Session[Any]) -> Samplers[Rollout]:
         if config.arrivals:
             say = session.say if number == 0 else lambda text: None
             return arrive(config, model, seed, session.over, say)
-        return Actor(config, model, seed, number >= (config.actors or 1))
+        return kind(config, model, seed, number >= (config.actors or 1))
 
     return Samplers(
         make,

@@ -68,6 +68,14 @@ class Saveable(Protocol):
     def load(self, state: dict[str, Any]) -> None: ...
 
 
+class Kept(Protocol):
+    """What a run keeps in its folder beside the checkpoint."""
+
+    def save(self) -> dict[str, Any]:
+        """Save it; return what the checkpoint has to say of it."""
+        ...
+
+
 class Result(NamedTuple):
     """How a run ended.  Seconds, steps and the like count from its beginning."""
 
@@ -87,6 +95,7 @@ class Session(Generic[C]):
     result: Result
     learner: Learner[C]
     opening: Sequence[str] = ()  # lines about the model, said at the start
+    replay: Kept | None = None  # of a learner that has one
 
     def __init__(
         self,
@@ -182,18 +191,25 @@ class Session(Generic[C]):
             self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
         return stack([rollout.trajectory for rollout in rollouts])
 
+    def take(self, actors: Rounds) -> list[Rollout]:
+        """Waits for a round, for a moment at most; returns its rollouts, none if it is not over."""
+        with self.spending("waiting"):
+            rollouts = actors.take(timeout_s=POLL_S)
+        for rollout in rollouts:
+            self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
+        if not rollouts:
+            # No checkpoint: actors cannot be saved during a round.
+            self._recorder.write_due_row(self.seconds())
+        return rollouts
+
     def collect(self, actors: Rounds) -> Trajectory | None:
         """Waits for a round, for a moment at most; returns its trajectories side by side, or None
         if it is not over or holds no experience."""
-        with self.spending("waiting"):
-            rollouts = actors.take(timeout_s=POLL_S)
-        if rollouts:
-            trajectory = self.count(rollouts)
-            if trajectory.valid.any():
-                return trajectory
-        # No checkpoint: actors cannot be saved during a round.
-        self._recorder.write_due_row(self.seconds())
-        return None
+        rollouts = self.take(actors)
+        if not rollouts:
+            return None
+        trajectory = stack([rollout.trajectory for rollout in rollouts])
+        return trajectory if trajectory.valid.any() else None
 
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
@@ -233,8 +249,12 @@ class Session(Generic[C]):
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Counts an update in; writes what is due."""
-        self._recorder.count_update(metrics, staleness)
+        self.count_update(metrics, staleness)
         self.tick()
+
+    def count_update(self, metrics: dict[str, float], staleness: Sequence[int] = ()) -> None:
+        """Counts an update in, of several after which the learner is whole."""
+        self._recorder.count_update(metrics, staleness)
 
     def tick(self) -> None:
         """Writes what is due; call it in each turn of the loop."""
@@ -254,6 +274,9 @@ class Session(Generic[C]):
         paused: list[bytes] = []
         if isinstance(self._actors, Rounds) and path == self.folder.checkpoint:
             paused = self._actors.pause()
+        replay: dict[str, Any] = {}
+        if self.replay is not None and path == self.folder.checkpoint:
+            replay = self.replay.save()
         return {
             "algorithm": self._algorithm,
             "env": name_of(self._config.env),
@@ -264,6 +287,7 @@ class Session(Generic[C]):
             # Tensors, which are read without running any code.
             "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
             "times_resumed": self.times_resumed,
+            "replay": replay,
         }
 
     def _finish(self, ended: str) -> None:

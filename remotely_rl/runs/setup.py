@@ -17,7 +17,7 @@ import remotely
 from remotely_rl import environments, networks, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.config import Common, device_of
-from remotely_rl.environments.action_spaces import Actions, described
+from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs.process import MODEL_LOCK, one_thread
@@ -25,6 +25,7 @@ from remotely_rl.supervision import Crashes, failures
 from remotely_rl.trees import Tree
 
 C = TypeVar("C", bound=Common)
+L = TypeVar("L", bound=Learner[Any])
 
 PROBE_STEPS = 512
 ATTEMPTS = 12
@@ -71,8 +72,11 @@ class Probe:
 
 
 def make_learner(
-    config: C, model: networks.ModelSource | None = None, seen: EnvironmentInfo | None = None
-) -> Learner[C]:
+    config: C,
+    model: networks.ModelSource | None = None,
+    seen: EnvironmentInfo | None = None,
+    kind: type[L] = Learner,  # type: ignore[assignment]
+) -> L:
     """Makes the model that fits a config's environment, or a model of yours, and its learner.
 
     The input statistics begin with those of a little random play: an update without any kills
@@ -81,16 +85,10 @@ def make_learner(
     seen = seen or probe(config)
     with MODEL_LOCK, one_thread():
         torch.manual_seed(config.seed)
-        network = networks.build(
-            model,
-            seen.spec,
-            seen.actions.outputs,
-            config.lstm,
-            outputs_are=described(seen.actions),
-        )
+        network = config.make_model(model, seen.spec, seen.actions)
         if networks.has_normalizer(network):
             networks.update_normalizers(network, trees.map_tree(torch.from_numpy, seen.obs))
-        return Learner(config, network, seen.actions)
+        return kind(config, network, seen.actions)
 
 
 def probe(config: Common) -> EnvironmentInfo:

@@ -12,6 +12,7 @@ from remotely_rl import networks
 from remotely_rl.config import Common
 from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import checkpoint, earlier_names, model_summary, run_folder
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.session import Result, Session
@@ -30,13 +31,14 @@ def begin(
     run: str | Path | None = None,
     resume: str | Path | None = None,
     prepare: Callable[[C], C] = lambda config: config,
+    learner: type[Learner[C]] = Learner,
 ) -> Session[C]:
     """Makes the session of a new run in folder `run`, or of the run in folder `resume`.
 
     Without a config, a new run has the default one, and a resumed run its own; a run that is
     resumed with another config keeps that one.  `model` is a network of yours, in place of the
     one that fits the observations.  The run folder holds the config that was given; the learner
-    has what `prepare` makes of it.
+    has what `prepare` makes of it, and is a `learner`.
 
     Raises TrainingError if `run` exists, if `resume` is not a run of this algorithm and
     environment or has no checkpoint, if the model does not fit, and the like.
@@ -49,14 +51,14 @@ def begin(
             run_folder.check_is_free(Path(run))
         config.check_run()
         seen = probe(config)
-        learner = make_learner(prepare(config), model, seen)
-        config.check_fits(learner.model, learner.actions)
-        session = _session(algorithm, config, learner.model, run, resume, process)
+        made = make_learner(prepare(config), model, seen, learner)
+        config.check_fits(made.model, made.actions)
+        session = _session(algorithm, config, made.model, run, resume, process)
     except BaseException:
         process.restore()
         raise
-    session.learner = learner
-    session.opening = model_summary.lines(learner.model, seen)
+    session.learner = made
+    session.opening = model_summary.lines(made.model, seen)
     return session
 
 

@@ -1,0 +1,247 @@
+"""DQN: values of actions, learnt from a replay of past experience.
+
+Mnih et al. 2015, https://doi.org/10.1038/nature14236, and what was added to it, each a field:
+
+    double                 van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461
+    dueling                Wang et al. 2016, https://arxiv.org/abs/1511.06581
+    prioritized_alpha      Schaul et al. 2016, https://arxiv.org/abs/1511.05952
+    n_step                 Sutton 1988; uncorrected, as in Rainbow
+    atoms, value_bound     Bellemare et al. 2017 (C51), https://arxiv.org/abs/1707.06887
+    noisy                  Fortunato et al. 2018, https://arxiv.org/abs/1706.10295
+
+`c51.py` and `rainbow.py` (Hessel et al. 2018, https://arxiv.org/abs/1710.02298) are other defaults
+of these fields; `rainbow --no-noisy` is the epsilon-Rainbow of Stooke and Abbeel 2018,
+https://arxiv.org/abs/1803.02811, whose large batches and ratio of replay this template follows.
+
+Actors play in rounds by the newest parameters, epsilon-greedily, and the learner makes the updates
+that a round owes: a step is learnt from `replay_ratio` times, whatever the batch.  Differences from
+the papers:
+
+    several environments at a time, and rounds of a few steps of each
+    the input is normalized by statistics of what was seen, which the target network copies
+    the target's period is counted in steps of the environments, not in updates
+    truncated episodes bootstrap
+    an error counts as surprising by its size, unclipped; a distribution by its KL divergence
+    noisy layers begin with the means that the plain network has
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import networks, trees
+from remotely_rl.acting.actor import Actor
+from remotely_rl.acting.player import AgentOutput
+from remotely_rl.config import OffPolicy
+from remotely_rl.environments import Episode
+from remotely_rl.environments.action_spaces import Actions, Discrete
+from remotely_rl.errors import TrainingError
+from remotely_rl.functions import categorical, losses, q_learning
+from remotely_rl.learning.learner import Losses
+from remotely_rl.learning.target_network import TargetLearner
+from remotely_rl.networks import QNetwork
+from remotely_rl.runs import training
+from remotely_rl.runs.replaying import Steps, Update, learn_from_replay
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
+from remotely_rl.trees import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(OffPolicy):
+    """The settings.  Their prose is the help of `remotely-rl train dqn`."""
+
+    max_grad_norm: float = 10.0
+    double: Annotated[bool, "let the newest network choose the action to bootstrap from"] = True
+    dueling: Annotated[bool, "add a value to the advantages of actions"] = True
+    atoms: Annotated[int, "returns whose probabilities are learnt; 1: the mean alone", COUNT] = 1
+    value_bound: Annotated[
+        float, "the atoms are from minus this to this; what is beyond counts as the outermost",
+        NOT_NEGATIVE,
+    ] = 10.0  # fmt: skip
+    noisy: Annotated[bool, "explore by weights that vary, not by epsilon"] = False
+
+    epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
+    explore_steps: Annotated[
+        int, "environment steps over which epsilon falls from 1, after learn_from", COUNT
+    ] = 50_000  # fmt: skip
+    epsilon_spread: Annotated[
+        float, "environments end at different epsilons, down to epsilon to the power of 1 + this;"
+               " Ape-X has 7, and epsilon 0.4", NOT_NEGATIVE
+    ] = 0.0  # fmt: skip
+    play_epsilon: Annotated[
+        float, "probability of a random action when a trained agent plays by sampling", FRACTION
+    ] = 0.01
+
+    def check_run(self) -> None:
+        super().check_run()
+        if self.atoms > 1 and self.value_bound == 0:
+            raise TrainingError("value_bound must be more than 0 for atoms to differ")
+
+    def check_fits(self, model: nn.Module, actions: Actions) -> None:
+        assert isinstance(model, QNetwork)
+        if networks.is_recurrent(model.model):
+            raise TrainingError(
+                "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
+                " impala"
+            )
+
+    def make_model(
+        self, source: networks.ModelSource | None, spec: Tree, actions: Actions
+    ) -> QNetwork:
+        if not isinstance(actions, Discrete):
+            raise TrainingError(
+                "dqn, c51 and rainbow need a Discrete(n) action space; for several choices at once"
+                " or continuous actions use ppo"
+            )
+        made = networks.build_q_network(
+            source,
+            spec,
+            actions.count,
+            is_dueling=self.dueling,
+            atoms=self.atoms,
+            bound=self.value_bound,
+        )
+        if self.noisy:
+            networks.make_noisy(made)
+        return made
+
+    def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
+        """How a trained agent plays when it is not to be greedy."""
+        chances = torch.full(policy.shape[:1], self.play_epsilon)
+        return q_learning.epsilon_greedy(policy, chances, generator)
+
+    def epsilons_at(self, env_steps: int) -> Tensor:
+        """The probability of a random action in each environment of an actor."""
+        final = 0.0 if self.noisy else self.epsilon
+        ends = q_learning.spread(final, self.epsilon_spread, self.envs_per_actor)
+        steps = 1 if self.noisy else self.explore_steps
+        return q_learning.epsilon(ends, env_steps - self.learn_from, steps)
+
+
+class QLearner(TargetLearner[Config]):
+    """The learner: an online and a target network, both perhaps noisy."""
+
+    model: QNetwork
+    target: QNetwork
+
+    def __init__(self, config: Config, model: nn.Module, actions: Actions):
+        super().__init__(config, model, actions)
+        heads = self.model.heads
+        self.heads = torch.compile(heads) if config.compile else heads
+
+
+def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
+    """What the heads of the actions taken are to become: returns [N], or distributions [N, atoms].
+
+    R + gamma^n Q'(s', a*), where Q' is the target network and a* the best action by it, or by the
+    online network (double).
+    """
+    model, target = learner.model, learner.target
+    heads = target.heads(steps.next_obs)
+    chooser = learner.heads(steps.next_obs) if learner.config.double else heads
+    best = model.values(chooser, steps.next_obs).argmax(-1)
+    bootstrap = q_learning.taken(heads, best)
+    if not model.is_distributional:
+        return q_learning.n_step_target(steps.reward, steps.discount, bootstrap)
+    return categorical.project(bootstrap.softmax(-1), steps.reward, steps.discount, model.atoms)
+
+
+def compute_errors(heads: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of each row, and how surprising it was: both [N].
+
+    The Huber loss and the absolute error of values [N]; the cross-entropy and the KL divergence of
+    distributions [N, atoms], which differ by what does not depend on the network.
+    """
+    if heads.dim() == 1:
+        error = target - heads
+        return losses.huber(error), error.detach().abs()
+    loss = categorical.cross_entropy(heads, target)
+    return loss, categorical.kl_divergence(heads.detach(), target)
+
+
+def update(learner: QLearner, steps: Steps, env_steps: int) -> Update:
+    """Take one step on a batch; returns metrics and priorities."""
+    config = learner.config
+    learner.learning_rate.anneal(env_steps)
+    learner.renew_target(env_steps)
+    if config.noisy:
+        networks.resample(learner.model, learner.generator)
+        networks.resample(learner.target, learner.generator)
+    with learner.autocast():
+        with torch.no_grad():
+            target = compute_targets(learner, steps)
+        heads = q_learning.taken(learner.heads(steps.obs), steps.action)
+    loss, priority = compute_errors(heads, target)
+    total = (steps.weight * loss).mean()
+    zero = torch.zeros(())
+    parts = Losses(total, zero, total.detach(), zero, zero)
+    metrics = learner.count_update([learner.step(parts)])
+    return Update(metrics, priority.cpu().numpy())
+
+
+class QActor(Actor):
+    """Acts epsilon-greedily by the newest values, or by those of noisy weights."""
+
+    model: QNetwork
+
+    def __init__(self, config: Config, model: nn.Module, seed: int, is_replacement: bool = False):
+        super().__init__(config, model, seed, is_replacement)
+        self.config = config
+
+    def episodes(self) -> list[Episode]:
+        """Finished episodes; of the environment that explores least, if they differ."""
+        if not self.config.epsilon_spread:
+            return super().episodes()
+        of_all = self.player.envs.pop_episodes_by_environment()
+        return [game for which, game in of_all if which == self.config.envs_per_actor - 1]
+
+    @torch.inference_mode()
+    def act(self, last: bool) -> AgentOutput:
+        """Draws an action for each observation."""
+        count = self.player.envs.num_envs
+        nothing = np.zeros(count, np.float32)
+        if last:
+            return AgentOutput(np.empty(0), nothing, nothing)
+        obs = trees.map_tree(torch.from_numpy, self.player.obs)
+        epsilons = self.config.epsilons_at(self.env_steps)
+        if bool((epsilons == 1).all()):
+            q = self.model.masked(torch.zeros(count, self.model.actions), obs)
+        else:
+            networks.resample(self.model, self.random)
+            q, _ = self.model(obs)
+        return AgentOutput(
+            q_learning.epsilon_greedy(q, epsilons, self.random).numpy(), nothing, nothing
+        )
+
+
+def train_as(
+    algorithm: str,
+    kind: type[Config],
+    config: Config | None,
+    model: networks.ModelSource | None,
+    run: str | Path | None,
+    resume: str | Path | None,
+) -> training.Result:
+    """Trains by an algorithm of this family: its name, and its class of Config."""
+    with training.begin(algorithm, kind, config, model, run, resume, learner=QLearner) as session:
+        learn_from_replay(session, QActor, update)
+    return session.result
+
+
+def train(
+    config: Config | None = None,
+    model: networks.ModelSource | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    See `training.begin` for the arguments.  The same seed gives the same run, bit by
+    bit, on one machine, unless actors and learner `overlap`.
+    """
+    return train_as("dqn", Config, config, model, run, resume)
