@@ -23,6 +23,13 @@ class SyncError(TrainingError):
     """A rule of synchronisation, or what was pushed to one, is not as it must be."""
 
 
+class ReplayError(TrainingError):
+    """What was asked of a replay does not fit it, or what it was loaded from cannot be used.
+
+    The replay is as it was before the call.
+    """
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ", did you mean ...?" for the known name most like `name`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -1,0 +1,141 @@
+"""Stores: where a replay keeps one array of its observations.
+
+    Whole    the array of each row, as it is
+    Frames   stacks of frames, each frame once
+
+Each environment has a column, and each column a ring of rows; a place is the index of a row in all
+rings laid end to end.  Frames lie in a second ring for each column.  A row adds its newest frame to
+it.  A row whose stack is not the one before moved on by a frame adds its whole stack: that is the
+first of an episode, whatever a reset pads with.  So the stack of any row is a run of frames, and
+nothing has to look for the ends of episodes.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl.experience.replay.layout import Leaf, continues
+
+# The ring of frames has room for one more frame for each so many rows.  Where stacks of four begin
+# more often than every 240 rows, the oldest rows are given up a little earlier.
+ROWS_A_SPARE_FRAME = 80
+
+
+class Whole:
+    """Arrays [places, ...], one for each row."""
+
+    def __init__(self, leaf: Leaf, width: int, length: int):
+        """`length` is that of the ring of rows of each of `width` columns."""
+        self.data = np.empty((width * length, *leaf.shape), leaf.dtype)
+
+    @staticmethod
+    def nbytes_of(leaf: Leaf, width: int, length: int) -> int:
+        """Return how many bytes such a store takes."""
+        return width * length * leaf.nbytes
+
+    def adds(
+        self, obs: NDArray[Any], begins: NDArray[np.bool_], starts: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return how many arrays each observation [T + 1, B, ...] adds.
+
+        The first was written as the last of the trajectory before, unless it `starts` [B] anew.
+        """
+        adds = np.ones(obs.shape[:2], np.int64)
+        adds[0] = starts
+        return adds
+
+    def keeps(
+        self, column: int, places: NDArray[np.int64], adds: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which rows at places [B] are still there after so many [B] were added."""
+        return np.ones(len(places), np.bool_)
+
+    def write(
+        self, column: int, places: NDArray[np.int64], obs: NDArray[Any], adds: NDArray[np.int64]
+    ) -> None:
+        """Write observations to places [T + 1, B], those of columns from `column` on."""
+        starts = adds[0] > 0
+        self.data[places[0, starts]] = obs[0, starts]
+        self.data[places[1:]] = obs[1:]
+
+    def gather(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the observations at places [N], [N, ...]."""
+        return self.data.take(places, 0)
+
+
+class Frames:
+    """Stacks of C frames; what `Whole` says of its methods holds here too.
+
+    data      all rings of frames laid end to end, [frames, ...]
+    newest    where the newest frame of each row is, [places]
+    written   how many frames each column was given
+    """
+
+    def __init__(self, leaf: Leaf, width: int, length: int):
+        self.leaf = leaf
+        self.ring = self.ring_of(leaf, length)
+        self.data = np.empty((width * self.ring, *leaf.frame_shape), leaf.dtype)
+        self.newest = np.zeros(width * length, np.uint32)
+        self.written = np.zeros(width, np.int64)
+        self._moved = self._broken = 0  # rows that continue the one before, or should and do not
+
+    @staticmethod
+    def ring_of(leaf: Leaf, length: int) -> int:
+        """Return for how many frames a column has room."""
+        return length + length // ROWS_A_SPARE_FRAME + 3 * leaf.stack
+
+    @classmethod
+    def nbytes_of(cls, leaf: Leaf, width: int, length: int) -> int:
+        frames = cls.ring_of(leaf, length) * (leaf.nbytes // leaf.stack)
+        return width * (frames + length * np.dtype(np.uint32).itemsize)
+
+    @property
+    def are_stacks(self) -> bool:
+        """Whether most rows continued the one before; other images are better kept whole."""
+        return self._broken <= self._moved
+
+    def adds(
+        self, obs: NDArray[Any], begins: NDArray[np.bool_], starts: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        moved = continues(obs, self.leaf.frame)
+        moved_where_expected = moved[~begins[1:]]
+        self._moved += int(moved_where_expected.sum())
+        self._broken += int((~moved_where_expected).sum())
+        stack = self.leaf.stack
+        adds = np.empty(obs.shape[:2], np.int64)
+        adds[0] = np.where(starts, stack, 0)
+        adds[1:] = np.where(moved & ~begins[1:], 1, stack)
+        return adds
+
+    def keeps(
+        self, column: int, places: NDArray[np.int64], adds: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        columns = np.arange(column, column + len(places))
+        written = self.written[columns]
+        since = (written - 1 - (self.newest[places] - columns * self.ring)) % self.ring
+        return np.asarray(since + adds + self.leaf.stack <= self.ring)
+
+    def write(
+        self, column: int, places: NDArray[np.int64], obs: NDArray[Any], adds: NDArray[np.int64]
+    ) -> None:
+        columns = np.arange(column, column + places.shape[1])
+        newest = self.written[columns] + adds.cumsum(0) - 1
+        self.written[columns] = newest[-1] + 1
+        stack, frame = self.leaf.stack, self.leaf.frame
+        for back in range(stack):  # almost all rows add one frame only
+            rows = np.nonzero(adds > back)
+            at = columns[rows[1]] * self.ring + (newest[rows] - back) % self.ring
+            oldest = (stack - 1 - back) * frame
+            self.data[at] = obs[:, :, oldest : oldest + frame][rows]
+        self.newest[places] = columns * self.ring + newest % self.ring
+
+    def gather(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        newest = self.newest[places].astype(np.int64)
+        base = newest - newest % self.ring
+        back = np.arange(1 - self.leaf.stack, 1)
+        frames = base[:, None] + (newest - base + back[:, None]).T % self.ring
+        return self.data.take(frames, 0).reshape(len(places), *self.leaf.shape)
+
+
+Store = Whole | Frames
