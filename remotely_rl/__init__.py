@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.impala as impala
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
+    import remotely_rl.algorithms.sac as sac
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
@@ -55,6 +56,7 @@ __all__ = [
     "impala",
     "n_step_q",
     "ppo",
+    "sac",
 ]
 
 _HOMES = {

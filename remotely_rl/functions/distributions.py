@@ -65,8 +65,9 @@ def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
 def gaussian_sample(policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw an action [..., k] from each policy."""
     mean, log_std = gaussian_parameters(policy)
-    noise = torch.empty_like(mean).normal_(generator=generator)
-    return mean + log_std.exp() * noise
+    device = generator.device if generator else mean.device
+    noise = torch.randn(mean.shape, generator=generator, device=device)
+    return mean + log_std.exp() * noise.to(mean.device)
 
 
 def gaussian_mode(policy: Tensor) -> Tensor:

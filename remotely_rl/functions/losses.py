@@ -55,8 +55,8 @@ def kl_estimate(log_ratio: Tensor) -> Tensor:
 def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
     """The soft value [N] of actions with log-densities [N], from their values [critics, N].
 
-    The least of the critics' values, and the entropy's part: min Q - temperature log pi.  Haarnoja
-    et al. 2018, https://arxiv.org/abs/1812.05905, equation 3 with the two critics of section 6.
+    min Q - temperature log pi: the least of the critics' values, and the entropy's part.  Haarnoja
+    et al. 2018, https://arxiv.org/abs/1812.05905, equation 3 and section 4.2.
     """
     return q.min(0).values - temperature * log_prob
 
