@@ -7,7 +7,6 @@ file is either the old checkpoint or the new one, whole.
 
 import io
 import math
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from remotely_rl import durable
 from remotely_rl.errors import TrainingError
 
 # Increased whenever the content of a checkpoint changes, or what its numbers mean to a network.
@@ -23,20 +23,10 @@ FORMAT = 3
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Writes `content` at `path`, atomically and durably."""
-    beside = path.with_suffix(path.suffix + ".tmp")
     # Into memory first: torch would hide the OSError of a full disk in an error of its own.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **content}, buffer)
-    with beside.open("wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    durable.write(path, [buffer.getbuffer()])
 
 
 def load(path: Path) -> dict[str, Any]:

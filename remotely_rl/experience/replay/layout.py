@@ -105,7 +105,7 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _words(rows: NDArray[Any]) -> NDArray[Any]:
     """Return arrays [T, B, ...] as [T, B, words]; the largest integers compare fastest."""
-    flat = np.ascontiguousarray(rows).reshape(*rows.shape[:2], -1)
+    flat = np.ascontiguousarray(rows).reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
     nbytes = flat.shape[2] * flat.itemsize
     size = next(size for size in (8, 4, 2, 1) if nbytes % size == 0)
     return flat.view(np.uint8).view(f"u{size}")

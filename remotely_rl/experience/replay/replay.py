@@ -1,41 +1,26 @@
-"""Replay: the newest rows of experience, and draws from them.
-
-Each environment has a column, a ring of rows, so that rows which follow each other in time lie
-beside each other.  An observation is kept once: the next one is that of the following row.  So one
-place more than there are rows holds the observation after the last action, and the next trajectory
-of that column starts with it.  If it starts with another, as after an actor was replaced, the place
-stays as a row that is not valid, and windows end there.
-
-The handle of a row never returns to another: it is the number of rows that its column was given
-before, times the number of columns, plus the column.
-"""
+"""Replay: the newest rows of experience, and draws from them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remotely_rl import trees
 from remotely_rl.errors import ReplayError
-from remotely_rl.experience.replay import layout, room, windows
+from remotely_rl.experience.replay import room, windows
+from remotely_rl.experience.replay.archive import Archive
+from remotely_rl.experience.replay.choices import Prioritised, Uniform
 from remotely_rl.experience.replay.layout import Layout
-from remotely_rl.experience.replay.stores import Frames, Store, Whole
-from remotely_rl.experience.replay.sum_tree import SumTree
-from remotely_rl.experience.replay.windows import BEGINS, DRAWABLE, TERMINATED, TRUNCATED, VALID
+from remotely_rl.experience.replay.rows import Rows
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.trees import Tree
-
-# No priority is less: a row that is learnt to the last bit may be drawn again.
-LEAST_PRIORITY = 1e-6
-# After so many tries rows that may be drawn are looked for among all.
-TRIES = 16
 
 
 class Draw(NamedTuple):
     """Rows that were drawn: arrays [N], trees of arrays [N, ...]."""
 
-    rows: NDArray[np.int64]  # handles for `update`
+    rows: NDArray[np.int64]  # handles for `update`, each of one row for ever
     obs: Tree
     action: NDArray[Any]
     reward: NDArray[np.float32]  # the discounted sum of the window, each reward clipped
@@ -48,7 +33,7 @@ class Draw(NamedTuple):
 class Replay:
     """Experience of `width` environments, drawn uniformly or by priority.
 
-    `rejected` counts priorities that were not numbers.
+    `gamma` may be changed between draws.  `rejected` counts priorities that were not numbers.
     """
 
     def __init__(
@@ -73,59 +58,42 @@ class Replay:
         if rows < width or width < 1:
             raise ReplayError(
                 f"a replay of {rows:,} rows for {width} environments has no row for each: ask for"
-                f" at least {width:,} rows"
+                f" at least {max(1, width):,} rows"
             )
-        self.layout = example if isinstance(example, Layout) else Layout.of(example)
-        self.width, self.length = width, rows // width
-        self.gamma, self.reward_clip, self.alpha = gamma, reward_clip, alpha
+        layout = example if isinstance(example, Layout) else Layout.of(example)
+        kind = Prioritised if alpha else Uniform
+        length = rows // width
+        needed = Rows.nbytes_of(length, width, layout) + kind.nbytes_of(width * (length + 1))
+        room.check(needed, rows)
+        self.width, self.gamma, self.reward_clip, self.rejected = width, gamma, reward_clip, 0
+        self._rows = Rows(length, width, layout, say)
+        self._alpha = alpha
+        self._choices = self._no_choices()
         self._n_step = n_step
-        self.rejected = 0
-        self._say = say
         self._random = np.random.default_rng(seed)
-        self._ring = self.length + 1
-        places = width * self._ring
-        leaves = trees.leaves(self.layout.obs)
-        kinds: list[type[Store]] = [Frames if leaf.frame else Whole for leaf in leaves]
-        sizes = [
-            kind.nbytes_of(leaf, width, self._ring)
-            for kind, leaf in zip(kinds, leaves, strict=True)
-        ]
-        # Reward and version take four bytes each, flags one, the tree a little more than eight.
-        room.check(sum(sizes) + places * (self.layout.action.nbytes + 9 + 9 * bool(alpha)), rows)
-        self._stores = [
-            kind(leaf, width, self._ring) for kind, leaf in zip(kinds, leaves, strict=True)
-        ]
-        self._action = np.empty((places, *self.layout.action.shape), self.layout.action.dtype)
-        self._reward = np.empty(places, np.float32)
-        self._flags = np.zeros(places, np.uint8)
-        self._version = np.zeros(places, np.uint32)
-        self._tree = SumTree(places) if alpha else None
-        self._greatest = 1.0  # priority so far
-        self._drawable = 0
-        self._is_fed = np.zeros(width, np.bool_)
-        # Of each column: how many rows it was given, and the number of the oldest that is kept.
-        self._count = np.zeros(width, np.int64)
-        self._oldest = np.zeros(width, np.int64)
+        self._archive: Archive | None = None
+        # What a saved replay must have been made with to be loaded here.
+        self._made_with = {
+            "rows": length * width,
+            "environments": width,
+            "n_step": n_step,
+            "alpha": alpha,
+            **layout.description,
+        }
 
     def __len__(self) -> int:
         """How many rows can be drawn: valid ones whose windows are closed."""
-        return self._drawable
+        return len(self._choices)
 
     @property
-    def nbytes(self) -> int:
-        """How many bytes of memory all arrays take."""
-        arrays = [self._action, self._reward, self._flags, self._version]
-        for store in self._stores:
-            arrays.append(store.data)
-            if isinstance(store, Frames):
-                arrays.append(store.newest)
-        tree = self._tree.nbytes if self._tree else 0
-        return sum(array.nbytes for array in arrays) + tree
+    def layout(self) -> Layout:
+        """What the rows look like."""
+        return self._rows.layout
 
     @property
     def bytes_per_row(self) -> float:
         """How many bytes of memory a row takes, all included."""
-        return self.nbytes / (self.width * self.length)
+        return (self._rows.nbytes + self._choices.nbytes) / (self.width * self._rows.length)
 
     @property
     def n_step(self) -> int:
@@ -149,53 +117,38 @@ class Replay:
                 f"{trajectory.width} environments from column {column} on do not fit a replay of"
                 f" {self.width} columns"
             )
-        flags = np.zeros((trajectory.steps + 1, trajectory.width), np.uint8)
-        flags[trajectory.begins] |= BEGINS
-        flags[:-1][trajectory.terminated] |= TERMINATED
-        flags[:-1][trajectory.truncated] |= TRUNCATED
-        flags[:-1][trajectory.valid] |= VALID
-        obs = trees.leaves(trajectory.obs)
-        for start in range(0, trajectory.steps, self._at_once):
-            rows = slice(start, min(start + self._at_once, trajectory.steps))
-            seen = slice(start, rows.stop + 1)
-            part = flags[seen].copy()
-            part[-1] &= BEGINS
+        for part in self._rows.cut(trajectory):
+            self._choices.forbid(self._rows.write(part, column))
             columns = np.arange(column, column + trajectory.width)
-            places = self._append([leaf[seen] for leaf in obs], columns, part)
-            self._action[places] = trajectory.action[rows]
-            self._reward[places] = trajectory.reward[rows]
-            self._version[places] = trajectory.version
-            self._close(columns, len(places) + self._n_step)
+            self._close(columns, len(part.action) + self._n_step)
 
     def draw(self, count: int, beta: float = 0.4) -> Draw:
         """Draw `count` rows, with replacement.
 
-        By priority, P(i) = p_i^alpha / sum of p^alpha, from as many ranges of the same mass, and
-        weight (N P(i))^-beta over the largest (Schaul et al. 2016,
-        https://arxiv.org/abs/1511.05952, equation 1 and section 3.4).  Raises ReplayError if there
-        is nothing to draw.
+        `beta` is how much weights correct for priorities.  Raises ReplayError if there is nothing
+        to draw.
         """
-        if not self._drawable:
+        if not len(self):
             raise ReplayError(
                 f"the replay has no row to draw yet: a window of {self._n_step} steps needs as many"
                 " rows of an environment, or the end of an episode"
             )
-        columns, rows, weight = self._by_priority(count, beta) if self._tree else self._any(count)
-        after = np.arange(self._n_step)[:, None]
-        places = self._places(columns, rows + after)
-        window = windows.returns(
-            self._flags[places], self._reward[places], self.gamma, self.reward_clip
+        rows = self._rows
+        columns, numbers, weight = self._choices.draw(count, beta, self._random)
+        window = rows.at(columns, numbers + np.arange(self._n_step)[:, None])
+        returns = windows.returns(
+            rows.flags[window], rows.reward[window], self.gamma, self.reward_clip
         )
-        ends = self._places(columns, rows + window.length)
+        first = window[0]
         return Draw(
-            rows=rows * self.width + columns,
-            obs=self._observations(places[0]),
-            action=self._action[places[0]],
-            reward=window.reward,
-            discount=window.discount,
-            next_obs=self._observations(ends),
+            rows=numbers * self.width + columns,
+            obs=rows.observations(first),
+            action=rows.action[first],
+            reward=returns.reward,
+            discount=returns.discount,
+            next_obs=rows.observations(rows.at(columns, numbers + returns.length)),
             weight=weight,
-            version=self._version[places[0]],
+            version=rows.version[first],
         )
 
     def update(self, rows: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
@@ -204,171 +157,74 @@ class Replay:
         Rows that were overwritten meanwhile are left out.  A priority that is negative or not
         finite is left as it was, and counted in `rejected`.
         """
-        if self._tree is None:
+        if isinstance(self._choices, Uniform):
             return
-        columns, numbers = rows % self.width, rows // self.width
-        places = self._places(columns, numbers)
+        numbers, columns = np.divmod(rows, self.width)
+        places = self._rows.at(columns, numbers)
         is_number = np.isfinite(priorities) & (priorities >= 0)
         self.rejected += int((~is_number).sum())
-        is_there = (numbers >= self._oldest[columns]) & ((self._flags[places] & DRAWABLE) != 0)
+        is_there = (numbers >= self._rows.oldest[columns]) & self._choices.may(places)
         chosen = is_number & is_there
-        if chosen.any():
-            priority = np.maximum(priorities[chosen].astype(np.float64), LEAST_PRIORITY)
-            self._greatest = max(self._greatest, float(priority.max()))
-            self._tree.set(places[chosen], priority**self.alpha)
+        self._choices.update(places[chosen], priorities[chosen])
 
-    @property
-    def _at_once(self) -> int:
-        """How many steps can be appended at a time, if each were to begin an episode."""
-        stores = [store for store in self._stores if isinstance(store, Frames)]
-        return min([self.length, *(store.ring // store.leaf.stack - 2 for store in stores)])
+    def save(self, folder: Path) -> None:
+        """Save everything beside a checkpoint, so that `load` goes on as if nothing had been.
 
-    def _places(
-        self, columns: NDArray[np.int64] | int, rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        return columns * self._ring + rows % self._ring
+        Only rows since the last save to that folder are written.  If the process dies meanwhile,
+        what was saved before is there.  Raises ReplayError if the disk is full, and the like.
+        """
+        if self._archive is None or self._archive.folder != folder or not self._archive.is_current:
+            self._archive = Archive(folder)
+        facts = {
+            "made_with": self._made_with,
+            "rows": self._rows.state,
+            "n_step": self._n_step,
+            "rejected": self.rejected,
+            "choices": self._choices.state,
+            "random": self._random.bit_generator.state,
+        }
+        self._archive.save(facts, self._rows.rings(), self._choices.arrays())
 
-    def _observations(self, places: NDArray[np.int64]) -> Tree:
-        found = iter([store.gather(places) for store in self._stores])
-        return trees.map_tree(lambda _: next(found), self.layout.obs)
+    def load(self, folder: Path) -> None:
+        """Go on from what was saved in a folder: draws are those of the replay that was saved.
 
-    def _append(
-        self, obs: list[NDArray[Any]], columns: NDArray[np.int64], flags: NDArray[np.uint8]
-    ) -> NDArray[np.int64]:
-        """Write observations and flags [T + 1, B, ...]; return the places [T, B] of the rows."""
-        first, steps = int(columns[0]), len(flags) - 1
-        begins = (flags & BEGINS) != 0
-        starts = ~self._joins(columns, [leaf[0] for leaf in obs], begins[0])
-        rows = self._count[columns] + (self._is_fed[columns] & starts)
-        adds = [self._adds(i, leaf, begins, starts) for i, leaf in enumerate(obs)]
-        oldest = np.maximum(self._oldest[columns], rows + steps - self.length)
-        for store, added in zip(self._stores, adds, strict=True):
-            total = added.sum(0)
-            while (lost := self._lost(store, columns, oldest, total)).any():
-                oldest += lost
-        self._evict(columns, oldest)
-        places = self._places(columns, rows + np.arange(steps + 1)[:, None])
-        for store, leaf, added in zip(self._stores, obs, adds, strict=True):
-            store.write(first, places, leaf, added)
-        self._flags[places] = flags
-        self._is_fed[columns] = True
-        self._count[columns] = rows + steps
-        return places[:-1]
+        Raises ReplayError if it is not there, or of a replay that was made with other rows,
+        environments, shapes, `n_step` or `alpha`; nothing is changed then.  If a file is damaged it
+        raises ReplayError too, and the replay is empty.
+        """
+        archive = Archive.read(folder)
+        facts = archive.facts
+        for name in [*self._made_with, *facts["made_with"]]:
+            ours, theirs = (of.get(name, "none") for of in (self._made_with, facts["made_with"]))
+            if ours != theirs:
+                raise ReplayError(
+                    f"{folder} holds a replay whose {name} is {theirs}, but this one's is {ours}:"
+                    " load it with the settings it was saved with, or start with an empty one"
+                )
+        try:
+            self._rows.restore(facts["rows"])
+            self._choices = self._no_choices()
+            archive.fill(self._rows.rings(), self._choices.arrays())
+        except ReplayError:
+            self._rows.clear()
+            self._choices = self._no_choices()
+            raise
+        self._choices.restore(facts["choices"])
+        self._n_step, self.rejected = facts["n_step"], facts["rejected"]
+        self._random.bit_generator.state = facts["random"]
+        self._close(np.arange(self.width), self._rows.length)
+        self._archive = archive
 
-    def _lost(
-        self,
-        store: Store,
-        columns: NDArray[np.int64],
-        oldest: NDArray[np.int64],
-        adds: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """Return which of the oldest rows [B] are overwritten when so much [B] is added."""
-        kept = store.keeps(int(columns[0]), self._places(columns, oldest), adds)
-        # The last observation of a column always stays: no more is appended at once.
-        lost: NDArray[np.bool_] = ~kept & (oldest < self._count[columns])
-        return lost
-
-    def _joins(
-        self, columns: NDArray[np.int64], obs: list[NDArray[Any]], begins: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Return which first observations [B, ...] are those that the column was left with."""
-        places = self._places(columns, self._count[columns])
-        joins: NDArray[np.bool_] = self._is_fed[columns] & (
-            ((self._flags[places] & BEGINS) != 0) == begins
-        )
-        for store, leaf in zip(self._stores, obs, strict=True):
-            if joins.any():
-                joins[joins] = layout.same(store.gather(places[joins]), leaf[joins])
-        return joins
-
-    def _adds(
-        self,
-        index: int,
-        obs: NDArray[Any],
-        begins: NDArray[np.bool_],
-        starts: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
-        store = self._stores[index]
-        adds = store.adds(obs, begins, starts)
-        if isinstance(store, Frames) and not store.are_stacks:
-            self._stores[index] = self._whole(store)
-            adds = self._stores[index].adds(obs, begins, starts)
-        return adds
-
-    def _whole(self, frames: Frames) -> Whole:
-        """Return the same observations, kept whole from now on."""
-        leaf = frames.leaf
-        room.check(Whole.nbytes_of(leaf, self.width, self._ring), self.width * self.length)
-        self._say(
-            f"images {list(leaf.shape)} are not stacks of which each continues the one before: the"
-            f" replay keeps them whole, {leaf.nbytes:,} bytes a row"
-        )
-        whole = Whole(leaf, self.width, self._ring)
-        for column in np.flatnonzero(self._is_fed).tolist():
-            rows = np.arange(self._oldest[column], self._count[column] + 1)
-            for start in range(0, len(rows), 1024):
-                places = self._places(column, rows[start : start + 1024])
-                whole.data[places] = frames.gather(places)
-        return whole
-
-    def _evict(self, columns: NDArray[np.int64], oldest: NDArray[np.int64]) -> None:
-        """Give up the rows of each column before the `oldest` that stays."""
-        before = self._oldest[columns]
-        self._oldest[columns] = oldest
-        gone = oldest - before
-        nth = np.arange(gone.sum()) - np.repeat(gone.cumsum() - gone, gone)
-        self._forbid(self._places(np.repeat(columns, gone), np.repeat(before, gone) + nth))
+    def _no_choices(self) -> Uniform | Prioritised:
+        return Prioritised(self._rows, self._alpha) if self._alpha else Uniform(self._rows)
 
     def _close(self, columns: NDArray[np.int64], last: int) -> None:
         """Let rows be drawn whose windows are closed now, among the `last` of each column."""
-        rows = self._count[columns] + np.arange(-last, 0)[:, None]
-        places = self._places(columns, rows)
-        flags = np.where(rows >= self._oldest[columns], self._flags[places], 0).astype(np.uint8)
+        numbers = self._rows.count[columns] + np.arange(-last, 0)[:, None]
+        places = self._rows.at(columns, numbers)
+        is_kept = numbers >= self._rows.oldest[columns]
+        flags = np.where(is_kept, self._rows.flags[places], 0).astype(np.uint8)
         is_closed = windows.closed(flags, self._n_step)
-        was_closed = (flags & DRAWABLE) != 0
-        self._forbid(places[was_closed & ~is_closed])
-        allowed = places[is_closed & ~was_closed]
-        self._flags[allowed] |= DRAWABLE
-        self._drawable += len(allowed)
-        if self._tree:
-            self._tree.set(allowed, self._greatest**self.alpha)
-
-    def _forbid(self, places: NDArray[np.int64]) -> None:
-        self._drawable -= int(((self._flags[places] & DRAWABLE) != 0).sum())
-        self._flags[places] &= ~DRAWABLE
-        if self._tree:
-            self._tree.set(places, 0.0)
-
-    def _by_priority(
-        self, count: int, beta: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Draw columns, rows and weights from the tree."""
-        assert self._tree is not None
-        mass = (np.arange(count) + self._random.random(count)) * (self._tree.total / count)
-        places = self._tree.find(mass)
-        leaves = self._tree.leaves[places]
-        weight = (leaves.min() / leaves) ** beta
-        columns, at = np.divmod(places, self._ring)
-        newest = self._count[columns] - 1
-        return columns, newest - (newest - at) % self._ring, weight.astype(np.float32)
-
-    def _any(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Draw columns and rows uniformly, and weights of 1."""
-        kept = self._count - self._oldest
-        ends = kept.cumsum()
-        columns, rows = np.empty(count, np.int64), np.empty(count, np.int64)
-        left = np.arange(count)
-        for _ in range(TRIES):
-            nth = self._random.integers(ends[-1], size=len(left))
-            columns[left] = np.searchsorted(ends, nth, "right")
-            rows[left] = nth + (self._oldest + kept - ends)[columns[left]]
-            flags = self._flags[self._places(columns[left], rows[left])]
-            left = left[(flags & DRAWABLE) == 0]
-            if not len(left):
-                break
-        else:
-            places = self._random.choice(np.flatnonzero(self._flags & DRAWABLE), len(left))
-            columns[left], at = np.divmod(places, self._ring)
-            newest = self._count[columns[left]] - 1
-            rows[left] = newest - (newest - at) % self._ring
-        return columns, rows, np.ones(count, np.float32)
+        may = self._choices.may(places) & is_kept
+        self._choices.forbid(places[may & ~is_closed])
+        self._choices.allow(places[is_closed & ~may])

@@ -27,6 +27,7 @@ class Whole:
 
     def __init__(self, leaf: Leaf, width: int, length: int):
         """`length` is that of the ring of rows of each of `width` columns."""
+        self.leaf = leaf
         self.data = np.empty((width * length, *leaf.shape), leaf.dtype)
 
     @staticmethod
@@ -70,6 +71,8 @@ class Frames:
     data      all rings of frames laid end to end, [frames, ...]
     newest    where the newest frame of each row is, [places]
     written   how many frames each column was given
+    moved     how many rows continued the one before
+    broken    how many did not, though no episode began there
     """
 
     def __init__(self, leaf: Leaf, width: int, length: int):
@@ -78,7 +81,7 @@ class Frames:
         self.data = np.empty((width * self.ring, *leaf.frame_shape), leaf.dtype)
         self.newest = np.zeros(width * length, np.uint32)
         self.written = np.zeros(width, np.int64)
-        self._moved = self._broken = 0  # rows that continue the one before, or should and do not
+        self.moved = self.broken = 0
 
     @staticmethod
     def ring_of(leaf: Leaf, length: int) -> int:
@@ -93,15 +96,20 @@ class Frames:
     @property
     def are_stacks(self) -> bool:
         """Whether most rows continued the one before; other images are better kept whole."""
-        return self._broken <= self._moved
+        return self.broken <= self.moved
+
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps can be appended at a time, were each to begin an episode."""
+        return self.ring // self.leaf.stack - 2
 
     def adds(
         self, obs: NDArray[Any], begins: NDArray[np.bool_], starts: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         moved = continues(obs, self.leaf.frame)
         moved_where_expected = moved[~begins[1:]]
-        self._moved += int(moved_where_expected.sum())
-        self._broken += int((~moved_where_expected).sum())
+        self.moved += int(moved_where_expected.sum())
+        self.broken += int((~moved_where_expected).sum())
         stack = self.leaf.stack
         adds = np.empty(obs.shape[:2], np.int64)
         adds[0] = np.where(starts, stack, 0)
@@ -112,8 +120,8 @@ class Frames:
         self, column: int, places: NDArray[np.int64], adds: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         columns = np.arange(column, column + len(places))
-        written = self.written[columns]
-        since = (written - 1 - (self.newest[places] - columns * self.ring)) % self.ring
+        newest = self.newest[places] - columns * self.ring
+        since = (self.written[columns] - 1 - newest) % self.ring
         return np.asarray(since + adds + self.leaf.stack <= self.ring)
 
     def write(

@@ -20,9 +20,12 @@ class SumTree:
     """
 
     def __init__(self, size: int):
-        self._levels = [_zeros(size)]
-        while self._levels[-1].size > FAN_OUT:
-            self._levels.append(_zeros(self._levels[-1].size // FAN_OUT))
+        self._levels = [np.zeros(size) for size in _sizes(size)]
+
+    @staticmethod
+    def nbytes_of(size: int) -> int:
+        """Return how many bytes a tree of `size` numbers takes."""
+        return sum(_sizes(size)) * np.dtype(np.float64).itemsize
 
     @property
     def leaves(self) -> NDArray[np.float64]:
@@ -69,6 +72,9 @@ class SumTree:
         return at
 
 
-def _zeros(size: int) -> NDArray[np.float64]:
-    """Return that many zeros, and enough more that they can be cut into groups."""
-    return np.zeros(-(-size // FAN_OUT) * FAN_OUT)
+def _sizes(size: int) -> list[int]:
+    """Return the size of each level, leaves first: whole groups, up to a single one."""
+    sizes = [-(-size // FAN_OUT) * FAN_OUT]
+    while sizes[-1] > FAN_OUT:
+        sizes.append(-(-sizes[-1] // FAN_OUT**2) * FAN_OUT)
+    return sizes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # The flags of a row.
-TERMINATED, TRUNCATED, VALID, BEGINS, DRAWABLE = (np.uint8(1 << bit) for bit in range(5))
+TERMINATED, TRUNCATED, VALID, BEGINS = (np.uint8(1 << bit) for bit in range(4))
 ENDED = TERMINATED | TRUNCATED
 
 

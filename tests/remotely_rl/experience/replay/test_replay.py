@@ -79,7 +79,7 @@ def test_draws_are_those_of_a_slow_oracle(
     for steps in lengths:
         feed(replay, oracle, world.play(steps))
         drawable = oracle.drawable(length, n_step)
-        kept = {(c, row) for c, row in drawable if row >= replay._oldest[c]}
+        kept = {(c, row) for c, row in drawable if row >= replay._rows.oldest[c]}
         assert len(replay) == len(kept)
         if kept:
             draw = replay.draw(300)
@@ -166,7 +166,7 @@ def test_windows_may_change_their_length_between_draws(
         kept = {
             (column, row)
             for column, row in oracle.drawable(25, n_step)
-            if row >= replay._oldest[column]
+            if row >= replay._rows.oldest[column]
         }
         assert len(replay) == len(kept)
         if kept:
@@ -181,11 +181,9 @@ def test_images_that_are_no_stacks_are_kept_whole_and_that_is_said_once() -> Non
     zeros.obs[:] = 0
     replay = Replay(2 * 30, 2, zeros, n_step=2, gamma=GAMMA, say=said.append)
     oracle = Oracle(2)
-    world = World(2, ends=0.0)
+    world = World(2, ends=0.0, newest_first=True)
     for _ in range(20):
-        trajectory = world.play(4)
-        trajectory.obs[:] = trajectory.obs[:, :, ::-1]  # newest first
-        feed(replay, oracle, trajectory)
+        feed(replay, oracle, world.play(4))
         if len(replay):
             assert_is_as_fed(replay.draw(100), oracle, replay)
     (sentence,) = said

@@ -30,6 +30,7 @@ class World:
     ends: float = 0.1  # chance of a row to terminate, and of one to be truncated
     loses_life: float = 0.1  # chance to terminate though the game goes on
     as_tree: bool = False  # observations are a dict, with a vector and a mask
+    newest_first: bool = False  # pictures are no stacks, as far as a replay can see
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -115,10 +116,10 @@ class World:
         self.begins[env] = True
 
     def _obs(self) -> Any:
-        pictures = self.frames.copy()
+        pictures = self.frames[:, ::-1].copy() if self.newest_first else self.frames.copy()
         if not self.as_tree:
             return pictures
-        newest = pictures[:, -1].reshape(self.width, -1)
+        newest = self.frames[:, -1].reshape(self.width, -1)
         return {
             "observation": pictures,
             "vector": newest.astype(np.float32) / 7,

@@ -1,0 +1,218 @@
+"""Archives: the folder into which a replay is saved.
+
+    replay.json             what the files below hold, and the state of everything else
+    rows-NUMBER.raw         bytes of rows and frames, one array after the other, column by column
+    priorities-NUMBER.raw   the priorities of all rows
+
+Rows do not change once they are there, so a save writes those since the last one to new files, and
+all priorities.  Then it replaces replay.json, and deletes the files that nothing needs any more.
+No file is written to twice: after any crash, replay.json and the files that it names are those of
+one save.  Every file has its size and its CRC-32 in replay.json, which has one of its own.
+"""
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl import durable
+from remotely_rl.errors import ReplayError
+from remotely_rl.experience.replay.rings import Ring
+
+FORMAT = 1
+HEADER = "replay.json"
+WRITTEN = re.compile(r"[a-z]+-(\d+)\.raw(?:\.tmp)?")
+# A file holds at most one part in so many of a full replay: it stays until its last row is given
+# up, so a folder is larger than the replay by no more than that.
+PARTS = 8
+
+Rings = dict[str, list[Ring]]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of an archive; of rows, the numbers of the entries in it, for each kind of ring."""
+
+    name: str
+    nbytes: int
+    crc: int
+    first: dict[str, list[int]]
+    end: dict[str, list[int]]
+
+
+class Archive:
+    """A folder, and what is saved there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.facts: dict[str, Any] = {}
+        self._rows: list[File] = []
+        self._arrays: dict[str, File] = {}
+        self._settled: dict[str, NDArray[np.int64]] = {}
+        self._header = b""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Archive":
+        """Read what a folder holds.  Raises ReplayError if it is not what was saved there."""
+        archive = cls(folder)
+        try:
+            archive._header = (folder / HEADER).read_bytes()
+            whole = json.loads(archive._header)
+            content = whole["content"]
+            if content["format"] != FORMAT:
+                raise ReplayError(
+                    f"{folder} holds a replay of format {content['format']}, and this version reads"
+                    f" only format {FORMAT}: use the version that saved it"
+                )
+            if zlib.crc32(_text(content)) != whole["crc"]:
+                raise ValueError("its checksum is wrong")
+            archive.facts = content["facts"]
+            archive._rows = [File(**file) for file in content["rows"]]
+            archive._arrays = {name: File(**file) for name, file in content["arrays"].items()}
+            for file in archive._files:
+                size = (folder / file.name).stat().st_size
+                if size != file.nbytes:
+                    raise ValueError(f"{file.name} has {size:,} bytes instead of {file.nbytes:,}")
+        except FileNotFoundError as error:
+            raise ReplayError(f"{folder} has no saved replay: no {error.filename}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ReplayError(f"the replay saved in {folder} cannot be read: {error}") from error
+        return archive
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the folder holds what was last saved or read here."""
+        try:
+            return (self.folder / HEADER).read_bytes() == self._header
+        except OSError:
+            return False
+
+    def save(self, facts: dict[str, Any], rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
+        """Save facts (for JSON), entries of rings since the last save, and whole arrays.
+
+        Raises ReplayError if they cannot be written; what was saved before stays.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._save(facts, rings, arrays)
+        except OSError as error:
+            raise ReplayError(
+                f"the replay cannot be saved to {self.folder}: {error}; the replay that was saved"
+                " there before, if any, is as it was"
+            ) from error
+
+    def fill(self, rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
+        """Read everything back into rings and arrays like those that were saved.
+
+        Raises ReplayError if a file is damaged; what was read until then is there.
+        """
+        for file in self._rows:
+            self._read(file, _pieces(rings, file.first, file.end))
+        for name, array in arrays.items():
+            self._read(self._arrays[name], [array.view(np.uint8).data])
+        self._settled = {name: group[0].settled.copy() for name, group in rings.items()}
+
+    def _save(self, facts: dict[str, Any], rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
+        number = 1 + max(self._on_disk().values(), default=0)
+        first = {
+            name: np.maximum(group[0].first, self._settled.get(name, 0))
+            for name, group in rings.items()
+        }
+        new = {name: group[0].end - first[name] for name, group in rings.items()}
+        parts = math.ceil(PARTS * new["rows"].sum() / len(rings["rows"][0].data))
+        needed = [file for file in self._rows if not _is_given_up(file, rings)]
+        for part in range(parts):
+            start, stop = (
+                {name: (first[name] + new[name] * at // parts).tolist() for name in rings}
+                for at in (part, part + 1)
+            )
+            path = self.folder / f"rows-{number + part:08}.raw"
+            needed.append(_write(path, _pieces(rings, start, stop), start, stop))
+        saved = {
+            name: _write(
+                self.folder / f"{name}-{number:08}.raw", [array.view(np.uint8).data], {}, {}
+            )
+            for name, array in arrays.items()
+        }
+        content = {
+            "format": FORMAT,
+            "facts": facts,
+            "rows": [asdict(file) for file in needed],
+            "arrays": {name: asdict(file) for name, file in saved.items()},
+        }
+        header = _text({"crc": zlib.crc32(_text(content)), "content": content})
+        durable.write(self.folder / HEADER, [header])
+        self.facts, self._header, self._rows, self._arrays = facts, header, needed, saved
+        self._settled = {name: group[0].settled.copy() for name, group in rings.items()}
+        names = {file.name for file in self._files}
+        for path in self._on_disk():
+            if path.name not in names:
+                path.unlink()
+
+    def _read(self, file: File, pieces: Iterable[memoryview]) -> None:
+        crc = 0
+        try:
+            with (self.folder / file.name).open("rb") as raw:
+                for piece in pieces:
+                    raw.readinto(piece)
+                    crc = zlib.crc32(piece, crc)
+        except OSError as error:
+            raise ReplayError(
+                f"the replay saved in {self.folder} cannot be read: {error}"
+            ) from error
+        if crc != file.crc:
+            raise ReplayError(
+                f"the replay saved in {self.folder} is damaged: the checksum of {file.name} is"
+                " wrong"
+            )
+
+    @property
+    def _files(self) -> list[File]:
+        return [*self._rows, *self._arrays.values()]
+
+    def _on_disk(self) -> dict[Path, int]:
+        """Return the files that saves have written, finished or not, and their numbers."""
+        found = ((path, WRITTEN.fullmatch(path.name)) for path in self.folder.iterdir())
+        return {path: int(match[1]) for path, match in found if match}
+
+
+def _pieces(
+    rings: Rings, first: dict[str, list[int]], end: dict[str, list[int]]
+) -> Iterator[memoryview]:
+    for name, group in rings.items():
+        for ring in group:
+            yield from ring.pieces(first[name], end[name])
+
+
+def _write(
+    path: Path,
+    pieces: Iterable[memoryview],
+    first: dict[str, list[int]],
+    end: dict[str, list[int]],
+) -> File:
+    nbytes = crc = 0
+
+    def counted() -> Iterator[memoryview]:
+        nonlocal nbytes, crc
+        for piece in pieces:
+            nbytes += piece.nbytes
+            crc = zlib.crc32(piece, crc)
+            yield piece
+
+    durable.write(path, counted())
+    return File(path.name, nbytes, crc, first, end)
+
+
+def _is_given_up(file: File, rings: Rings) -> bool:
+    return all((np.array(file.end[name]) <= group[0].first).all() for name, group in rings.items())
+
+
+def _text(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()

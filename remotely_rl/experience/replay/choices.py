@@ -1,0 +1,163 @@
+"""Choices: which rows may be drawn, and how likely each is.
+
+    Uniform       all alike
+    Prioritised   by priority: P(i) = p_i^alpha / sum of p^alpha (Schaul et al. 2016,
+                  https://arxiv.org/abs/1511.05952, equation 1)
+
+Both are told of places that may be drawn, and of places that no longer may.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl.experience.replay.rows import Rows
+from remotely_rl.experience.replay.sum_tree import SumTree
+
+# No priority is less: what was learnt to the last bit may be drawn again.
+LEAST_PRIORITY = 1e-6
+# After so many tries, rows that may be drawn are looked for among all.
+TRIES = 16
+
+
+class Chosen(NamedTuple):
+    """Rows that were drawn, [N] each."""
+
+    columns: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    weight: NDArray[np.float32]  # importance, at most 1
+
+
+class Uniform:
+    """Draws all rows alike."""
+
+    def __init__(self, rows: Rows):
+        self._rows = rows
+        self._may = np.zeros(rows.places, np.bool_)
+        self._count = 0
+
+    @staticmethod
+    def nbytes_of(places: int) -> int:
+        """Return how many bytes it takes, for so many places."""
+        return places
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return self._may.nbytes
+
+    def __len__(self) -> int:
+        """How many rows may be drawn."""
+        return self._count
+
+    def may(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these may be drawn."""
+        return self._may[places]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that have to be saved, since rows do not tell them."""
+        return {}
+
+    @property
+    def state(self) -> dict[str, float]:
+        """What else has to be saved."""
+        return {}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Continue from a `state`, after the arrays were read."""
+
+    def allow(self, places: NDArray[np.int64]) -> None:
+        """Let these be drawn, which could not be before."""
+        self._may[places] = True
+        self._count += len(places)
+
+    def forbid(self, places: NDArray[np.int64]) -> None:
+        """Let these not be drawn any more, if they could be."""
+        self._count -= int(self._may[places].sum())
+        self._may[places] = False
+
+    def draw(self, count: int, beta: float, random: np.random.Generator) -> Chosen:
+        """Draw rows with replacement, as long as there are any."""
+        rows = self._rows
+        ends = rows.kept.cumsum()
+        before = rows.count - ends  # what to add to a number among all, to have one of a column
+        columns, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+        left = np.arange(count)
+        for _ in range(TRIES):
+            nth = random.integers(ends[-1], size=len(left))
+            columns[left] = np.searchsorted(ends, nth, "right")
+            numbers[left] = nth + before[columns[left]]
+            left = left[~self._may[rows.at(columns[left], numbers[left])]]
+            if not len(left):
+                break
+        else:
+            places = random.choice(np.flatnonzero(self._may), len(left))
+            columns[left], numbers[left] = rows.of(places)
+        return Chosen(columns, numbers, np.ones(count, np.float32))
+
+
+class Prioritised:
+    """Draws by priority.  Rows that were never learnt from have the greatest so far.
+
+    `tree` holds p^alpha where a row may be drawn, and 0 elsewhere.  What `Uniform` says of its
+    methods holds here too.
+    """
+
+    def __init__(self, rows: Rows, alpha: float):
+        self._rows = rows
+        self._alpha = alpha
+        self.tree = SumTree(rows.places)
+        self.greatest = 1.0
+        self._count = 0
+
+    @staticmethod
+    def nbytes_of(places: int) -> int:
+        return SumTree.nbytes_of(places)
+
+    @property
+    def nbytes(self) -> int:
+        return self.tree.nbytes
+
+    def __len__(self) -> int:
+        return self._count
+
+    def may(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self.tree.leaves[places] > 0
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"priorities": self.tree.leaves}
+
+    @property
+    def state(self) -> dict[str, float]:
+        return {"greatest": self.greatest}
+
+    def restore(self, state: dict[str, float]) -> None:
+        self.greatest = state["greatest"]
+        self.tree.rebuild()
+        self._count = int(np.count_nonzero(self.tree.leaves))
+
+    def allow(self, places: NDArray[np.int64]) -> None:
+        self.tree.set(places, self.greatest**self._alpha)
+        self._count += len(places)
+
+    def forbid(self, places: NDArray[np.int64]) -> None:
+        self._count -= int(self.may(places).sum())
+        self.tree.set(places, 0.0)
+
+    def draw(self, count: int, beta: float, random: np.random.Generator) -> Chosen:
+        """Draw a row from each of `count` ranges of the same mass.
+
+        The weight is (N P(i))^-beta over the largest of the draw (section 3.4).
+        """
+        mass = (np.arange(count) + random.random(count)) * (self.tree.total / count)
+        places = self.tree.find(mass)
+        leaves = self.tree.leaves[places]
+        weight = (leaves.min() / leaves) ** beta
+        return Chosen(*self._rows.of(places), weight.astype(np.float32))
+
+    def update(self, places: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
+        """Set the priorities of places that may be drawn, [N] finite numbers of at least 0."""
+        priority = np.maximum(priorities.astype(np.float64), LEAST_PRIORITY)
+        self.greatest = max(self.greatest, float(priority.max(initial=0.0)))
+        self.tree.set(places, priority**self._alpha)
