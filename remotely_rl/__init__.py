@@ -35,10 +35,13 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.a2c as a2c
     import remotely_rl.algorithms.a3c as a3c
     import remotely_rl.algorithms.appo as appo
+    import remotely_rl.algorithms.c51 as c51
+    import remotely_rl.algorithms.dqn as dqn
     import remotely_rl.algorithms.ga3c as ga3c
     import remotely_rl.algorithms.impala as impala
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
+    import remotely_rl.algorithms.rainbow as rainbow
     import remotely_rl.algorithms.sac as sac
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.supervision import CrashReport
@@ -51,11 +54,14 @@ __all__ = [
     "a2c",
     "a3c",
     "appo",
+    "c51",
     "dial_in",
+    "dqn",
     "ga3c",
     "impala",
     "n_step_q",
     "ppo",
+    "rainbow",
     "sac",
 ]
 

@@ -57,6 +57,20 @@ ALGORITHMS = {
         "Epsilon-greedy workers learn action values; a rule, --sync, turns their gradients into one"
         " set of parameters.",
     ),
+    "dqn": Algorithm(
+        "Action values from a replay: double, dueling, n-step, prioritized.",
+        "Epsilon-greedy actors fill a replay in rounds; the learner draws each step from it several"
+        " times.",
+    ),
+    "c51": Algorithm(
+        "DQN that learns distributions of returns.",
+        "DQN with the probabilities of 51 returns for each action in place of their mean.",
+    ),
+    "rainbow": Algorithm(
+        "DQN with all of it: distributions, priorities, noisy layers.",
+        "DQN with C51's distributions, prioritized draws and weights that explore; with --no-noisy"
+        " it explores by epsilon.",
+    ),
 }
 
 

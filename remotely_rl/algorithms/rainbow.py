@@ -1,0 +1,34 @@
+"""Rainbow: DQN with all that was found to improve it at the time.
+
+Hessel et al. 2018, https://arxiv.org/abs/1710.02298.  It is `dqn.py`, which is double and dueling
+and has targets of several steps, with C51's distributions, prioritized draws and noisy layers.
+Noisy layers take time: `--no-noisy` is the epsilon-Rainbow of Stooke and Abbeel 2018,
+https://arxiv.org/abs/1803.02811, which explores by epsilon instead.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from remotely_rl import networks
+from remotely_rl.algorithms import dqn
+from remotely_rl.runs import training
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(dqn.Config):
+    """The settings.  Their prose is the help of `remotely-rl train rainbow`."""
+
+    atoms: int = 51
+    noisy: bool = True
+    prioritized_alpha: float = 0.5
+
+
+def train(
+    config: Config | None = None,
+    model: networks.ModelSource | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  See `dqn.train`."""
+    return dqn.train_as("rainbow", Config, config, model, run, resume)
