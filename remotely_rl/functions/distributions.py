@@ -56,8 +56,12 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and log standard deviations [..., k] of policies [..., 2k], in float32."""
-    mean, log_std = policy.float().chunk(2, -1)  # on a GPU they may come as bfloat16
+    """Return means and log standard deviations [..., k] of policies [..., 2k].
+
+    They are in float32, or in float64 if the policies are.
+    """
+    # On a GPU they may come as bfloat16.
+    mean, log_std = policy.to(torch.promote_types(policy.dtype, torch.float32)).chunk(2, -1)
     log_std = log_std + INITIAL_LOG_STD
     return mean, log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
 
@@ -66,7 +70,7 @@ def gaussian_sample(policy: Tensor, generator: torch.Generator | None = None) ->
     """Draw an action [..., k] from each policy."""
     mean, log_std = gaussian_parameters(policy)
     device = generator.device if generator else mean.device
-    noise = torch.randn(mean.shape, generator=generator, device=device)
+    noise = torch.randn(mean.shape, generator=generator, device=device, dtype=mean.dtype)
     return mean + log_std.exp() * noise.to(mean.device)
 
 
