@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
     import remotely_rl.algorithms.rainbow as rainbow
+    import remotely_rl.algorithms.sac as sac
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
@@ -61,6 +62,7 @@ __all__ = [
     "n_step_q",
     "ppo",
     "rainbow",
+    "sac",
 ]
 
 _HOMES = {

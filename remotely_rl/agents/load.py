@@ -110,7 +110,7 @@ class Policy:
         greedy: bool,
         seed: int,
     ):
-        self._draw = config.draw
+        self._config = config
         self._model = model
         self._actions = actions
         self._greedy = greedy
@@ -129,8 +129,8 @@ class Policy:
         else:
             policy, _ = self._model(seen)
         if self._greedy:
-            return self._actions.mode(policy).numpy()
-        return self._draw(self._actions, policy, self._random).numpy()
+            return self._config.best(self._actions, policy).numpy()
+        return self._config.draw(self._actions, policy, self._random).numpy()
 
 
 def check_at_least(lowest: int, **given: int) -> None:

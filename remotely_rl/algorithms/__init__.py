@@ -47,6 +47,11 @@ ALGORITHMS = {
         "Workers compute gradients of their own segments; a rule, --sync, turns these into one set"
         " of parameters: asynchronous, semi_async, fasgd and more.",
     ),
+    "sac": Algorithm(
+        "Continuous actions, learnt from a replay by a policy that stays random.",
+        "Actors fill a replay; two critics learn values from it, and the policy learns to collect"
+        " rewards while its entropy is held at a target.",
+    ),
     "n_step_q": Algorithm(
         "Asynchronous n-step Q-learning, one-step Q, SARSA.",
         "Epsilon-greedy workers learn action values; a rule, --sync, turns their gradients into one"

@@ -56,6 +56,9 @@ class Config(OffPolicy):
     """The settings.  Their prose is the help of `remotely-rl train dqn`."""
 
     max_grad_norm: float = 10.0
+    target_update_interval: Annotated[
+        int, "environment steps between target networks", COUNT
+    ] = 2_000  # fmt: skip
     double: Annotated[bool, "let the newest network choose the action to bootstrap from"] = True
     dueling: Annotated[bool, "add a value to the advantages of actions"] = True
     atoms: Annotated[int, "returns whose probabilities are learnt; 1: the mean alone", COUNT] = 1
@@ -183,7 +186,7 @@ def update(learner: QLearner, steps: Steps, env_steps: int) -> Update:
     """Take one step on a batch; returns metrics and priorities."""
     config = learner.config
     learner.learning_rate.anneal(env_steps)
-    learner.renew_target(env_steps)
+    learner.renew_target(env_steps, config.target_update_interval)
     if config.noisy:
         networks.resample(learner.model, learner.generator)
         networks.resample(learner.target, learner.generator)

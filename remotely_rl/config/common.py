@@ -114,8 +114,12 @@ class Common:
         """
         return networks.build(source, spec, actions.outputs, self.lstm, described(actions))
 
+    def best(self, actions: Actions, policy: Tensor) -> Tensor:
+        """The action that a trained agent takes when it is greedy: the most likely one."""
+        return actions.mode(policy)
+
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """How a trained agent draws an action when it does not take the most likely one."""
+        """How a trained agent draws an action when it is not greedy."""
         return actions.sample(policy, generator)
 
     def check_run(self) -> None:

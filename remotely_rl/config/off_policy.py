@@ -47,9 +47,6 @@ class OffPolicy(Common):
         float, "exponent of the weights that correct for that; rises to 1 over anneal_steps",
         FRACTION,
     ] = 0.4  # fmt: skip
-    target_update_interval: Annotated[
-        int, "environment steps between target networks", COUNT
-    ] = 2_000  # fmt: skip
     save_replay: Annotated[bool, "save the replay beside each checkpoint, to resume with it"] = True
 
     device: Device = "auto"

@@ -4,12 +4,15 @@ Arguments are [..., n] and results [...], or [..., k] for actions that are vecto
 
 Categorical: n logits.  Diagonal Gaussian: k means, then k logarithms of standard deviations,
 relative to INITIAL_LOG_STD and clamped.
+
+Squashed Gaussian: the same numbers; an action is the tanh of one of the Gaussian.
 """
 
 import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 # The log standard deviation of a network that returns zero.  With a deviation of 1, a third of all
 # actions on [-1, 1] are clipped, and HalfCheetah's return after a million steps was 1,200 to 1,600;
@@ -53,8 +56,12 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and log standard deviations [..., k] of policies [..., 2k], in float32."""
-    mean, log_std = policy.float().chunk(2, -1)  # on a GPU they may come as bfloat16
+    """Return means and log standard deviations [..., k] of policies [..., 2k].
+
+    They are in float32, or in float64 if the policies are.
+    """
+    # On a GPU they may come as bfloat16.
+    mean, log_std = policy.to(torch.promote_types(policy.dtype, torch.float32)).chunk(2, -1)
     log_std = log_std + INITIAL_LOG_STD
     return mean, log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
 
@@ -62,8 +69,9 @@ def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
 def gaussian_sample(policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw an action [..., k] from each policy."""
     mean, log_std = gaussian_parameters(policy)
-    noise = torch.empty_like(mean).normal_(generator=generator)
-    return mean + log_std.exp() * noise
+    device = generator.device if generator else mean.device
+    noise = torch.randn(mean.shape, generator=generator, device=device, dtype=mean.dtype)
+    return mean + log_std.exp() * noise.to(mean.device)
 
 
 def gaussian_mode(policy: Tensor) -> Tensor:
@@ -82,3 +90,30 @@ def gaussian_entropy(policy: Tensor) -> Tensor:
     """Return the differential entropy of each policy, in nats."""
     _, log_std = gaussian_parameters(policy)
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+def squashed_sample(
+    policy: Tensor, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw an action [..., k] in (-1, 1) from each policy; return it and its log-density.
+
+    The action is the tanh of a Gaussian's, and both are differentiable by the policy.
+    """
+    unsquashed = gaussian_sample(policy, generator)
+    return torch.tanh(unsquashed), squashed_log_prob(policy, unsquashed)
+
+
+def squashed_mode(policy: Tensor) -> Tensor:
+    """Return the tanh of the mean [..., k] of each policy."""
+    return torch.tanh(gaussian_mode(policy))
+
+
+def squashed_log_prob(policy: Tensor, unsquashed: Tensor) -> Tensor:
+    """Return the log-density of each action tanh(u), from u [..., k].
+
+    Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, equation 26.  Not from the action
+    itself, which rounds to 1 where u is 9.  For the same reason, log(1 - tanh(u)^2) is computed as
+    2 (log 2 - u - softplus(-2 u)).
+    """
+    log_slope = 2 * (math.log(2) - unsquashed - softplus(-2 * unsquashed))
+    return gaussian_log_prob(policy, unsquashed) - log_slope.sum(-1)

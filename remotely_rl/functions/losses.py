@@ -50,3 +50,21 @@ def kl_estimate(log_ratio: Tensor) -> Tensor:
     Schulman 2020, http://joschu.net/blog/kl-approx.html, estimator k3.
     """
     return (log_ratio.exp() - 1 - log_ratio).mean()
+
+
+def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """The soft value [N] of actions with log-densities [N], from their values [critics, N].
+
+    min Q - temperature log pi: the least of the critics' values, and the entropy's part.  Haarnoja
+    et al. 2018, https://arxiv.org/abs/1812.05905, equation 3 and section 4.2.
+    """
+    return q.min(0).values - temperature * log_prob
+
+
+def temperature_loss(log_temperature: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+    """Raises the temperature while the policy's entropy is below its target, and lowers it above.
+
+    Only `log_temperature` gets a gradient.  Haarnoja et al. 2018, equation 18.
+    """
+    excess = -log_prob.detach().mean() - target_entropy
+    return log_temperature.exp() * excess

@@ -3,6 +3,9 @@
 import copy
 from typing import Any, TypeVar
 
+import torch
+from torch import nn
+
 from remotely_rl.config import OffPolicy
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.learning.learner import Learner
@@ -11,7 +14,7 @@ C = TypeVar("C", bound=OffPolicy)
 
 
 class TargetLearner(Learner[C]):
-    """A learner that bootstraps from `target`.
+    """A learner that bootstraps from `target`, a copy of `followed`.
 
     The copy includes the statistics of the input: values that the target network has learnt are
     those of observations as it saw them normalized.
@@ -19,15 +22,29 @@ class TargetLearner(Learner[C]):
 
     def __init__(self, config: C, model: Any, actions: Actions):
         super().__init__(config, model, actions)
-        self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.renewals = 0  # how many intervals of `target_update_interval` are over
+        self.target = copy.deepcopy(self.followed).requires_grad_(False)
+        self.renewals = 0  # how many intervals are over
 
-    def renew_target(self, env_steps: int) -> None:
-        """Copies the model, if the steps of the run have passed a multiple of the interval."""
-        due = env_steps // self.config.target_update_interval
+    @property
+    def followed(self) -> nn.Module:
+        """The network that the target follows: the model, or a part of it."""
+        return self.model
+
+    def renew_target(self, env_steps: int, interval: int) -> None:
+        """Copies the network, if the steps of the run have passed a multiple of the interval."""
+        due = env_steps // interval
         if due != self.renewals:
             self.renewals = due
-            self.target.load_state_dict(self.model.state_dict())
+            self.target.load_state_dict(self.followed.state_dict())
+
+    @torch.no_grad()
+    def average_target(self, tau: float) -> None:
+        """Moves the target's parameters by `tau` of their distance to the network's (Polyak)."""
+        for old, new in zip(self.target.parameters(), self.followed.parameters(), strict=True):
+            old.lerp_(new, tau)
+        buffers = zip(self.target.buffers(), self.followed.buffers(), strict=True)
+        for statistic, newest in buffers:
+            statistic.copy_(newest)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "target": self.target.state_dict(), "renewals": self.renewals}

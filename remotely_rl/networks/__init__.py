@@ -47,12 +47,14 @@ from remotely_rl.networks.normalizer import (
 from remotely_rl.networks.q_network import QNetwork, build_q_network
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.resnet import ResNet
+from remotely_rl.networks.soft_actor_critic import Critics, SoftActorCritic, SoftPolicy, frozen
 from remotely_rl.networks.state import State, copy_to_cpu, load_state, state_of
 
 __all__ = [
     "MLP",
     "UPDATE_EVERY",
     "ActorCritic",
+    "Critics",
     "MaskedPolicy",
     "ModelSource",
     "NatureCNN",
@@ -62,6 +64,8 @@ __all__ = [
     "RecurrentMLP",
     "ResNet",
     "SmallCNN",
+    "SoftActorCritic",
+    "SoftPolicy",
     "State",
     "TinyCNN",
     "build",
@@ -69,6 +73,7 @@ __all__ = [
     "copy_to_cpu",
     "default_network",
     "encoder_of",
+    "frozen",
     "has_normalizer",
     "initial_state",
     "is_recurrent",

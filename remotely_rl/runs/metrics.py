@@ -8,7 +8,8 @@ whole episodes, by the policy in training.  `rollout/return_mean` is the mean ov
 episodes, or all if there are fewer; `rollout/return_interval` is that of the interval alone.
 Seconds of `environment`, `inference` and `learning` are sums over all processes;
 `time/waiting_s` is the learner's wait for trajectories, `time/idle_s` the actors' for calls.
-`train/rewards_clipped` is the share of rewards that the learner clipped.
+`train/rewards_clipped` is the share of rewards that the learner clipped, `train/temperature` what
+a nat of entropy counts in SAC.
 """
 
 import csv
@@ -58,6 +59,7 @@ COLUMNS = (
     "train/approx_kl",
     "train/grad_norm",
     "train/rewards_clipped",
+    "train/temperature",
 )
 
 # A row: one number for each column, NaN where there is none.

@@ -10,7 +10,7 @@ from torch import nn
 
 from remotely_rl import trees
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
-from remotely_rl.networks import QNetwork, precision
+from remotely_rl.networks import QNetwork, SoftActorCritic, precision
 from remotely_rl.networks.encoders import is_image
 from remotely_rl.networks.masked import MaskedPolicy
 from remotely_rl.trees import Tree
@@ -96,8 +96,8 @@ def has_image(space: gymnasium.Space[object]) -> bool:
 
 def _within(model: nn.Module) -> nn.Module:
     """The network that others are wrapped around: it may be the user's."""
-    while isinstance(model, (MaskedPolicy, QNetwork)):
-        model = model.model
+    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic)):
+        model = model.policy if isinstance(model, SoftActorCritic) else model.model
     return model
 
 

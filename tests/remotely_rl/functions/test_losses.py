@@ -92,3 +92,44 @@ def test_the_distance_from_a_policy_to_itself_is_zero_and_from_any_other_more() 
         kl = losses.kl_estimate(torch.full((3,), log_ratio))
         assert kl.item() == pytest.approx(want, abs=1e-6)
         assert want > 0
+
+
+def test_a_soft_value_is_the_least_of_the_critics_values_and_the_entropys_part() -> None:
+    q = torch.tensor([[3.0, -1.0], [2.0, 5.0]])
+    value = losses.soft_value(q, torch.tensor([-0.5, 2.0]), torch.tensor(0.2))
+    assert value.tolist() == pytest.approx([2.0 + 0.1, -1.0 - 0.4])
+
+
+def test_the_gradient_of_a_soft_value_goes_to_the_critic_that_is_believed() -> None:
+    q = torch.tensor([[3.0, -1.0], [2.0, 5.0]], requires_grad=True)
+    value = losses.soft_value(q, torch.zeros(2), torch.tensor(0.2)).sum()
+    assert gradient(value, of=q) == [0.0, 1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "slope"),
+    [
+        (0.5, -1.0),  # an entropy of -0.5 is too low: the temperature rises
+        (-2.0, 4.0),  # one of 2 is too high: it falls
+        (0.0, 0.0),
+    ],
+)
+def test_the_temperature_rises_while_the_entropy_is_below_its_target(
+    log_prob: float, slope: float
+) -> None:
+    # d/d log t of t (H - target) is t (H - target); here t = 2 and the target is 0.
+    log_temperature = torch.tensor(math.log(2.0), requires_grad=True)
+    of_policy = torch.full((3,), log_prob, requires_grad=True)
+    loss = losses.temperature_loss(log_temperature, of_policy, target_entropy=0.0)
+
+    assert gradient(loss, of=log_temperature) == [pytest.approx(slope)]
+    assert of_policy.grad is None
+    assert loss.item() == pytest.approx(slope)
+
+
+def test_the_gradient_of_the_temperature_is_that_of_finite_differences() -> None:
+    log_temperature = torch.tensor(-0.3, dtype=torch.float64, requires_grad=True)
+    log_prob = torch.tensor([0.4, -1.2, 2.0], dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda t: losses.temperature_loss(t, log_prob, target_entropy=-1.5), (log_temperature,)
+    )

@@ -1,0 +1,250 @@
+"""SAC: soft actor-critic, for continuous actions, learnt from a replay of past experience.
+
+Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; equation numbers are theirs.  The policy is
+to collect rewards and to stay random: its entropy is worth a temperature per nat, which is learnt
+so that the entropy stays at `target_entropy`.  Two critics learn soft values of actions.  They
+bootstrap from targets that follow them slowly, and from the lower of the two, because a policy
+finds where one overestimates.
+
+Actions are the tanh of a Gaussian's, in units of the bounds of the environment's Box.  For a Dict
+or a Tuple of Boxes they are one vector, and a model's policy is all means of it, then all log
+standard deviations.
+
+Actors play in rounds, at random until `learn_from`, and the learner makes the updates that a round
+owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from the paper:
+
+    actors play `rollout_steps` steps with the same policy, and may be several
+    policy, critics and temperature take one step of Adam together, from the same parameters;
+    theirs take turns
+    the input is normalized by statistics of what was seen, which the targets copy
+    a policy begins with a deviation of e^-1, which is kept between e^-5 and e^2
+    truncated episodes bootstrap
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import networks, trees
+from remotely_rl.acting.actor import Actor
+from remotely_rl.acting.player import AgentOutput
+from remotely_rl.config import OffPolicy
+from remotely_rl.environments import Source
+from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
+from remotely_rl.errors import TrainingError
+from remotely_rl.functions import losses
+from remotely_rl.functions.distributions import squashed_mode, squashed_sample
+from remotely_rl.functions.q_learning import n_step_target
+from remotely_rl.learning.learner import Losses
+from remotely_rl.learning.target_network import TargetLearner
+from remotely_rl.networks import Critics, SoftActorCritic, SoftPolicy, frozen
+from remotely_rl.runs import training
+from remotely_rl.runs.replaying import Steps, Update, learn_from_replay
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
+from remotely_rl.trees import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(OffPolicy):
+    """The settings.  Their prose is the help of `remotely-rl train sac`."""
+
+    env: Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"] = (
+        "Pendulum-v1"
+    )
+    actors: Annotated[int, "processes that sample", COUNT] = 1
+    envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 1
+    rollout_steps: Annotated[int, "steps of each environment in a round", COUNT] = 32
+
+    replay_rows: Annotated[int, "steps that the replay holds, of all environments", COUNT] = (
+        1_000_000
+    )
+    learn_from: Annotated[int, "steps of random play before the first update", COUNT] = 1_000
+    batch_size: Annotated[int, "steps that an update draws from the replay", COUNT] = 256
+    replay_ratio: Annotated[
+        float, "times that a step is learnt from, on average; batch_size: an update for each step",
+        NOT_NEGATIVE,
+    ] = 256.0  # fmt: skip
+    n_step: Annotated[int, "rewards in a target before it bootstraps", COUNT] = 1
+
+    learning_rate_end: Annotated[
+        float | None, "learning rate after anneal_steps; none: as at the start", NOT_NEGATIVE
+    ] = None
+    max_grad_norm: float = 0.0
+    tau: Annotated[
+        float, "how far the targets move towards the critics in an update", FRACTION
+    ] = 0.005  # fmt: skip
+    hidden_units: Annotated[int, "units in each of the two layers of a network", COUNT] = 256
+    initial_temperature: Annotated[
+        float, "what a nat of entropy is worth at first, in units of rewards", NOT_NEGATIVE
+    ] = 1.0
+    target_entropy: Annotated[
+        float | None, "entropy of the policy in nats; none: minus one for each coordinate"
+    ] = None
+
+    @property
+    def learning_rate_ends_at(self) -> float:
+        return self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
+
+    def check_run(self) -> None:
+        super().check_run()
+        if self.initial_temperature == 0:
+            raise TrainingError("initial_temperature must be more than 0: it is learnt in logs")
+
+    def make_model(
+        self, source: networks.ModelSource | None, spec: Tree, actions: Actions
+    ) -> SoftActorCritic:
+        """Make the networks; a `source` of yours is the policy, whose value is not used.
+
+        Raises TrainingError as `networks.build` does, and for actions that are not bounded.
+        """
+        check_bounds(actions)
+        (width,) = actions.shape
+        if source is None:
+            policy: nn.Module = SoftPolicy(spec, actions.outputs, self.hidden_units)
+        else:
+            policy = super().make_model(source, spec, actions)
+        if networks.is_recurrent(policy):
+            raise TrainingError(
+                "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
+                " impala"
+            )
+        critics = Critics(spec, width, self.hidden_units)
+        return SoftActorCritic(policy, critics, self.initial_temperature)
+
+    def best(self, actions: Actions, policy: Tensor) -> Tensor:
+        """The tanh of the mean."""
+        return squashed_mode(policy)
+
+    def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
+        """How a trained agent draws an action when it is not greedy."""
+        return squashed_sample(policy, generator)[0]
+
+
+def check_bounds(actions: Actions) -> None:
+    """Raises TrainingError unless all actions are of Boxes with bounds."""
+    parts = actions.parts if isinstance(actions, Composite) else (actions,)
+    boxes = [part for part in parts if isinstance(part, Continuous)]
+    if len(boxes) < len(parts):
+        raise TrainingError(
+            "sac needs continuous actions: a Box of floats, or a Dict or Tuple of these; for"
+            " Discrete(n) use dqn or ppo, for discrete and continuous actions together ppo"
+        )
+    for box in boxes:
+        if not np.isfinite([box.low, box.high]).all():
+            raise TrainingError(
+                f"sac needs actions with bounds, and these are from {list(box.low)} to"
+                f" {list(box.high)}: give the Box of the environment finite bounds, or use ppo"
+            )
+
+
+class SoftLearner(TargetLearner[Config]):
+    """The learner: the networks, and targets that follow the critics."""
+
+    model: SoftActorCritic
+    target: Critics
+
+    def __init__(self, config: Config, model: nn.Module, actions: Actions):
+        super().__init__(config, model, actions)
+        made = torch.compile if config.compile else lambda network: network
+        self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)
+        self.critics: Callable[[Tree, Tensor], Tensor] = made(self.model.critics)
+
+    @property
+    def followed(self) -> nn.Module:
+        return self.model.critics
+
+    @property
+    def target_entropy(self) -> float:
+        """The entropy that the temperature holds the policy at, in nats."""
+        given = self.config.target_entropy
+        return -float(self.actions.shape[0]) if given is None else given
+
+    def act(self, obs: Tree) -> tuple[Tensor, Tensor]:
+        """Draws an action [N, k] for each observation; returns it and its log-density [N]."""
+        return squashed_sample(self.policy(obs)[0], self.generator)
+
+
+@torch.no_grad()
+def compute_targets(learner: SoftLearner, steps: Steps) -> Tensor:
+    """What the critics' values [N] are to become: the soft Bellman backup, equations 2 and 3."""
+    action, log_prob = learner.act(steps.next_obs)
+    q = learner.target(steps.next_obs, action)
+    value = losses.soft_value(q, log_prob, learner.model.log_temperature.exp())
+    return n_step_target(steps.reward, steps.discount, value)
+
+
+def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
+    """All losses, whose gradients do not meet, and how surprising each step was [N].
+
+    The critics' is half their mean squared error (equation 5), the policy's is minus its soft value
+    (equation 7), and the temperature's is equation 18.
+    """
+    error = learner.critics(steps.obs, steps.action) - compute_targets(learner, steps)
+    of_critics = 0.5 * (steps.weight * error.square()).mean()
+
+    action, log_prob = learner.act(steps.obs)
+    log_temperature = learner.model.log_temperature
+    with frozen(learner.model.critics):
+        q = learner.critics(steps.obs, action)
+    of_policy = -losses.soft_value(q, log_prob, log_temperature.detach().exp()).mean()
+    of_temperature = losses.temperature_loss(log_temperature, log_prob, learner.target_entropy)
+
+    total = of_critics + of_policy + of_temperature
+    parts = Losses(total, of_policy, of_critics, -log_prob.mean(), torch.zeros(()))
+    return parts, error.detach().abs().mean(0)
+
+
+def update(learner: SoftLearner, steps: Steps, env_steps: int) -> Update:
+    """Take one step on a batch; returns metrics and priorities."""
+    learner.learning_rate.anneal(env_steps)
+    with learner.autocast():
+        parts, priority = compute_losses(learner, steps)
+    metrics = learner.count_update([learner.step(parts)])
+    learner.average_target(learner.config.tau)
+    metrics["train/temperature"] = learner.model.log_temperature.exp().item()
+    return Update(metrics, priority.cpu().numpy())
+
+
+class SoftActor(Actor):
+    """Acts by the newest policy, and before `learn_from` uniformly at random."""
+
+    def __init__(self, config: Config, model: nn.Module, seed: int, is_replacement: bool = False):
+        super().__init__(config, model, seed, is_replacement)
+        self.learn_from = config.learn_from
+
+    @torch.inference_mode()
+    def act(self, last: bool) -> AgentOutput:
+        """Draws an action for each observation."""
+        envs = self.player.envs
+        nothing = np.zeros(envs.num_envs, np.float32)
+        if last:
+            return AgentOutput(np.empty(0), nothing, nothing)
+        if self.env_steps < self.learn_from:
+            size = (envs.num_envs, *envs.actions.shape)
+            action = torch.empty(size).uniform_(-1, 1, generator=self.random)
+        else:
+            policy, _ = self.model(trees.map_tree(torch.from_numpy, self.player.obs))
+            action, _ = squashed_sample(policy, self.random)
+        return AgentOutput(action.numpy(), nothing, nothing)
+
+
+def train(
+    config: Config | None = None,
+    model: networks.ModelSource | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: str | Path | None = None,
+) -> training.Result:
+    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+    See `training.begin` for the arguments.  The same seed gives the same run, bit by
+    bit, on one machine, unless actors and learner `overlap`.
+    """
+    with training.begin("sac", Config, config, model, run, resume, learner=SoftLearner) as session:
+        learn_from_replay(session, SoftActor, update)
+    return session.result

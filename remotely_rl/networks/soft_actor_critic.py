@@ -1,0 +1,95 @@
+"""SoftActorCritic, the networks of soft actor-critic: a policy, critics, and a temperature.
+
+Policy and critics each see an observation through an encoder of their own (`encoders.py`); the
+critics share theirs.  Small networks spend most of their time on calls of torch, not on arithmetic:
+as one stack of weights, two critics take as many calls as one.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from remotely_rl.networks.encoders import encoder_of
+from remotely_rl.networks.layers import in_float32, orthogonal_init
+from remotely_rl.trees import Tree
+
+CRITICS = 2  # whose least value is believed: the greatest is where one is the most mistaken
+
+
+class SoftActorCritic(nn.Module):
+    """Maps observations to `(policy, value)` as every model does; the value is the policy's own.
+
+    `policy` is any such model.
+    """
+
+    def __init__(self, policy: nn.Module, critics: "Critics", temperature: float):
+        super().__init__()
+        self.policy = policy
+        self.critics = critics
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+    def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
+        return cast(tuple[Tensor, Tensor], self.policy(obs))
+
+
+class SoftPolicy(nn.Module):
+    """An encoder, two layers and a head.  Its value is 0: the critics have the values."""
+
+    def __init__(self, spec: Tree, outputs: int, units: int):
+        super().__init__()
+        self.encoder = encoder_of(spec)
+        self.body = nn.Sequential(
+            nn.Linear(self.encoder.width, units), nn.ReLU(), nn.Linear(units, units), nn.ReLU()
+        )
+        self.policy = nn.Linear(units, outputs)
+        orthogonal_init(self.policy, 0.01)  # starts at the middle of the bounds
+
+    def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
+        policy = in_float32(self.policy, self.body(self.encoder(obs)))
+        return policy, policy.new_zeros(len(policy))
+
+
+class Critics(nn.Module):
+    """Values [CRITICS, N] of actions [N, width] on observations [N, ...], by each critic."""
+
+    def __init__(self, spec: Tree, width: int, units: int):
+        super().__init__()
+        self.encoder = encoder_of(spec)
+        self.layers = nn.Sequential(
+            StackedLinear(CRITICS, self.encoder.width + width, units),
+            nn.ReLU(),
+            StackedLinear(CRITICS, units, units),
+            nn.ReLU(),
+            StackedLinear(CRITICS, units, 1),
+        )
+
+    def forward(self, obs: Tree, action: Tensor) -> Tensor:
+        seen = torch.cat([self.encoder(obs), action], -1)
+        return cast(Tensor, self.layers(seen.expand(CRITICS, -1, -1))).squeeze(-1).float()
+
+
+class StackedLinear(nn.Module):
+    """A linear layer for each member of a stack: [members, N, inputs] -> [members, N, outputs]."""
+
+    def __init__(self, members: int, inputs: int, outputs: int):
+        super().__init__()
+        bound = 1 / math.sqrt(inputs)  # from which torch draws those of a single layer
+        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Within it, what a module computes has no gradient by its parameters, only by its inputs."""
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        module.requires_grad_(True)

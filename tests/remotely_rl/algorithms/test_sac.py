@@ -1,0 +1,301 @@
+"""SAC: targets and losses by hand, gradients that do not meet, bounds, and that it learns."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+import remotely
+from remotely_rl import networks, sac
+from remotely_rl.agents import evaluation, load
+from remotely_rl.algorithms.sac import SoftActor, SoftLearner
+from remotely_rl.environments.action_spaces import Actions, of
+from remotely_rl.environments.observations import Leaf
+from remotely_rl.errors import TrainingError
+from remotely_rl.functions.distributions import squashed_sample
+from remotely_rl.networks import SoftActorCritic
+from remotely_rl.runs import metrics
+from remotely_rl.runs.replaying import Steps
+from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import LENGTH, Toy
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+CONFIG = sac.Config(
+    env=toys.Aim, rollout_steps=16, replay_rows=10_000, learn_from=128, batch_size=64,
+    replay_ratio=64.0, learning_rate=3e-3, hidden_units=32, device="cpu", learner_threads=1,
+    log_interval_s=1e6, checkpoint_interval_s=1e6, target=0.9, total_steps=5_000,
+)  # fmt: skip
+VECTOR = Leaf((3,), np.dtype(np.float32))
+BOX = of(spaces.Box(-1, 1, (2,), np.float32))
+
+
+def learner(actions: Actions = BOX, **changes: Any) -> SoftLearner:
+    config = dataclasses.replace(CONFIG, **changes)
+    torch.manual_seed(0)
+    return SoftLearner(config, config.make_model(None, VECTOR, actions), actions)
+
+
+def batch(rows: int = 6) -> Steps:
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator)
+
+    return Steps(
+        obs=drawn(rows, 3),
+        action=2 * drawn(rows, 2) - 1,
+        reward=drawn(rows),
+        discount=torch.full((rows,), 0.9),
+        next_obs=drawn(rows, 3),
+        weight=torch.ones(rows),
+    )
+
+
+def test_targets_are_the_lower_value_and_the_entropy_from_which_terminated_steps_have_none() -> (
+    None
+):
+    made = learner(initial_temperature=0.5)
+    with torch.no_grad():
+        for parameter in made.target.parameters():
+            parameter.zero_()
+        made.target.layers[-1].bias.copy_(torch.tensor([3.0, 5.0]).view(2, 1, 1))
+    steps = batch(2)._replace(reward=torch.tensor([1.0, 2.0]), discount=torch.tensor([0.9, 0.0]))
+    same = torch.Generator().manual_seed(CONFIG.seed)
+    with torch.no_grad():
+        _, log_prob = squashed_sample(made.model(steps.next_obs)[0], same)
+
+    found = sac.compute_targets(made, steps)
+
+    assert found.tolist() == pytest.approx([1 + 0.9 * (3 - 0.5 * log_prob[0].item()), 2.0])
+
+
+def test_the_critics_loss_is_half_the_squared_error_by_weight_and_says_what_surprised() -> None:
+    made, steps = learner(), batch(2)
+    steps = steps._replace(discount=torch.zeros(2), reward=torch.tensor([1.0, -1.0]),
+                           weight=torch.tensor([1.0, 0.5]))  # fmt: skip
+    with torch.no_grad():
+        for parameter in made.model.critics.parameters():
+            parameter.zero_()
+        made.model.critics.layers[-1].bias.copy_(torch.tensor([2.0, 4.0]).view(2, 1, 1))
+
+    parts, surprise = sac.compute_losses(made, steps)
+
+    # Errors of 1 and 3 in the first row; of 3 and 5, with half the weight, in the second.
+    assert parts.value.item() == pytest.approx((1 + 9 + 0.5 * (9 + 25)) / 4 / 2)
+    assert surprise.tolist() == pytest.approx([2.0, 4.0])
+
+
+def test_the_gradients_of_the_losses_do_not_meet() -> None:
+    made = learner(initial_temperature=0.5, target_entropy=-3.0)
+    model = made.model
+    critics, policy = list(model.critics.parameters()), list(model.policy.parameters())
+    everything = [*critics, *policy, model.log_temperature]
+    parts, _ = sac.compute_losses(made, batch())
+
+    def gradients(loss: Tensor) -> list[Tensor | None]:
+        return list(torch.autograd.grad(loss, everything, retain_graph=True, allow_unused=True))
+
+    of_policy, of_critics, total = (
+        gradients(loss) for loss in (parts.policy, parts.value, parts.total)
+    )
+    assert [one is not None for one in of_critics] == [True] * 6 + [False] * (len(policy) + 1)
+    assert [one is not None for one in of_policy] == [False] * 6 + [True] * len(policy) + [False]
+    for whole, part in zip(total[:-1], of_critics[:6] + of_policy[6:-1], strict=True):
+        torch.testing.assert_close(whole, part)
+    assert total[-1] is not None  # the temperature times how far the entropy is from its target
+    assert total[-1].item() == pytest.approx(0.5 * (parts.entropy.item() + 3.0), rel=1e-5)
+
+
+def test_an_update_lowers_the_critics_error_and_moves_the_targets_a_little() -> None:
+    made, steps = learner(tau=0.1), batch()._replace(discount=torch.zeros(6))
+    before = toys.weights(made.target)
+    errors = [float(np.mean(sac.update(made, steps, 0).priority)) for _ in range(40)]
+    assert errors[-1] < 0.5 * errors[0]
+    assert (toys.weights(made.target) - before).abs().max() > 0
+    assert made.version == 40
+
+
+def test_the_target_of_the_entropy_is_minus_one_for_each_coordinate_or_as_given() -> None:
+    assert learner().target_entropy == -2.0
+    assert learner(target_entropy=1.5).target_entropy == 1.5
+
+
+def test_the_learning_rate_stays_unless_an_end_is_given() -> None:
+    assert CONFIG.learning_rate_at(10**9) == CONFIG.learning_rate
+    assert dataclasses.replace(CONFIG, learning_rate_end=1e-4).learning_rate_at(10**9) == 1e-4
+
+
+# --- actions --------------------------------------------------------------------------------------
+
+
+def sent(space: gymnasium.Space[Any], action: Tensor) -> Any:
+    return of(space).to_environment(action.numpy())
+
+
+def test_actions_reach_the_bounds_of_each_coordinate_and_not_beyond() -> None:
+    space = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
+    corners = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])
+    assert sent(space, corners).tolist() == [[-2, 0], [2, 10], [0, 7.5]]
+
+    policy = 30 * torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    for action in (
+        CONFIG.best(of(space), policy),
+        CONFIG.draw(of(space), policy, torch.Generator().manual_seed(1)),
+    ):
+        assert all(space.contains(one) for one in sent(space, action))
+
+
+def actor(env: Any, **changes: Any) -> SoftActor:
+    config = dataclasses.replace(CONFIG, env=env, envs_per_actor=2, **changes)
+    with_envs = config.make_environments(1)
+    model = config.make_model(None, with_envs.spec, with_envs.actions)
+    made: SoftActor = remotely.local(SoftActor, config, model, 5)
+    return made
+
+
+def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_from() -> None:
+    player = actor(toys.Aim, rollout_steps=1000)
+    with torch.no_grad():
+        for parameter in player.model.parameters():
+            parameter.zero_()
+        assert isinstance(player.model, SoftActorCritic)
+        player.model.policy.policy.bias.copy_(torch.tensor([9.0, -9.0]))  # type: ignore[union-attr, operator]
+
+    player.env_steps = CONFIG.learn_from - 1
+    drawn = player.sample().trajectory.action
+    assert np.histogram(drawn, 4, (-1, 1))[0] == pytest.approx(500, rel=0.15)
+
+    player.env_steps = CONFIG.learn_from
+    assert player.sample().trajectory.action.min() > 0.99
+
+
+class Reach(Toy):
+    """Two joints with bounds of their own, which are to be where a dict of two things says."""
+
+    observation_space = spaces.Dict(
+        {"side": spaces.Discrete(2), "far": spaces.Box(0, 1, (1,), np.float32)}
+    )
+    action_space = spaces.Dict(
+        {
+            "arm": spaces.Box(-2, 2, (1,), np.float32),
+            "hand": spaces.Tuple([spaces.Box(0, 10, (2,), np.float32)]),
+        }
+    )
+
+    def draw(self) -> None:
+        self.side, self.far = int(self.np_random.integers(2)), int(self.np_random.integers(2))
+
+    def observe(self) -> Any:
+        return {"side": self.side, "far": np.array([self.far], np.float32)}
+
+    def judge(self, action: Any) -> tuple[float, bool]:
+        missed = abs(float(action["arm"][0]) - (2 * self.side - 1))
+        missed += abs(float(action["hand"][0][1]) - (2 + 6 * self.far)) / 5
+        return 1 - 0.5 * missed, False
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("local")
+def test_a_vector_is_learnt_in_seconds_and_played_by_its_mean(tmp_path: Path) -> None:
+    result = sac.train(CONFIG, run=tmp_path / "run")
+    assert "is reached" in result.ended, result
+
+    played = [
+        evaluation.evaluate(tmp_path / "run", 20, greedy, env=toys.Aim) for greedy in (True, False)
+    ]
+    assert played[0].mean > 0.9
+    assert played[0].mean > played[1].mean
+
+    row = metrics.read(tmp_path / "run" / "metrics.csv")[-1]
+    assert 0 < row["train/temperature"] < 1
+
+
+@pytest.mark.usefixtures("local")
+def test_so_are_nested_actions_on_nested_observations(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, env=Reach, gamma=0.5, target=0.85 * LENGTH)
+    result = sac.train(config, run=tmp_path / "run")
+    assert "is reached" in result.ended, result
+
+
+@pytest.mark.usefixtures("here")
+def test_actors_in_processes_of_their_own_sample_while_it_learns(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, actors=2, envs_per_actor=2, overlap=True)
+    result = sac.train(config, run=tmp_path / "run")
+    assert "is reached" in result.ended, result
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    "changes", [{}, {"prioritized_alpha": 0.6, "n_step": 3}], ids=["uniform", "prioritized"]
+)
+def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, target=None, **changes)
+    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (192, 320))
+    sac.train(whole, run=tmp_path / "straight")
+    sac.train(half, run=tmp_path / "stopped")
+    resumed = sac.train(whole, resume=tmp_path / "stopped")
+    assert resumed.updates == 320 - CONFIG.learn_from
+    toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
+
+
+@pytest.mark.usefixtures("local")
+def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, target=None, total_steps=192)
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        sac.train(dataclasses.replace(config, seed=seed), run=tmp_path / name)
+    toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
+    with pytest.raises(AssertionError):
+        toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
+
+
+class Unbounded(toys.Aim):
+    action_space = spaces.Box(-2, np.inf, (1,), np.float32)
+
+
+class WithAButton(toys.Aim):
+    action_space = spaces.Tuple([spaces.Box(-2, 2, (1,), np.float32), spaces.Discrete(2)])  # type: ignore[assignment]
+
+
+def with_a_memory(shape: tuple[int, ...], outputs: int) -> networks.RecurrentMLP:
+    return networks.RecurrentMLP(shape, outputs, 4)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    ("changes", "model", "message"),
+    [
+        ({"env": toys.Guess}, None, r"for Discrete\(n\) use dqn or ppo"),
+        ({"env": WithAButton}, None, "for discrete and continuous actions together ppo"),
+        ({"env": Unbounded}, None, r"from \[-2.0\] to \[inf\]: give the Box .* finite bounds"),
+        ({"lstm": 4}, None, "lstm must be 0; to train an LSTM use a2c, ppo or impala"),
+        ({}, with_a_memory, "no recurrent state; to train a model with a memory use a2c"),
+        ({"initial_temperature": 0.0}, None, "initial_temperature must be more than 0"),
+    ],
+)
+def test_what_it_cannot_learn_is_refused(
+    changes: dict[str, Any], model: Any, message: str, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    with pytest.raises(TrainingError, match=message):
+        sac.train(config, model, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("local")
+def test_a_model_of_your_own_is_the_policy(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, target=None, total_steps=192)
+    sac.train(config, toys.network(1, 2), run=tmp_path / "run")
+    agent = load.load(tmp_path / "run", model=toys.network(1, 2), env=toys.Aim)
+    assert isinstance(agent.model, SoftActorCritic)
+    assert type(agent.model.policy) is type(toys.network(1, 2))

@@ -1,0 +1,100 @@
+"""The squashed Gaussian: numbers worked by hand, float64, and torch's own.
+
+`test_action_spaces.py` tests the other distributions, as the action spaces use them.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
+
+from remotely_rl.functions.distributions import (
+    squashed_log_prob,
+    squashed_mode,
+    squashed_sample,
+)
+
+# Mean 0 and deviation 1: a network's log standard deviation of 0 means -1.
+STANDARD = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("u", "log_prob"),
+    [
+        # log N(0) = -0.918939; the slope of tanh there is 1.
+        (0.0, -0.918939),
+        # log N(1) = -1.418939; the slope is 1 - 0.761594^2 = 0.419974, its log -0.867562.
+        (1.0, -1.418939 + 0.867562),
+        # log N(-2) = -2.918939; the slope is 1 - 0.964028^2 = 0.070651, its log -2.650005.
+        (-2.0, -2.918939 + 2.650005),
+    ],
+)
+def test_a_squashed_gaussian_has_the_numbers_worked_by_hand(u: float, log_prob: float) -> None:
+    found = squashed_log_prob(STANDARD, torch.tensor([[u]]))
+    assert found.item() == pytest.approx(log_prob, abs=2e-6)
+
+
+def test_its_density_is_that_of_torch_in_float64() -> None:
+    policy, u = numbers(7, 5, 6), 2 * numbers(7, 5, 3, seed=1)
+    mean, log_deviation = policy.chunk(2, -1)
+    base: Any = Independent(Normal(mean, (log_deviation - 1).clamp(-5, 2).exp()), 1)
+    torchs: Any = TransformedDistribution(base, TanhTransform())
+    torch.testing.assert_close(squashed_log_prob(policy, u), torchs.log_prob(torch.tanh(u)))
+
+
+def test_its_density_over_all_actions_is_one() -> None:
+    actions = torch.linspace(-1, 1, 200_001, dtype=torch.float64)[1:-1]
+    policy = torch.tensor([0.7, 0.4], dtype=torch.float64).expand(len(actions), 2)
+    density = squashed_log_prob(policy, torch.atanh(actions).unsqueeze(-1)).exp()
+    assert torch.trapezoid(density, actions).item() == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("u", [-60.0, -12.0, 12.0, 60.0])
+def test_where_the_action_rounds_to_its_bound_log_prob_and_gradient_are_exact(u: float) -> None:
+    # The slope of tanh at u is 4 e^(-2|u|) there, to all digits: its log is 2 log 2 - 2 |u|.
+    policy = torch.tensor([[u, 1.0]], requires_grad=True)
+    unsquashed = torch.tensor([[u]], requires_grad=True)
+    log_prob = squashed_log_prob(policy, unsquashed)
+    log_prob.sum().backward()  # type: ignore[no-untyped-call]
+
+    assert torch.tanh(unsquashed).abs().item() == 1.0
+    want = -0.5 * math.log(2 * math.pi) - 2 * math.log(2) + 2 * abs(u)
+    assert log_prob.item() == pytest.approx(want, rel=1e-6)
+    assert unsquashed.grad is not None
+    assert unsquashed.grad.item() == pytest.approx(math.copysign(2.0, u))
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    policy, u = numbers(4, 6).clamp(-2, 2).requires_grad_(), numbers(4, 3, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(squashed_log_prob, (policy, u))
+
+    def drawn(policy: Tensor) -> tuple[Tensor, Tensor]:
+        return squashed_sample(policy, torch.Generator().manual_seed(3))
+
+    assert torch.autograd.gradcheck(drawn, (policy,))
+
+
+def test_a_draw_is_the_tanh_of_a_gaussian_with_the_log_prob_of_that() -> None:
+    policy = torch.tensor([0.5, -0.2, 1.3, 0.8], dtype=torch.float64).expand(200_000, 4)
+    action, log_prob = squashed_sample(policy, torch.Generator().manual_seed(0))
+    u = torch.atanh(action)
+
+    assert action.shape == (200_000, 2)
+    assert action.abs().max() < 1
+    torch.testing.assert_close(log_prob, squashed_log_prob(policy, u))
+    deviation = torch.tensor([math.exp(0.3), math.exp(-0.2)], dtype=torch.float64)
+    torch.testing.assert_close(u.mean(0), policy[0, :2], atol=0.01, rtol=0)
+    torch.testing.assert_close(u.std(0), deviation, atol=0.01, rtol=0)
+
+
+def test_the_mode_is_the_tanh_of_the_mean() -> None:
+    policy = torch.tensor([[0.0, 1.0, 9.0, -9.0]])
+    assert squashed_mode(policy).tolist() == [[0.0, pytest.approx(0.761594)]]

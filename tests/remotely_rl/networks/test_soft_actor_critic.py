@@ -1,0 +1,75 @@
+"""The networks of SAC: stacked critics against single ones, gradients, and nested observations."""
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from remotely_rl.environments.observations import Leaf, Observations
+from remotely_rl.networks import Critics, SoftPolicy, frozen
+from remotely_rl.networks.soft_actor_critic import StackedLinear
+
+VECTOR = Leaf((3,), np.dtype(np.float32))
+CASE = gymnasium.spaces.Dict(
+    {
+        "image": gymnasium.spaces.Box(0, 255, (24, 24, 1), np.uint8),
+        "speed": gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+        "gear": gymnasium.spaces.Discrete(5),
+    }
+)
+
+
+def test_a_stack_of_layers_computes_what_each_of_them_does() -> None:
+    stack, x = StackedLinear(2, 3, 4), torch.randn(2, 5, 3)
+    for member in range(2):
+        single = nn.Linear(3, 4)
+        with torch.no_grad():
+            single.weight.copy_(stack.weight[member].T)
+            single.bias.copy_(stack.bias[member, 0])
+        torch.testing.assert_close(stack(x)[member], single(x[member]))
+
+
+def test_a_layer_of_a_stack_begins_as_a_single_one_does() -> None:
+    torch.manual_seed(0)
+    stack, single = StackedLinear(2, 100, 400), nn.Linear(100, 400)
+    torch.testing.assert_close(stack.weight.std(), single.weight.std(), rtol=0.02, atol=0)
+    assert stack.weight.abs().max() <= 0.1
+    assert not torch.equal(stack.weight[0], stack.weight[1])
+
+
+def test_the_critics_are_independent_functions_of_observation_and_action() -> None:
+    critics = Critics(VECTOR, 2, 8)
+    obs, action = torch.randn(6, 3), torch.randn(6, 2)
+    before = critics(obs, action)
+    assert before.shape == (2, 6)
+    with torch.no_grad():
+        for parameter in critics.parameters():
+            parameter[1] = 0.0
+    after = critics(obs, action)
+    assert torch.equal(after[0], before[0])
+    assert after[1].tolist() == [0.0] * 6
+    assert not torch.equal(critics(obs, action + 1)[0], before[0])
+
+
+def test_frozen_critics_pass_gradients_to_the_action_alone_and_thaw_again() -> None:
+    critics, action = Critics(VECTOR, 2, 8), torch.randn(6, 2, requires_grad=True)
+    with frozen(critics):
+        value = critics(torch.randn(6, 3), action).sum()
+    value.backward()
+    assert action.grad is not None
+    assert action.grad.abs().sum() > 0
+    assert all(parameter.grad is None for parameter in critics.parameters())
+    critics(torch.randn(6, 3), action).sum().backward()
+    assert all(parameter.grad is not None for parameter in critics.parameters())
+
+
+def test_nested_observations_with_images_and_numbers_are_encoded() -> None:
+    seen = Observations(CASE)
+    obs = {
+        "image": torch.zeros(2, 1, 24, 24, dtype=torch.uint8),
+        "speed": torch.zeros(2, 2),
+        "gear": torch.tensor([0, 4]),
+    }
+    policy, value = SoftPolicy(seen.spec, 4, 16)(obs)
+    assert (policy.shape, value.tolist()) == ((2, 4), [0.0, 0.0])
+    assert Critics(seen.spec, 2, 16)(obs, torch.zeros(2, 2)).shape == (2, 2)
