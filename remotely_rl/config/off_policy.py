@@ -81,7 +81,9 @@ class OffPolicy(Common):
             )
         environments = self.actors * self.envs_per_actor
         each = self.replay_rows // environments
-        needed = self.n_step + max(self.rollout_steps, self.frame_stack or ATARI_STACK)
+        needed = max(self.n_step, self.n_step_at(0)) + max(
+            self.rollout_steps, self.frame_stack or ATARI_STACK
+        )
         if each < needed:
             raise TrainingError(
                 f"replay_rows ({self.replay_rows:,}) leaves {each:,} steps to each of"
@@ -92,6 +94,14 @@ class OffPolicy(Common):
     def warning_of(self, reward: NDArray[np.float32]) -> str:
         """What to tell the user of new rewards [N], raw; an empty string if there is nothing."""
         return ""
+
+    def n_step_at(self, updates: int) -> int:
+        """The rewards in a target after so many updates."""
+        return self.n_step
+
+    def gamma_at(self, updates: int) -> float:
+        """The discount of the replay's targets after so many updates."""
+        return self.gamma
 
     def prioritized_beta_at(self, env_steps: int) -> float:
         """The exponent of the weights after this many steps of the run."""

@@ -68,11 +68,14 @@ class RunReplay:
             self.ratio.appended(rollout.steps)
             self._warn(rollout.trajectory)
 
-    def draw(self, env_steps: int) -> Draw:
-        """Draw a batch for the next update."""
+    def draw(self, env_steps: int, updates: int) -> Draw:
+        """Draw a batch for the next update, after so many steps and updates of the run."""
         assert self.replay is not None, "there is nothing to learn from before the first round"
-        beta = self._config.prioritized_beta_at(env_steps)
-        return self.replay.draw(self._config.batch_size, beta=beta)
+        config = self._config
+        self.replay.gamma = config.gamma_at(updates)
+        if (n_step := config.n_step_at(updates)) != self.replay.n_step:
+            self.replay.n_step = n_step
+        return self.replay.draw(config.batch_size, beta=config.prioritized_beta_at(env_steps))
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
         """Count an update, which has found these priorities of the rows drawn."""
@@ -150,7 +153,7 @@ def learn_from_replay(
             if config.overlap and actors.idle and experience.ratio.rows_allowed:
                 actors.begin(parameters(session))
             with session.spending("learning"):
-                draw = experience.draw(session.env_steps)
+                draw = experience.draw(session.env_steps, learner.version)
                 metrics, priority = update(learner, to_device(learner, draw), session.env_steps)
                 experience.update(draw, priority)
             session.count_update(metrics, staleness)

@@ -15,6 +15,7 @@ from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.environments.action_spaces import Actions, Discrete, MultiDiscrete
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
+from remotely_rl.learning import resets
 from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
 
@@ -26,7 +27,7 @@ CONFIG = dqn.Config(
     learning_rate=0.01, learning_rate_end=0.01, n_step=1, log_interval_s=1e6,
     checkpoint_interval_s=1e6, target=0.95, total_steps=20_000,
 )  # fmt: skip
-SPEC = Leaf((2,), "float32")
+SPEC = Leaf((2,), np.dtype("float32"))
 FAMILY: dict[str, dict[str, Any]] = {
     "DQN": {},
     "plain": {"double": False, "dueling": False},
@@ -36,6 +37,14 @@ FAMILY: dict[str, dict[str, Any]] = {
     "epsilon-Rainbow": {"atoms": 51, "value_bound": 2.0, "prioritized_alpha": 0.5},
     "Ape-X's epsilons": {"epsilon": 0.4, "epsilon_spread": 7.0},
     "overlap": {"overlap": True},
+    "BBF's bets": {
+        "reset_interval": 400,
+        "n_step_start": 3,
+        "gamma_start": 0.9,
+        "recovery_updates": 100,
+        "weight_decay": 0.01,
+        "n_step": 2,
+    },
 }
 
 
@@ -129,11 +138,55 @@ def test_a_step_of_no_weight_changes_nothing() -> None:
 def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
     ours = learner(target_update_interval=100)
     dqn.update(ours, steps(), env_steps=99)
-    assert not torch.equal(toys.weights(ours.target), toys.weights(ours.model))
+    before = toys.weights(ours.model)
+    assert not torch.equal(toys.weights(ours.target), before)
 
-    ours.renew_target(100)
+    dqn.update(ours, steps(weight=0.0), env_steps=100)
 
-    assert torch.equal(toys.weights(ours.target), toys.weights(ours.model))
+    assert torch.equal(toys.weights(ours.target), before)
+
+
+def test_a_reset_gives_back_the_first_weights_and_half_of_convolutions() -> None:
+    torch.manual_seed(0)
+    began = networks.SmallCNN((4, 42, 42), 6)
+    torch.manual_seed(1)
+    model = networks.SmallCNN((4, 42, 42), 6)
+    convolution = next(part for part in model.modules() if isinstance(part, torch.nn.Conv2d))
+    before = convolution.weight.detach().clone()
+
+    resets.shrink_and_perturb(model, began)
+
+    first = next(part for part in began.modules() if isinstance(part, torch.nn.Conv2d))
+    torch.testing.assert_close(convolution.weight, (before + first.weight) / 2)
+    assert torch.equal(model.policy.weight, began.policy.weight)
+    assert torch.equal(model.body[1].weight, began.body[1].weight)  # type: ignore[index]
+
+
+def test_both_networks_are_reset_after_so_many_updates_and_the_optimizer_forgets() -> None:
+    ours = learner(reset_interval=2, target_update_interval=10**9)
+    began = toys.weights(ours.model)
+
+    for _ in range(2):
+        dqn.update(ours, steps(), env_steps=0)
+    assert not torch.equal(toys.weights(ours.model), began)
+    ours.reset_when_due()
+
+    assert torch.equal(toys.weights(ours.model), began)
+    assert torch.equal(toys.weights(ours.target), began)
+    assert not ours.optimizer.state
+
+
+def test_n_and_the_horizon_are_annealed_after_each_reset() -> None:
+    config = dataclasses.replace(
+        CONFIG, n_step=3, n_step_start=10, gamma=0.997, gamma_start=0.97, reset_interval=1000,
+        recovery_updates=500,
+    )  # fmt: skip
+
+    assert [config.n_step_at(n) for n in (0, 250, 500, 999, 1000)] == [10, 5, 3, 3, 10]
+    horizons = [1 / (1 - config.gamma_at(n)) for n in (0, 250, 500, 1000)]
+    assert horizons == pytest.approx([1 / 0.03, (1 / 0.03 / 0.003) ** 0.5, 1 / 0.003, 1 / 0.03])
+    plain = dataclasses.replace(CONFIG, gamma=1.0)
+    assert (plain.n_step_at(7), plain.gamma_at(7)) == (1, 1.0)
 
 
 def actor(env_steps: int, **changes: Any) -> QActor:
@@ -163,7 +216,8 @@ def test_noisy_play_draws_its_weights_anew_and_no_random_action() -> None:
     assert config.epsilons_at(10_000).tolist() == [0.0] * 4
 
     player = actor(10_000, noisy=True)
-    first = player.act(last=False) and player.model(torch.zeros(1, 2))[0]
+    player.act(last=False)
+    first = player.model(torch.zeros(1, 2))[0]
     player.act(last=False)
     assert not torch.equal(first, player.model(torch.zeros(1, 2))[0])
 

@@ -19,10 +19,6 @@ def project(probability: Tensor, reward: float, discount: float) -> Tensor:
     return categorical.project(probability, *numbers, ATOMS)[0]
 
 
-def nonzero(projected: Tensor) -> dict[int, float]:
-    return {int(i): pytest.approx(float(projected[i]), abs=1e-5) for i in projected.nonzero()}
-
-
 def test_atoms_are_equally_spaced_between_the_bounds() -> None:
     assert ATOMS.tolist() == pytest.approx([-10 + 0.4 * i for i in range(51)], abs=1e-5)
 

@@ -1,5 +1,6 @@
 """Q-networks: dueling and distributional heads on any model of two heads, and masks."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,8 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.networks import build_q_network
 
-VECTOR = Leaf((3,), "float32")
-MASKED = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((4,), "bool")}
+VECTOR = Leaf((3,), np.dtype("float32"))
+MASKED = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((4,), np.dtype("bool"))}
 OBS = torch.zeros(2, 3)
 
 
@@ -80,7 +81,7 @@ def test_illegal_actions_are_never_the_best(atoms: int, is_dueling: bool) -> Non
 def test_the_dueling_mean_of_distributions_is_over_legal_actions() -> None:
     # One action is legal: its logits are the value's, whatever its advantage.
     policy = torch.tensor([1.0, 2, 3, 7, 7, 9, 5, 5, 5])
-    spec = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((2,), "bool")}
+    spec = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((2,), np.dtype("bool"))}
     fixed = Fixed(policy, torch.tensor(0.0))
     model = build_q_network(fixed, spec, 2, is_dueling=True, atoms=3, bound=1.0)
 
