@@ -71,6 +71,12 @@ ONE_PASS: dict[str, Any] = {
 SHARED: dict[str, Any] = {
     "actors": 4, "envs_per_actor": 4, "optimizer": "adam",
 }  # fmt: skip
+# Small problems need few steps, and each step is worth an update's work.
+FROM_REPLAY: dict[str, Any] = {
+    "rollout_steps": 4, "replay_rows": 100_000, "learn_from": 1000, "n_step": 5,
+    "explore_steps": 8_000, "learning_rate": 1e-3, "learning_rate_end": 1e-4,
+    "anneal_steps": 40_000, "target_update_interval": 2_000, "save_replay": False,
+}  # fmt: skip
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "a2c": {**ONE_PASS, "scale_rate": False},
     "ppo": SEVERAL_PASSES,
@@ -87,6 +93,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "target_every": 1000,
         "max_grad_norm": 10.0,
     },
+    "dqn": FROM_REPLAY,
 }
 # Templates that use a batch once need a good one where returns come late: of pieces of 16 steps A2C
 # learnt to hover with one seed of two on LunarLander, and -400 to -700 on Pendulum.  Pendulum's
@@ -109,7 +116,7 @@ BOTH = {
     for env, differing in LATE.items()
     for algorithm, more in {"a2c": {}, "a3c": SHORTER}.items()
 }
-UNFIT = {("n_step_q", "Pendulum-v1")}  # its actions are numbered
+UNFIT = {("n_step_q", "Pendulum-v1"), ("dqn", "Pendulum-v1")}  # their actions are numbered
 
 
 def config_of(algorithm: str, env: str, seed: int) -> Any:

@@ -276,8 +276,8 @@ class Session(Generic[C]):
             paused = self._actors.pause()
         replay: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
-            replay = self.replay.save()
-        return {
+            replay = {"replay": self.replay.save()}
+        return replay | {
             "algorithm": self._algorithm,
             "env": name_of(self._config.env),
             "learner": self._saveable.state(),
@@ -287,7 +287,6 @@ class Session(Generic[C]):
             # Tensors, which are read without running any code.
             "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
             "times_resumed": self.times_resumed,
-            "replay": replay,
         }
 
     def _finish(self, ended: str) -> None:
