@@ -54,7 +54,7 @@ class Rows:
         self.count = np.zeros(width, np.int64)
         self.oldest = np.zeros(width, np.int64)
         self.action = np.empty((self.places, *layout.action.shape), layout.action.dtype)
-        self.reward = np.empty(self.places, np.float32)
+        self.reward = np.zeros(self.places, np.float32)
         self.flags = np.zeros(self.places, np.uint8)
         self.version = np.zeros(self.places, np.uint32)
         self.stores: list[Store] = [
