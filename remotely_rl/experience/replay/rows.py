@@ -73,11 +73,6 @@ class Rows:
         """How many bytes all arrays take."""
         return sum(ring.data.nbytes for rings in self.rings().values() for ring in rings)
 
-    @property
-    def kept(self) -> NDArray[np.int64]:
-        """How many rows of each column are kept, [width]."""
-        return self.count - self.oldest
-
     def rings(self) -> dict[str, list[Ring]]:
         """Return all arrays: those that hold an entry for each row, and those of frames."""
         end = self.count + (self.count > 0)  # with the observation after the last action
