@@ -19,11 +19,15 @@ NEEDS := tools/bench/peers
 PEERS_RL := .peers-rl/.installed .peers-sf/.installed
 NEEDS_RL := tools/bench_rl/peers
 
+# And `make bench-replay`.
+PEERS_REPLAY := .peers-replay/.installed .peers-torchrl/.installed
+NEEDS_REPLAY := tools/bench_replay/peers
+
 # make says "Leaving directory", "Nothing to be done" and the like to nobody's use here.
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow check types format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers clean
+.PHONY: help install pong test test-slow check types format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +117,23 @@ bench-rl-peers: $(PEERS_RL) ## install what `make bench-rl` compares with: Stabl
 .peers-sf/.installed: $(NEEDS_RL)/requirements-sf.txt
 	@$(PYTHON) -m venv .peers-sf
 	@.peers-sf/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+bench-replay: install ## measure replays against bare copies and peers, ten minutes; ARGS=--quick takes one
+	@exec $(BIN)/python -m tools.bench_replay $(ARGS)
+
+bench-replay-peers: $(PEERS_REPLAY) ## install what `make bench-replay` compares with: Stable-Baselines3, cpprb, torchrl
+	@:
+
+.peers-replay/.installed: $(NEEDS_REPLAY)/requirements.txt
+	@$(PYTHON) -m venv .peers-replay
+	@.peers-replay/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+# It is compiled for one version of torch, its own.
+.peers-torchrl/.installed: $(NEEDS_REPLAY)/requirements-torchrl.txt
+	@$(PYTHON) -m venv .peers-torchrl
+	@.peers-torchrl/bin/python -m pip install --disable-pip-version-check -r $<
 	@touch $@
 
 clean: ## remove caches and build outputs; .venv, .peers* and runs/ stay

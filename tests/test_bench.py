@@ -11,13 +11,14 @@ from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figures, Spread, spread
 from tools.bench.rows import Row, Term, at_least, at_most, judge
 from tools.bench.stopwatch import Meter
+from tools.bench_replay import systems as systems_replay
 from tools.bench_rl import bars as bars_rl
 from tools.bench_rl import pace
-from tools.bench_rl import page as page_rl
 from tools.bench_rl import systems as systems_rl
+from tools.bench_rl.page import SECTION as SECTION_RL
 from tools.bench_rl.window import Window
 
-BENCHES = (systems.BENCH, systems_rl.BENCH)
+BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
 
@@ -199,14 +200,14 @@ def test_the_page_has_a_place_for_each_table_and_keeps_the_rest() -> None:
 
 
 def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept() -> None:
-    text = page_rl.PAGE.read_text()
+    text = SECTION_RL.path.read_text()
     figures = measured(ours={"a2c_84_per_s": [900.0]}, sb3={"a2c_84_per_s": [300.0]})
-    once = page_rl.filled(text, {"date": "today"}, figures)
+    once = SECTION_RL.filled(text, {"date": "today"}, figures)
     assert "| date | today |" in once
     assert "| >= 2 x Stable-Baselines3 |  | 3.00 x | yes |" in once
     assert "| RLlib |" not in once  # it has measured nothing
-    assert page_rl.filled(once, {"date": "today"}, figures) == once
-    begins, ends = page_rl.BEGINS, page_rl.ENDS
+    assert SECTION_RL.filled(once, {"date": "today"}, figures) == once
+    begins, ends = SECTION_RL.marks
     assert once.partition(begins)[0] == text.partition(begins)[0]
     assert once.partition(ends)[2] == text.partition(ends)[2]
 

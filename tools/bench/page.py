@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from tools.bench import table, turns
 from tools.bench.benchmark import ROOT, Benchmark
@@ -45,6 +46,33 @@ def filled(page: str, run: Run, figures: Figures) -> str:
     for name, text in texts.items():
         page = replaced(page, f"<!-- {name} -->", "<!-- end -->", text)
     return page
+
+
+class Section(NamedTuple):
+    """A part of a page, between two marks of its name, that a run of a benchmark fills."""
+
+    bench: Benchmark
+    path: Path
+    name: str
+    how: str  # what the figures are
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        """What stands before and after the section."""
+        return f"<!-- {self.name} begins -->", f"<!-- {self.name} ends -->"
+
+    def filled(self, page: str, run: Run, figures: Figures) -> str:
+        """Return the page with the section made of a run."""
+        rows, systems = self.bench.rows, self.bench.systems
+        who = [name for name in systems if any(figures.of(name, row.figure) for row in rows)]
+        parts = (
+            run_table(run),
+            self.how,
+            markdown(table.HEAD, table.bars(rows, figures, self.bench.titles)),
+            "What each was told:",
+            markdown(["", ""], [[systems[name].title, systems[name].note] for name in who]),
+        )
+        return replaced(page, *self.marks, "\n" + "\n\n".join(parts) + "\n")
 
 
 def run_table(run: Run) -> str:

@@ -14,8 +14,8 @@ two figures of one run can be claimed, a figure alone is that machine's.
 import sys
 
 from tools.bench import program
-from tools.bench_rl import page
+from tools.bench_rl.page import SECTION
 from tools.bench_rl.systems import BENCH
 
 if __name__ == "__main__":
-    sys.exit(program.main(BENCH, __doc__, program.Page(page.PAGE, page.filled)))
+    sys.exit(program.main(BENCH, __doc__, program.Page(SECTION.path, SECTION.filled)))

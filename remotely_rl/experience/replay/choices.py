@@ -78,17 +78,22 @@ class Uniform:
         self._may[places] = False
 
     def draw(self, count: int, beta: float, random: np.random.Generator) -> Chosen:
-        """Draw rows with replacement, as long as there are any."""
+        """Draw rows with replacement.
+
+        They are drawn as if all columns were as long as the longest, and drawn again where there is
+        no row to draw.
+        """
         rows = self._rows
-        ends = rows.kept.cumsum()
-        before = rows.count - ends  # what to add to a number among all, to have one of a column
+        kept = rows.count - rows.oldest
+        longest = int(kept.max())
         columns, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
         left = np.arange(count)
         for _ in range(TRIES):
-            nth = random.integers(ends[-1], size=len(left))
-            columns[left] = np.searchsorted(ends, nth, "right")
-            numbers[left] = nth + before[columns[left]]
-            left = left[~self._may[rows.at(columns[left], numbers[left])]]
+            # Below the product, however it is rounded; `integers` takes five times as long.
+            nth = (random.random(len(left)) * (longest * rows.width)).astype(np.int64)
+            column, at = np.divmod(nth, longest)
+            columns[left], numbers[left] = column, number = column, rows.oldest[column] + at
+            left = left[~(self._may[rows.at(column, number)] & (at < kept[column]))]
             if not len(left):
                 break
         else:

@@ -89,26 +89,23 @@ class Layout:
 def continues(obs: NDArray[Any], frame: int) -> NDArray[np.bool_]:
     """Return for rows 1 to T of [T + 1, B, C, H, W] whether each stack is the one before, moved on
     by one frame of `frame` channels; bit by bit, so that NaN equals itself."""
-    return _equal(obs[1:, :, :-frame], obs[:-1, :, frame:])
+    frames = _words(obs.reshape(*obs.shape[:2], obs.shape[2] // frame, -1))
+    return np.asarray((frames[1:, :, :-1] == frames[:-1, :, 1:]).all((2, 3)))
 
 
 def same(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
     """Return for each row of two arrays [N, ...] whether they are equal bit by bit."""
-    equal: NDArray[np.bool_] = _equal(one[None], other[None])[0]
-    return equal
-
-
-def _equal(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    equal: NDArray[np.bool_] = (_words(one) == _words(other)).all(2)
-    return equal
+    words = (_words(rows.reshape(len(rows), math.prod(rows.shape[1:]))) for rows in (one, other))
+    return np.asarray(np.equal(*words).all(1))
 
 
 def _words(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return arrays [T, B, ...] as [T, B, words]; the largest integers compare fastest."""
-    flat = np.ascontiguousarray(rows).reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
-    nbytes = flat.shape[2] * flat.itemsize
+    """Return what the last axis holds as the largest integers that it is made of: these compare
+    fastest."""
+    rows = np.ascontiguousarray(rows)
+    nbytes = rows.shape[-1] * rows.itemsize
     size = next(size for size in (8, 4, 2, 1) if nbytes % size == 0)
-    return flat.view(np.uint8).view(f"u{size}")
+    return rows.view(np.uint8).view(f"u{size}")
 
 
 def _observation(array: NDArray[Any], begins: NDArray[np.bool_]) -> Leaf:

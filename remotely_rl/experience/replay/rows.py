@@ -54,7 +54,7 @@ class Rows:
         self.count = np.zeros(width, np.int64)
         self.oldest = np.zeros(width, np.int64)
         self.action = np.empty((self.places, *layout.action.shape), layout.action.dtype)
-        self.reward = np.empty(self.places, np.float32)
+        self.reward = np.zeros(self.places, np.float32)
         self.flags = np.zeros(self.places, np.uint8)
         self.version = np.zeros(self.places, np.uint32)
         self.stores: list[Store] = [
@@ -72,11 +72,6 @@ class Rows:
     def nbytes(self) -> int:
         """How many bytes all arrays take."""
         return sum(ring.data.nbytes for rings in self.rings().values() for ring in rings)
-
-    @property
-    def kept(self) -> NDArray[np.int64]:
-        """How many rows of each column are kept, [width]."""
-        return self.count - self.oldest
 
     def rings(self) -> dict[str, list[Ring]]:
         """Return all arrays: those that hold an entry for each row, and those of frames."""

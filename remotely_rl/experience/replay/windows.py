@@ -49,14 +49,15 @@ def returns(
     """
     if clip:
         reward = reward.clip(-clip, clip)
-    covered = np.ones(flags.shape[1], np.bool_)
-    length = covered.astype(np.int64)
+    length = np.ones(flags.shape[1], np.int64)
     total = reward[0].astype(np.float64)
     last = flags[0]
+    covered = np.ones(flags.shape[1], np.bool_)
     for step in range(1, len(flags)):
         covered = covered & ((last & ENDED) == 0) & ((flags[step] & VALID) != 0)
         total += np.where(covered, gamma**step * reward[step].astype(np.float64), 0.0)
         length += covered
         last = np.where(covered, flags[step], last)
-    discount = np.where((last & TERMINATED) != 0, 0.0, gamma**length)
+    discounts = gamma ** np.arange(len(flags) + 1)
+    discount = np.where((last & TERMINATED) != 0, 0.0, discounts[length])
     return Returns(length, total.astype(np.float32), discount.astype(np.float32))
