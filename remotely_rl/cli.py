@@ -98,7 +98,7 @@ def _train_command(name: str) -> click.Command:
 
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
-    " Ctrl-C.  Defaults, in brackets, learn Pong on two cores."
+    " Ctrl-C.  Defaults, in brackets, learn the --env that they name on two cores."
 )
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
