@@ -19,7 +19,8 @@ from remotely_rl.environments.action_spaces import Actions, of
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import squashed_sample
-from remotely_rl.networks import SoftActorCritic
+from remotely_rl.networks import Critics, SoftActorCritic
+from remotely_rl.networks.soft_actor_critic import StackedLinear
 from remotely_rl.runs import metrics
 from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
@@ -59,14 +60,21 @@ def batch(rows: int = 6) -> Steps:
     )
 
 
+@torch.no_grad()
+def make_constant(critics: Critics, *values: float) -> None:
+    """Makes each critic give every action the same value."""
+    for parameter in critics.parameters():
+        parameter.zero_()
+    head = critics.layers[-1]
+    assert isinstance(head, StackedLinear)
+    head.bias.copy_(torch.tensor(values).view(-1, 1, 1))
+
+
 def test_targets_are_the_lower_value_and_the_entropy_from_which_terminated_steps_have_none() -> (
     None
 ):
     made = learner(initial_temperature=0.5)
-    with torch.no_grad():
-        for parameter in made.target.parameters():
-            parameter.zero_()
-        made.target.layers[-1].bias.copy_(torch.tensor([3.0, 5.0]).view(2, 1, 1))
+    make_constant(made.target, 3.0, 5.0)
     steps = batch(2)._replace(reward=torch.tensor([1.0, 2.0]), discount=torch.tensor([0.9, 0.0]))
     same = torch.Generator().manual_seed(CONFIG.seed)
     with torch.no_grad():
@@ -81,10 +89,7 @@ def test_the_critics_loss_is_half_the_squared_error_by_weight_and_says_what_surp
     made, steps = learner(), batch(2)
     steps = steps._replace(discount=torch.zeros(2), reward=torch.tensor([1.0, -1.0]),
                            weight=torch.tensor([1.0, 0.5]))  # fmt: skip
-    with torch.no_grad():
-        for parameter in made.model.critics.parameters():
-            parameter.zero_()
-        made.model.critics.layers[-1].bias.copy_(torch.tensor([2.0, 4.0]).view(2, 1, 1))
+    make_constant(made.model.critics, 2.0, 4.0)
 
     parts, surprise = sac.compute_losses(made, steps)
 
