@@ -8,6 +8,7 @@ Mnih et al. 2015, https://doi.org/10.1038/nature14236, and what was added to it,
     n_step                 Sutton 1988; uncorrected, as in Rainbow
     atoms, value_bound     Bellemare et al. 2017 (C51), https://arxiv.org/abs/1707.06887
     noisy                  Fortunato et al. 2018, https://arxiv.org/abs/1706.10295
+    reset_interval, ...    Schwarzer et al. 2023 (BBF), https://arxiv.org/abs/2305.19452
 
 `c51.py` and `rainbow.py` (Hessel et al. 2018, https://arxiv.org/abs/1710.02298) are other defaults
 of these fields; `rainbow --no-noisy` is the epsilon-Rainbow of Stooke and Abbeel 2018,
@@ -25,12 +26,15 @@ the papers:
     noisy layers begin with the means that the plain network has
 """
 
+import copy
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
@@ -41,6 +45,7 @@ from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning
+from remotely_rl.learning import resets
 from remotely_rl.learning.learner import Losses
 from remotely_rl.learning.target_network import TargetLearner
 from remotely_rl.networks import QNetwork
@@ -72,9 +77,23 @@ class Config(OffPolicy):
         int, "environment steps over which epsilon falls from 1, after learn_from", COUNT
     ] = 50_000  # fmt: skip
     epsilon_spread: Annotated[
-        float, "environments end at different epsilons, down to epsilon to the power of 1 + this;"
-               " Ape-X has 7, and epsilon 0.4", NOT_NEGATIVE
+        float, "environments end at epsilons down to epsilon to the power of 1 + this; 0: alike",
+        NOT_NEGATIVE,
     ] = 0.0  # fmt: skip
+    reset_interval: Annotated[
+        int, "updates between resets of the layers after the convolutions; 0: never", NOT_NEGATIVE
+    ] = 0  # fmt: skip
+    n_step_start: Annotated[
+        int | None, "n_step after a reset, annealed over recovery_updates; none: n_step", COUNT
+    ] = None  # fmt: skip
+    gamma_start: Annotated[
+        float | None, "gamma after a reset, annealed over recovery_updates; none: gamma", FRACTION
+    ] = None  # fmt: skip
+    recovery_updates: Annotated[int, "updates after a reset until all is annealed", COUNT] = 10_000
+    weight_decay: Annotated[
+        float, "weight decay, apart from the gradient (AdamW)", NOT_NEGATIVE
+    ] = 0.0
+
     play_epsilon: Annotated[
         float, "probability of a random action when a trained agent plays by sampling", FRACTION
     ] = 0.01
@@ -92,13 +111,41 @@ class Config(OffPolicy):
                 " impala"
             )
 
+    def warning_of(self, reward: NDArray[np.float32]) -> str:
+        bound = self.clips_rewards_at
+        largest = float(np.abs(reward).max(initial=0.0))
+        largest = min(largest, bound) if bound else largest
+        if self.atoms == 1 or largest <= self.value_bound:
+            return ""
+        return (
+            f"a reward of {largest:g} is beyond value_bound ({self.value_bound:g}): all returns"
+            " beyond it look alike; set value_bound to the largest discounted return"
+        )
+
+    def recovery_at(self, updates: int) -> float:
+        """How much of the annealing after the last reset is over, from 0 to 1."""
+        since = updates % self.reset_interval if self.reset_interval else updates
+        return min(1.0, since / self.recovery_updates)
+
+    def n_step_at(self, updates: int) -> int:
+        start = self.n_step_start or self.n_step
+        return round(resets.annealed(start, self.n_step, self.recovery_at(updates)))
+
+    def gamma_at(self, updates: int) -> float:
+        start = self.gamma if self.gamma_start is None else self.gamma_start
+        return resets.annealed_gamma(start, self.gamma, self.recovery_at(updates))
+
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> QNetwork:
         if not isinstance(actions, Discrete):
+            others = (
+                "several choices at once use ppo"
+                if actions.choices
+                else ("continuous actions use sac or ppo")
+            )
             raise TrainingError(
-                "dqn, c51 and rainbow need a Discrete(n) action space; for several choices at once"
-                " or continuous actions use ppo"
+                f"dqn, c51 and rainbow need a Discrete(n) action space; for {others}"
             )
         made = networks.build_q_network(
             source,
@@ -126,7 +173,7 @@ class Config(OffPolicy):
 
 
 class QLearner(TargetLearner[Config]):
-    """The learner: an online and a target network, both perhaps noisy."""
+    """The learner: an online and a target network, both perhaps noisy, which may be reset."""
 
     model: QNetwork
     target: QNetwork
@@ -135,6 +182,26 @@ class QLearner(TargetLearner[Config]):
         super().__init__(config, model, actions)
         heads = self.model.heads
         self.heads = torch.compile(heads) if config.compile else heads
+        self.initial = copy.deepcopy(self.model) if config.reset_interval else None
+
+    @functools.cached_property
+    def optimizer(self) -> torch.optim.Adam:
+        config = self.config
+        return torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.learning_rate,
+            eps=1e-5,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+
+    def reset_when_due(self) -> None:
+        """Resets both networks, and what the optimizer knows of them, if this update is to."""
+        interval = self.config.reset_interval
+        if self.initial is not None and self.version and self.version % interval == 0:
+            resets.shrink_and_perturb(self.model, self.initial)
+            self.target.load_state_dict(self.model.state_dict())
+            self.optimizer.state.clear()
 
 
 def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
@@ -170,6 +237,7 @@ def update(learner: QLearner, steps: Steps, env_steps: int) -> Update:
     """Take one step on a batch; returns metrics and priorities."""
     config = learner.config
     learner.learning_rate.anneal(env_steps)
+    learner.reset_when_due()
     learner.renew_target(env_steps, config.target_update_interval)
     if config.noisy:
         networks.resample(learner.model, learner.generator)

@@ -5,6 +5,9 @@ import math
 from collections.abc import Callable
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
+
 from remotely_rl.config.common import ATARI_STACK, Common, Device, LearnerThreads
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
@@ -78,13 +81,27 @@ class OffPolicy(Common):
             )
         environments = self.actors * self.envs_per_actor
         each = self.replay_rows // environments
-        needed = self.n_step + max(self.rollout_steps, self.frame_stack or ATARI_STACK)
+        needed = max(self.n_step, self.n_step_at(0)) + max(
+            self.rollout_steps, self.frame_stack or ATARI_STACK
+        )
         if each < needed:
             raise TrainingError(
                 f"replay_rows ({self.replay_rows:,}) leaves {each:,} steps to each of"
                 f" {environments:,} environments, which need {needed:,} at least: n_step, and a"
                 " round or a stack of frames; raise replay_rows or lower envs_per_actor"
             )
+
+    def warning_of(self, reward: NDArray[np.float32]) -> str:
+        """What to tell the user of new rewards [N], raw; an empty string if there is nothing."""
+        return ""
+
+    def n_step_at(self, updates: int) -> int:
+        """The rewards in a target after so many updates."""
+        return self.n_step
+
+    def gamma_at(self, updates: int) -> float:
+        """The discount of the replay's targets after so many updates."""
+        return self.gamma
 
     def prioritized_beta_at(self, env_steps: int) -> float:
         """The exponent of the weights after this many steps of the run."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -65,12 +66,16 @@ class RunReplay:
             replay = self.replay or self._make(rollout.trajectory)
             replay.append(rollout.trajectory, column=rollout.actor * self._config.envs_per_actor)
             self.ratio.appended(rollout.steps)
+            self._warn(rollout.trajectory)
 
-    def draw(self, env_steps: int) -> Draw:
-        """Draw a batch for the next update."""
+    def draw(self, env_steps: int, updates: int) -> Draw:
+        """Draw a batch for the next update, after so many steps and updates of the run."""
         assert self.replay is not None, "there is nothing to learn from before the first round"
-        beta = self._config.prioritized_beta_at(env_steps)
-        return self.replay.draw(self._config.batch_size, beta=beta)
+        config = self._config
+        self.replay.gamma = config.gamma_at(updates)
+        if (n_step := config.n_step_at(updates)) != self.replay.n_step:
+            self.replay.n_step = n_step
+        return self.replay.draw(config.batch_size, beta=config.prioritized_beta_at(env_steps))
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
         """Count an update, which has found these priorities of the rows drawn."""
@@ -85,6 +90,12 @@ class RunReplay:
         self.replay.save(self._folder)
         return {"rows": self.ratio.rows, "updates": self.ratio.updates}
 
+    def _warn(self, seen: Trajectory) -> None:
+        warning = self._config.warning_of(seen.reward[seen.valid])
+        if warning and not self._is_told:
+            self._is_told = True
+            self._say(warning)
+
     def _make(self, example: Trajectory) -> Replay:
         config = self._config
         self.replay = Replay(
@@ -96,6 +107,7 @@ class RunReplay:
             reward_clip=config.clips_rewards_at,
             alpha=config.prioritized_alpha,
             seed=config.seed,
+            say=self._say,
         )
         if self._saved is not None:
             self._load(self.replay, self._saved)
@@ -141,7 +153,7 @@ def learn_from_replay(
             if config.overlap and actors.idle and experience.ratio.rows_allowed:
                 actors.begin(parameters(session))
             with session.spending("learning"):
-                draw = experience.draw(session.env_steps)
+                draw = experience.draw(session.env_steps, learner.version)
                 metrics, priority = update(learner, to_device(learner, draw), session.env_steps)
                 experience.update(draw, priority)
             session.count_update(metrics, staleness)
@@ -169,12 +181,22 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
 
 
 def to_device(learner: Learner[Any], draw: Draw) -> Steps:
-    """Copies a batch to the learner's device."""
+    """Copies a batch to the learner's device.
+
+    Images become channels last here, once, because two networks look at them.
+    """
+
+    def observation(array: NDArray[Any]) -> Tensor:
+        tensor = learner.to_device(array)
+        if tensor.dim() == 4:
+            return tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
     return Steps(
-        obs=trees.map_tree(learner.to_device, draw.obs),
+        obs=trees.map_tree(observation, draw.obs),
         action=learner.to_device(draw.action),
         reward=learner.to_device(draw.reward),
         discount=learner.to_device(draw.discount),
-        next_obs=trees.map_tree(learner.to_device, draw.next_obs),
+        next_obs=trees.map_tree(observation, draw.next_obs),
         weight=learner.to_device(draw.weight),
     )

@@ -87,7 +87,7 @@ def test_an_algorithm_checks_its_own_fields_too(given: dict[str, Any], said: str
 
 
 def test_the_bounds_themselves_are_allowed_and_so_is_none_where_it_means_something() -> None:
-    assert Common(gamma=1.0, gae_lambda=0.0, actors=1, total_steps=0).gamma == 1.0
+    assert Common(gamma=1.0, random_start=0, actors=1, total_steps=0).gamma == 1.0
     assert Common(target=None).target is None
     assert Common(target=-21.0).target == -21.0
     assert impala.Config(max_staleness=None, actors=0).max_staleness is None

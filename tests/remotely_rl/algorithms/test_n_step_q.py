@@ -12,7 +12,6 @@ from remotely_rl.algorithms.n_step_q import QActor
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
-from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.learning.batches import gae_batch
 from tests.remotely_rl import toys
 
@@ -24,16 +23,6 @@ CONFIG = n_step_q.Config(
     target_every=200, log_interval_s=1e6, checkpoint_interval_s=1e6,
     target=0.95, total_steps=40_000,
 )  # fmt: skip
-
-
-def test_dueling_values_have_the_value_for_their_mean() -> None:
-    policy, value = torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([10.0])
-
-    q = n_step_q.q_values(policy, value, dueling=True)
-
-    assert q.tolist() == [[8.0, 9.0, 13.0]]
-    assert torch.equal(n_step_q.q_values(policy, value, dueling=False), policy)
-    assert torch.equal(n_step_q.q_values(policy + 5, value, dueling=True), q)
 
 
 def test_the_loss_is_half_the_squared_error_of_the_action_taken() -> None:
@@ -110,14 +99,10 @@ def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
     assert torch.equal(toys.weights(player.target), toys.weights(player.model))
 
 
-def test_exploration_falls_from_one_to_what_is_drawn_in_the_shares_of_the_paper() -> None:
+def test_exploration_falls_to_what_is_drawn_in_the_shares_of_the_paper() -> None:
     final = n_step_q.finals(10, seed=1)
 
     assert sorted(final.tolist()) == pytest.approx([0.01] * 3 + [0.1] * 4 + [0.5] * 3)
-    assert n_step_q.epsilon(final, 0, 100).tolist() == [1.0] * 10
-    halfway = n_step_q.epsilon(torch.tensor([0.5]), 50, 100)
-    assert halfway.tolist() == pytest.approx([0.75])
-    torch.testing.assert_close(n_step_q.epsilon(final, 1000, 100), final)
 
 
 def test_single_workers_draw_their_exploration_in_those_shares() -> None:
@@ -126,18 +111,6 @@ def test_single_workers_draw_their_exploration_in_those_shares() -> None:
     for value, share in n_step_q.EPSILONS:
         count = sum(abs(one - value) < 1e-6 for one in drawn)
         assert abs(count - 2000 * share) < 4 * (2000 * share * (1 - share)) ** 0.5
-
-
-def test_the_best_action_is_taken_but_for_the_chance_of_any() -> None:
-    q = torch.tensor([[0.0, 1.0, 0.5]]).repeat(30_000, 1)
-    random = torch.Generator().manual_seed(0)
-
-    taken = n_step_q.epsilon_greedy(q, torch.full((30_000,), 0.3), random)
-
-    share = float((taken == 1).float().mean())
-    assert share == pytest.approx(0.7 + 0.3 / 3, abs=0.01)
-    never = n_step_q.epsilon_greedy(q, torch.zeros(30_000), random)
-    assert bool((never == 1).all())
 
 
 @pytest.mark.usefixtures("local")
@@ -176,17 +149,3 @@ def test_what_it_cannot_learn_is_refused(
     with pytest.raises(TrainingError, match=message):
         n_step_q.train(config, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_illegal_actions_have_no_part_in_the_dueling_mean_and_are_never_chosen() -> None:
-    policy = torch.tensor([[1.0, ILLEGAL, 3.0], [ILLEGAL, ILLEGAL, -5.0]])
-    q = n_step_q.q_values(policy, torch.tensor([10.0, 7.0]), dueling=True)
-    assert q.tolist() == [[9, ILLEGAL, 11], [ILLEGAL, ILLEGAL, 7]]
-    generator = torch.Generator().manual_seed(0)
-    random, greedy = (
-        [n_step_q.epsilon_greedy(q, torch.full((2,), chance), generator) for _ in range(50)]
-        for chance in (1.0, 0.0)
-    )
-    assert {int(drawn[0]) for drawn in random} == {0, 2}
-    assert {int(drawn[1]) for drawn in random} == {2}
-    assert {tuple(drawn.tolist()) for drawn in greedy} == {(2, 2)}

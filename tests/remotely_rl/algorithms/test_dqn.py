@@ -1,0 +1,389 @@
+"""DQN and its family: targets worked by hand, what they refuse, and that they learn and resume."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import remotely
+from remotely_rl import c51, dqn, networks, rainbow
+from remotely_rl.agents import load
+from remotely_rl.algorithms.dqn import QActor, QLearner
+from remotely_rl.environments.action_spaces import Actions, Discrete, MultiDiscrete
+from remotely_rl.environments.observations import Leaf
+from remotely_rl.errors import TrainingError
+from remotely_rl.learning import resets
+from remotely_rl.runs.replaying import Steps
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+CONFIG = dqn.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=4, learn_from=200, replay_rows=2000,
+    batch_size=32, replay_ratio=4, explore_steps=1000, target_update_interval=100, device="cpu",
+    learning_rate=0.01, learning_rate_end=0.01, n_step=1, log_interval_s=1e6,
+    checkpoint_interval_s=1e6, target=0.95, total_steps=20_000,
+)  # fmt: skip
+SPEC = Leaf((2,), np.dtype("float32"))
+FAMILY: dict[str, dict[str, Any]] = {
+    "DQN": {},
+    "plain": {"double": False, "dueling": False},
+    "prioritized": {"prioritized_alpha": 0.5},
+    "C51": {"atoms": 51, "value_bound": 2.0},
+    "Rainbow": {"atoms": 51, "value_bound": 2.0, "noisy": True, "prioritized_alpha": 0.5},
+    "epsilon-Rainbow": {"atoms": 51, "value_bound": 2.0, "prioritized_alpha": 0.5},
+    "Ape-X's epsilons": {"epsilon": 0.4, "epsilon_spread": 7.0},
+    "overlap": {"overlap": True},
+    "BBF's bets": {
+        "reset_interval": 400,
+        "n_step_start": 3,
+        "gamma_start": 0.9,
+        "recovery_updates": 100,
+        "weight_decay": 0.01,
+        "n_step": 2,
+    },
+}
+
+
+def learner(seed: int = 0, **changes: Any) -> QLearner:
+    config = dataclasses.replace(CONFIG, **changes)
+    torch.manual_seed(seed)
+    return QLearner(config, config.make_model(None, SPEC, Discrete(3)), Discrete(3))
+
+
+def say(network: networks.QNetwork, *values: float) -> None:
+    """Make a network without dueling return these values, whatever it sees."""
+    model = network.model
+    assert isinstance(model, networks.MLP)
+    with torch.no_grad():
+        model.policy.weight.zero_()
+        model.policy.bias.copy_(torch.tensor(values))
+
+
+def steps(reward: float = 1.0, discount: float = 0.5, weight: float = 1.0) -> Steps:
+    def numbers(x: float) -> torch.Tensor:
+        return torch.tensor([x, x])
+
+    obs = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    action = torch.tensor([0, 2])
+    return Steps(obs, action, numbers(reward), numbers(discount), obs, numbers(weight))
+
+
+@pytest.mark.parametrize(("double", "value"), [(True, 0.5), (False, 5.0)])
+def test_double_targets_take_the_value_of_the_action_that_the_online_network_prefers(
+    double: bool, value: float
+) -> None:
+    ours = learner(double=double, dueling=False)
+    say(ours.model, 1.0, 3.0, 2.0)
+    say(ours.target, 5.0, 0.5, 4.0)
+
+    target = dqn.compute_targets(ours, steps(reward=2.0, discount=0.5))
+
+    assert target.tolist() == pytest.approx([2.0 + 0.5 * value] * 2)
+
+
+def test_double_targets_are_plain_ones_while_both_networks_are_the_same() -> None:
+    double, plain = learner(double=True), learner(double=False)
+
+    assert torch.equal(dqn.compute_targets(double, steps()), dqn.compute_targets(plain, steps()))
+
+
+def test_a_terminated_step_bootstraps_from_nothing() -> None:
+    ours = learner(atoms=51, value_bound=10.0)
+
+    target = dqn.compute_targets(ours, steps(reward=5.23, discount=0.0))
+
+    for row in target:
+        assert row[[38, 39]].tolist() == pytest.approx([0.925, 0.075], abs=1e-4)
+
+
+def test_errors_of_values_count_by_their_size_and_are_clipped_in_the_gradient_alone() -> None:
+    heads = torch.tensor([0.5, 4.0], requires_grad=True)
+
+    loss, priority = dqn.compute_errors(heads, torch.tensor([0.0, 1.0]))
+    loss.sum().backward()  # type: ignore[no-untyped-call]
+
+    assert loss.tolist() == pytest.approx([0.125, 2.5])
+    assert priority.tolist() == pytest.approx([0.5, 3.0])
+    assert heads.grad is not None
+    assert heads.grad.tolist() == pytest.approx([0.5, 1.0])
+
+
+def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets() -> None:
+    ours = learner(dueling=False)
+    before = ours.model(steps().obs)[0].detach()
+
+    made = dqn.update(ours, steps(reward=before.max().item() + 5, discount=0.0), env_steps=0)
+
+    after = ours.model(steps().obs)[0].detach()
+    assert float(after[0, 0]) > float(before[0, 0])
+    assert float(after[1, 2]) > float(before[1, 2])
+    assert made.priority.shape == (2,)
+    assert bool((made.priority > 4).all())
+    assert ours.version == 1
+
+
+def test_a_step_of_no_weight_changes_nothing() -> None:
+    ours = learner()
+    before = toys.weights(ours.model)
+
+    dqn.update(ours, steps(weight=0.0), env_steps=0)
+
+    torch.testing.assert_close(toys.weights(ours.model), before)
+
+
+def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
+    ours = learner(target_update_interval=100)
+    dqn.update(ours, steps(), env_steps=99)
+    before = toys.weights(ours.model)
+    assert not torch.equal(toys.weights(ours.target), before)
+
+    dqn.update(ours, steps(weight=0.0), env_steps=100)
+
+    assert torch.equal(toys.weights(ours.target), before)
+
+
+def test_a_reset_gives_back_the_first_weights_and_half_of_convolutions() -> None:
+    torch.manual_seed(0)
+    began = networks.SmallCNN((4, 42, 42), 6)
+    torch.manual_seed(1)
+    model = networks.SmallCNN((4, 42, 42), 6)
+    convolution = next(part for part in model.modules() if isinstance(part, torch.nn.Conv2d))
+    before = convolution.weight.detach().clone()
+
+    resets.shrink_and_perturb(model, began)
+
+    first = next(part for part in began.modules() if isinstance(part, torch.nn.Conv2d))
+    torch.testing.assert_close(convolution.weight, (before + first.weight) / 2)
+    assert torch.equal(model.policy.weight, began.policy.weight)
+    assert torch.equal(model.body[1].weight, began.body[1].weight)  # type: ignore[index]
+
+
+def test_both_networks_are_reset_after_so_many_updates_and_the_optimizer_forgets() -> None:
+    ours = learner(reset_interval=2, target_update_interval=10**9)
+    began = toys.weights(ours.model)
+
+    for _ in range(2):
+        dqn.update(ours, steps(), env_steps=0)
+    assert not torch.equal(toys.weights(ours.model), began)
+    ours.reset_when_due()
+
+    assert torch.equal(toys.weights(ours.model), began)
+    assert torch.equal(toys.weights(ours.target), began)
+    assert not ours.optimizer.state
+
+
+def test_n_and_the_horizon_are_annealed_after_each_reset() -> None:
+    config = dataclasses.replace(
+        CONFIG, n_step=3, n_step_start=10, gamma=0.997, gamma_start=0.97, reset_interval=1000,
+        recovery_updates=500,
+    )  # fmt: skip
+
+    assert [config.n_step_at(n) for n in (0, 250, 500, 999, 1000)] == [10, 5, 3, 3, 10]
+    horizons = [1 / (1 - config.gamma_at(n)) for n in (0, 250, 500, 1000)]
+    assert horizons == pytest.approx([1 / 0.03, (1 / 0.03 / 0.003) ** 0.5, 1 / 0.003, 1 / 0.03])
+    plain = dataclasses.replace(CONFIG, gamma=1.0)
+    assert (plain.n_step_at(7), plain.gamma_at(7)) == (1, 1.0)
+
+
+def actor(env_steps: int, **changes: Any) -> QActor:
+    config = dataclasses.replace(CONFIG, **changes)
+    torch.manual_seed(0)
+    made = remotely.local(QActor, config, config.make_model(None, SPEC, Discrete(2)), 5)
+    made.env_steps = env_steps
+    return made
+
+
+def test_play_is_random_until_learning_begins_and_greedy_in_the_end() -> None:
+    early, late = actor(0, epsilon=0.0), actor(10_000, epsilon=0.0)
+
+    def shares(player: QActor) -> float:
+        drawn = np.concatenate([player.act(last=False).action for _ in range(100)])
+        return float(drawn.mean())
+
+    assert shares(early) == pytest.approx(0.5, abs=0.1)
+    obs = torch.from_numpy(late.player.obs)
+    best = late.model(obs)[0].argmax(-1).numpy()
+    for _ in range(10):
+        assert np.array_equal(late.act(last=False).action, best)
+
+
+def test_noisy_play_draws_its_weights_anew_and_no_random_action() -> None:
+    config = dataclasses.replace(CONFIG, noisy=True, epsilon=0.5)
+    assert config.epsilons_at(10_000).tolist() == [0.0] * 4
+
+    player = actor(10_000, noisy=True)
+    player.act(last=False)
+    first = player.model(torch.zeros(1, 2))[0]
+    player.act(last=False)
+    assert not torch.equal(first, player.model(torch.zeros(1, 2))[0])
+
+
+def test_games_of_the_environment_that_explores_least_are_reported() -> None:
+    player = actor(10_000, epsilon=0.4, epsilon_spread=7.0, rollout_steps=4)
+
+    assert len(player.sample().episodes) == 2  # of eight: every other step begins a game
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("changes", FAMILY.values(), ids=FAMILY)
+def test_a_game_of_one_step_is_learnt_in_seconds(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+
+    assert "is reached" in dqn.train(config, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("module", [c51, rainbow])
+def test_so_is_it_by_the_others_of_the_family(module: Any, tmp_path: Path) -> None:
+    fields = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
+    own = {name: fields.pop(name) for name in ("atoms", "noisy", "prioritized_alpha")}
+    config = module.Config(**fields | {"value_bound": 2.0})
+
+    assert config.atoms == 51 != own["atoms"]
+    assert "is reached" in module.train(config, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("here")
+def test_processes_learn_it_too(tmp_path: Path) -> None:
+    assert "is reached" in dqn.train(CONFIG, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("local")
+def test_the_values_of_a_known_chain_are_learnt(tmp_path: Path) -> None:
+    # Three steps of reward 1 once they are clipped, whatever is done, then the end.
+    config = dataclasses.replace(
+        CONFIG, env=toys.Counting, reward_clip=1.0, gamma=0.5, n_step=2, epsilon=1.0, target=None,
+        total_steps=4_000, learning_rate_end=1e-4, anneal_steps=3_500,
+    )  # fmt: skip
+
+    dqn.train(config, run=tmp_path / "run")
+
+    model = load.load(tmp_path / "run", env=toys.Counting).model
+    with torch.no_grad():
+        q, _ = model(torch.tensor([[0.0], [1.0], [2.0]]))
+    expected = torch.tensor([1.75, 1.5, 1.0])
+    torch.testing.assert_close(q, expected[:, None].expand(3, 2), atol=0.01, rtol=0)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("changes", [{}, {"prioritized_alpha": 0.5, "noisy": True}])
+def test_a_resumed_run_is_the_run_that_had_not_stopped_bit_by_bit(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, target=None, n_step=3, **changes)
+
+    whole = dataclasses.replace(config, total_steps=1000)
+    dqn.train(whole, run=tmp_path / "whole")
+    half = dataclasses.replace(config, total_steps=500)
+    dqn.train(half, run=tmp_path / "halves")
+    dqn.train(whole, resume=tmp_path / "halves")
+
+    toys.assert_same_bits(tmp_path / "whole", tmp_path / "halves")
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_resumed_without_its_replay_fills_it_anew_and_owes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(CONFIG, target=None, save_replay=False, total_steps=1000)
+    first = dqn.train(config, run=tmp_path / "run")
+    assert not (tmp_path / "run" / "replay").exists()
+
+    more = dataclasses.replace(config, total_steps=first.env_steps + 150)  # less than learn_from
+    again = dqn.train(more, resume=tmp_path / "run")
+
+    assert "the replay was not saved: the loaded policy first plays 200 steps" in (
+        capsys.readouterr().out
+    )
+    assert again.env_steps > first.env_steps
+    assert again.updates == first.updates
+
+
+@pytest.mark.usefixtures("local")
+def test_a_replay_of_another_shape_is_refused(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, target=None, total_steps=500)
+    dqn.train(config, run=tmp_path / "run")
+
+    with pytest.raises(TrainingError, match="replay"):
+        dqn.train(
+            dataclasses.replace(config, envs_per_actor=3, total_steps=1000),
+            resume=tmp_path / "run",
+        )
+
+
+@pytest.mark.usefixtures("local")
+def test_each_step_is_learnt_from_as_often_as_the_ratio_says(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, target=None, total_steps=2_000)
+
+    for overlap in (False, True):
+        done = dqn.train(
+            dataclasses.replace(config, overlap=overlap), run=tmp_path / f"run-{overlap}"
+        )
+        owed = (done.env_steps - config.learn_from) * config.replay_ratio / config.batch_size
+        assert done.updates == pytest.approx(owed, abs=1)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": toys.Aim}, r"Discrete\(n\) action space.*use sac or ppo"),
+        ({"lstm": 4}, "keeps no recurrent state, so lstm must be 0; to train an LSTM use a2c"),
+        ({"learn_from": 3000}, r"learn_from \(3,000\) is more than replay_rows \(2,000\)"),
+        ({"batch_size": 300}, r"batch_size \(300\) is more than learn_from \(200\)"),
+        (
+            {"envs_per_actor": 150, "n_step": 5},
+            r"leaves 6 steps to each of 300 environments, which need 9 at least",
+        ),
+        ({"atoms": 51, "value_bound": 0.0}, "value_bound must be more than 0"),
+    ],
+)
+def test_what_it_cannot_learn_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    with pytest.raises(TrainingError, match=message):
+        dqn.train(config, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("actions", [MultiDiscrete((2, 3), (0, 0))])
+def test_several_choices_at_once_are_refused(actions: Actions) -> None:
+    with pytest.raises(TrainingError, match="for several choices at once use ppo"):
+        CONFIG.make_model(None, SPEC, actions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replay_ratio": 0.0}, "replay_ratio must be more than 0"),
+        ({"scale_rate": "square"}, "scale_rate must be none, sqrt, linear, not 'square'"),
+    ],
+)
+def test_fields_out_of_bounds_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        dataclasses.replace(CONFIG, **changes)
+
+
+@pytest.mark.usefixtures("local")
+def test_rewards_that_no_atom_reaches_are_told_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(
+        CONFIG, env=toys.Counting, atoms=51, value_bound=10.0, target=None, total_steps=600
+    )
+    dqn.train(config, run=tmp_path / "run")
+
+    said = capsys.readouterr().out
+    assert said.count("a reward of 30 is beyond value_bound (10)") == 1
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("sqrt", 2.0), ("linear", 4.0)])
+def test_the_learning_rate_follows_the_batch_by_the_rule(rule: str, factor: float) -> None:
+    config = dataclasses.replace(CONFIG, batch_size=512, learn_from=512, scale_rate=rule)
+
+    assert config.learning_rate_at(0) == pytest.approx(factor * CONFIG.learning_rate_at(0))

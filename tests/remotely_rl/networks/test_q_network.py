@@ -1,0 +1,95 @@
+"""Q-networks: dueling and distributional heads on any model of two heads, and masks."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import networks
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
+from remotely_rl.errors import TrainingError
+from remotely_rl.functions.distributions import ILLEGAL
+from remotely_rl.networks import build_q_network
+
+VECTOR = Leaf((3,), np.dtype("float32"))
+MASKED = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((4,), np.dtype("bool"))}
+OBS = torch.zeros(2, 3)
+
+
+class Fixed(nn.Module):
+    """Returns the numbers that it is given, whatever it sees."""
+
+    def __init__(self, policy: Tensor, value: Tensor):
+        super().__init__()
+        self.policy, self.value = policy, value
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        rows = len(obs)
+        return self.policy.expand(rows, -1), self.value.expand(rows)
+
+
+@pytest.mark.parametrize(("is_dueling", "expected"), [(True, [2, 0, 4]), (False, [1, -1, 3])])
+def test_a_player_sees_values_of_actions_and_the_best_of_them(
+    is_dueling: bool, expected: list[float]
+) -> None:
+    fixed = Fixed(torch.tensor([1.0, -1.0, 3.0]), torch.tensor(2.0))
+    model = build_q_network(fixed, VECTOR, 3, is_dueling=is_dueling)
+
+    q, value = model(OBS)
+
+    assert q.tolist() == [expected] * 2
+    assert value.tolist() == [expected[2]] * 2
+
+
+def test_a_distribution_has_the_mean_that_its_logits_give_it() -> None:
+    # Two actions of three atoms, -1, 0 and 1; the first row is the value's.
+    policy = torch.log(torch.tensor([1.0, 1, 1, 1, 1, 2, 2, 1, 1]))
+    model = build_q_network(
+        Fixed(policy, torch.tensor(0.0)), VECTOR, 2, is_dueling=True, atoms=3, bound=1.0
+    )
+
+    logits = model.heads(OBS)
+    q, _ = model(OBS)
+
+    assert logits.shape == (2, 2, 3)
+    root = 2**0.5
+    low, high = 1 / root, root  # a half of the ratio to each side, since the mean is taken off
+    assert q[0].tolist() == pytest.approx([
+        (high - low) / (high + 1 + low), (low - high) / (high + 1 + low),
+    ])  # fmt: skip
+
+
+def test_without_a_distribution_of_its_value_a_model_needs_no_row_for_it() -> None:
+    plain = build_q_network(None, VECTOR, 4, is_dueling=False, atoms=51, bound=10.0)
+
+    assert plain.heads(OBS).shape == (2, 4, 51)
+
+
+@pytest.mark.parametrize("atoms", [1, 51])
+@pytest.mark.parametrize("is_dueling", [True, False])
+def test_illegal_actions_are_never_the_best(atoms: int, is_dueling: bool) -> None:
+    model = build_q_network(None, MASKED, 4, is_dueling=is_dueling, atoms=atoms, bound=10.0)
+    mask = torch.tensor([[True, False, True, False], [False, False, False, True]])
+
+    q, value = model({OBSERVATION: OBS, ACTION_MASK: mask})
+
+    assert bool((q[~mask] == ILLEGAL).all())
+    assert bool((q[mask] > ILLEGAL / 2).all())
+    assert float(value[1].detach()) == float(q[1, 3].detach())
+
+
+def test_the_dueling_mean_of_distributions_is_over_legal_actions() -> None:
+    # One action is legal: its logits are the value's, whatever its advantage.
+    policy = torch.tensor([1.0, 2, 3, 7, 7, 9, 5, 5, 5])
+    spec = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((2,), np.dtype("bool"))}
+    fixed = Fixed(policy, torch.tensor(0.0))
+    model = build_q_network(fixed, spec, 2, is_dueling=True, atoms=3, bound=1.0)
+
+    heads = model.heads({OBSERVATION: OBS, ACTION_MASK: torch.tensor([[True, False]] * 2)})
+
+    assert heads[0, 0].tolist() == [1, 2, 3]
+
+
+def test_a_model_of_too_few_outputs_is_refused_and_told_what_they_are_for() -> None:
+    with pytest.raises(TrainingError, match=r"255 is 5 rows of 51 atoms"):
+        build_q_network(lambda shape, outputs: networks.MLP(shape, 4), VECTOR, 4, atoms=51, bound=1)
