@@ -156,8 +156,9 @@ class Configured(click.Command):
         ungrouped = [name for name in records if name not in grouped]
         for group, named in groups.items():
             names = [*(ungrouped if group == "Learning" else ()), *named]
-            with formatter.section(group):
-                formatter.write_dl([record for name in names if (record := records.get(name))])
+            if found := [record for name in names if (record := records.get(name))]:
+                with formatter.section(group):
+                    formatter.write_dl(found)
         if record := of_help.get_help_record(ctx):
             with formatter.section("Help"):
                 formatter.write_dl([record])
