@@ -87,6 +87,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "target_every": 1000,
         "max_grad_norm": 10.0,
     },
+    "sac": {
+        "actors": 1,
+        "envs_per_actor": 1,
+        "gamma": 0.99,
+        "hidden_units": 64,
+        "batch_size": 128,
+        "replay_ratio": 128.0,
+        "learning_rate": 1e-3,
+    },
 }
 # Templates that use a batch once need a good one where returns come late: of pieces of 16 steps A2C
 # learnt to hover with one seed of two on LunarLander, and -400 to -700 on Pendulum.  Pendulum's
@@ -109,7 +118,11 @@ BOTH = {
     for env, differing in LATE.items()
     for algorithm, more in {"a2c": {}, "a3c": SHORTER}.items()
 }
-UNFIT = {("n_step_q", "Pendulum-v1")}  # its actions are numbered
+# Pendulum's actions are continuous, all others numbered.
+UNFIT = {
+    ("n_step_q", "Pendulum-v1"),
+    *(("sac", env) for env in TASKS if env != "Pendulum-v1"),
+}
 
 
 def config_of(algorithm: str, env: str, seed: int) -> Any:
