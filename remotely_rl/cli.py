@@ -98,7 +98,7 @@ def _train_command(name: str) -> click.Command:
 
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
-    " Ctrl-C.  Defaults, in brackets, learn Pong on two cores."
+    " Ctrl-C.  Defaults, in brackets, learn the --env that they name on two cores."
 )
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
@@ -156,9 +156,9 @@ class Configured(click.Command):
         ungrouped = [name for name in records if name not in grouped]
         for group, named in groups.items():
             names = [*(ungrouped if group == "Learning" else ()), *named]
-            if rows := [record for name in names if (record := records.get(name))]:
+            if found := [record for name in names if (record := records.get(name))]:
                 with formatter.section(group):
-                    formatter.write_dl(rows)
+                    formatter.write_dl(found)
         if record := of_help.get_help_record(ctx):
             with formatter.section("Help"):
                 formatter.write_dl([record])

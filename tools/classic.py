@@ -94,6 +94,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "max_grad_norm": 10.0,
     },
     "dqn": FROM_REPLAY,
+    "sac": {
+        "actors": 1,
+        "envs_per_actor": 1,
+        "gamma": 0.99,
+        "hidden_units": 64,
+        "batch_size": 128,
+        "replay_ratio": 128.0,
+        "learning_rate": 1e-3,
+    },
 }
 # Templates that use a batch once need a good one where returns come late: of pieces of 16 steps A2C
 # learnt to hover with one seed of two on LunarLander, and -400 to -700 on Pendulum.  Pendulum's
@@ -116,7 +125,11 @@ BOTH = {
     for env, differing in LATE.items()
     for algorithm, more in {"a2c": {}, "a3c": SHORTER}.items()
 }
-UNFIT = {("n_step_q", "Pendulum-v1"), ("dqn", "Pendulum-v1")}  # their actions are numbered
+# Pendulum's actions are continuous, all others numbered.
+UNFIT = {
+    *((name, "Pendulum-v1") for name in ("n_step_q", "dqn")),
+    *(("sac", env) for env in TASKS if env != "Pendulum-v1"),
+}
 
 
 def config_of(algorithm: str, env: str, seed: int) -> Any:

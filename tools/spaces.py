@@ -23,6 +23,11 @@ from tools.runs import Finish
 PAGE = ROOT / "docs" / "environments.md"
 FILE = ROOT / "docs" / "spaces.jsonl"
 KINDS = {env.__name__: env for env in space_toys.TARGETS}
+ALGORITHMS = [
+    name
+    for name in algorithms.ALGORITHMS
+    if any(space_toys.takes(name, env) for env in space_toys.TARGETS)
+]
 # What a problem stands for.
 SPACES = {
     "ImageAndVector": ("Dict of Dict (image) and Box", "Discrete"),
@@ -46,7 +51,7 @@ def table(finishes: list[Finish]) -> str:
     rows = []
     for kind, spaces in SPACES.items():
         cells = []
-        for algorithm in algorithms.ALGORITHMS:
+        for algorithm in ALGORITHMS:
             steps = []
             for units in (0, LSTM):
                 one = found.get((kind, named(algorithm, units)))
@@ -58,7 +63,7 @@ def table(finishes: list[Finish]) -> str:
                     steps.append(f"{one.steps:,}" if one.reached else "not reached")
             cells.append(" / ".join(steps))
         rows.append([*spaces, *cells])
-    return tables.table(["observation", "action", *algorithms.ALGORITHMS], rows)
+    return tables.table(["observation", "action", *ALGORITHMS], rows)
 
 
 def main() -> None:
@@ -68,8 +73,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = list(algorithms.ALGORITHMS)
-    parser.add_argument("--only", nargs="*", default=known, choices=known)
+    parser.add_argument("--only", nargs="*", default=ALGORITHMS, choices=ALGORITHMS)
     parser.add_argument("--write", action="store_true", help="fill docs/environments.md")
     asked = parser.parse_args()
     os.environ["REMOTELY_LOCAL"] = "1"

@@ -150,6 +150,7 @@ class SoftLearner(TargetLearner[Config]):
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
+        self.critic_parameters = list(self.model.critics.parameters())
         made = torch.compile if config.compile else lambda network: network
         self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)
         self.critics: Callable[[Tree, Tensor], Tensor] = made(self.model.critics)
@@ -189,13 +190,13 @@ def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
 
     action, log_prob = learner.act(steps.obs)
     log_temperature = learner.model.log_temperature
-    with frozen(learner.model.critics):
+    with frozen(learner.critic_parameters):
         q = learner.critics(steps.obs, action)
     of_policy = -losses.soft_value(q, log_prob, log_temperature.detach().exp()).mean()
     of_temperature = losses.temperature_loss(log_temperature, log_prob, learner.target_entropy)
 
     total = of_critics + of_policy + of_temperature
-    parts = Losses(total, of_policy, of_critics, -log_prob.mean(), torch.zeros(()))
+    parts = Losses(total, of_policy, of_critics, -log_prob.mean(), total.new_zeros(()))
     return parts, error.detach().abs().mean(0)
 
 

@@ -23,6 +23,10 @@ class TargetLearner(Learner[C]):
     def __init__(self, config: C, model: Any, actions: Actions):
         super().__init__(config, model, actions)
         self.target = copy.deepcopy(self.followed).requires_grad_(False)
+        # Looked up once: that takes longer than an average of small networks.
+        pairs = (self.target.parameters(), self.followed.parameters())
+        self._parameters = list(zip(*pairs, strict=True))
+        self._statistics = list(zip(self.target.buffers(), self.followed.buffers(), strict=True))
         self.renewals = 0  # how many intervals are over
 
     @property
@@ -40,10 +44,9 @@ class TargetLearner(Learner[C]):
     @torch.no_grad()
     def average_target(self, tau: float) -> None:
         """Moves the target's parameters by `tau` of their distance to the network's (Polyak)."""
-        for old, new in zip(self.target.parameters(), self.followed.parameters(), strict=True):
+        for old, new in self._parameters:
             old.lerp_(new, tau)
-        buffers = zip(self.target.buffers(), self.followed.buffers(), strict=True)
-        for statistic, newest in buffers:
+        for statistic, newest in self._statistics:
             statistic.copy_(newest)
 
     def state(self) -> dict[str, Any]:

@@ -221,6 +221,8 @@ OF_Q = (ImageAndVector, Masked, MaskObserved, OneNumber)
 
 def takes(name: str, env: type[Toy], units: int = 0) -> bool:
     """Whether a template can train in an environment with so large an LSTM."""
+    if name == "sac":  # whose actions are all continuous
+        return False
     return (name != "n_step_q" or env in OF_Q) and (not units or name in TAKE_LSTM)
 
 

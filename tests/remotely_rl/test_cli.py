@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 import remotely
 from remotely_rl import algorithms, impala
 from remotely_rl.cli import main
-from remotely_rl.config import GROUPS
+from remotely_rl.config import GROUPS, OffPolicy
 from remotely_rl.runs import metrics
 
 TINY = [
@@ -38,9 +38,6 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
     return asked
 
 
-WITH_REPLAY = ("dqn", "c51", "rainbow", "sac")
-
-
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_every_field_of_an_algorithm_is_an_option_with_its_prose_as_help(name: str) -> None:
     text = " ".join(invoke("train", name, "--help").output.split())
@@ -58,8 +55,9 @@ def test_help_begins_with_the_options_that_are_needed_first_and_groups_the_other
 ) -> None:
     text = invoke("train", name, "--help").output
     sections = dict(re.findall(r"(?ms)^([A-Z][a-z ]+):\n(.*?)(?=^[A-Z]|\Z)", text))
-    own = [group for group in GROUPS if group != "Replay" or name in WITH_REPLAY]
-    assert list(sections) == [*own, "Help"]
+    has_a_replay = issubclass(algorithms.named(name).Config, OffPolicy)
+    groups = [group for group in GROUPS if group != "Replay" or has_a_replay]
+    assert list(sections) == [*groups, "Help"]
     listed = {group: re.findall(r"(?m)^  --([a-z-]+)", text) for group, text in sections.items()}
     assert listed["Start here"] == [
         "env", "actors", "minutes", "total-steps", "learning-rate", "seed"
@@ -242,14 +240,18 @@ def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, name: str) -> None:
     run = tmp_path / "run"
-    done = invoke("train", name, *TINY, "--total-steps", "60", "--run", str(run))
+    env, other, steps = "CartPole-v1", "Acrobot-v1", 60
+    if name == "sac":
+        env, other, steps = "Pendulum-v1", "MountainCarContinuous-v0", 410
+    tiny = (*TINY, "--env", env, "--run", str(run))
+    done = invoke("train", name, *tiny, "--total-steps", str(steps))
     assert done.exit_code == 0, done.output
-    assert f"60 steps are done; the run is in {run}" in done.output
+    assert f"{steps} steps are done; the run is in {run}" in done.output
     left = {path.name for path in run.iterdir()}
     assert left >= {"config.json", "metrics.csv", "checkpoint.pt", "curve.png", "tensorboard"}
 
     first = metrics.read(run / "metrics.csv")[-1]
-    done = invoke("train", name, "--resume", str(run), "--total-steps", "200")
+    done = invoke("train", name, "--resume", str(run), "--total-steps", str(3 * steps))
     assert done.exit_code == 0, done.output
     rows = metrics.read(run / "metrics.csv")
     assert first in rows  # what the first half wrote is still there
@@ -259,9 +261,9 @@ def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, na
         rows[-1]["time/updates"] >= first["time/updates"]
     )  # GA3C's trainers may be at their first
 
-    done = invoke("train", name, "--resume", str(run), "--env", "Acrobot-v1")
+    done = invoke("train", name, "--resume", str(run), "--env", other)
     assert done.exit_code == 2
-    assert "is a run on CartPole-v1, not on Acrobot-v1" in done.output
+    assert f"is a run on {env}, not on {other}" in done.output
 
 
 @pytest.mark.usefixtures("nothing_left")

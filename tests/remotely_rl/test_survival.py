@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from remotely_rl import algorithms
+from remotely_rl.config import OffPolicy
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import setup
 from remotely_rl.supervision import logbook
@@ -30,15 +31,16 @@ SURVIVES = 40  # steps
 class Flaky(toys.Guess):
     """Does `fails` at the 40th of its steps."""
 
-    def __init__(self, fails: Any):
+    def __init__(self, fails: Any, action_space: gymnasium.Space[Any] = toys.Guess.action_space):
         self.fails = fails
+        self.action_space = action_space
         self.steps = 0
 
     def step(self, action: int) -> Any:
         self.steps += 1
         if self.steps == SURVIVES:
             self.fails()
-        return super().step(action)
+        return super().step(np.ravel(action)[0])
 
 
 def raise_one() -> None:
@@ -68,8 +70,9 @@ def short_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config(name: str, fails: Any, **changes: Any) -> Any:
     """Two actors with two environments each."""
+    spaces = (toys.Aim.action_space,) if name == "sac" else ()
     given: dict[str, Any] = {
-        "env": functools.partial(Flaky, fails), "actors": 2, "envs_per_actor": 2,
+        "env": functools.partial(Flaky, fails, *spaces), "actors": 2, "envs_per_actor": 2,
         "rollout_steps": 8, "random_start": 0,
         "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, **changes,
     }  # fmt: skip
@@ -77,7 +80,10 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
         given |= {"learner_threads": 1, "device": "cpu"}
     if name == "ga3c":
         given["train_rows"] = 16
-    return algorithms.named(name).Config(**given)
+    kind = algorithms.named(name).Config
+    if issubclass(kind, OffPolicy):
+        given |= {"learn_from": 64, "batch_size": 16, "replay_ratio": 4.0}
+    return kind(**given)
 
 
 @pytest.mark.usefixtures("local")

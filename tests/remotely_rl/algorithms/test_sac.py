@@ -19,7 +19,8 @@ from remotely_rl.environments.action_spaces import Actions, of
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import squashed_sample
-from remotely_rl.networks import SoftActorCritic
+from remotely_rl.networks import Critics, SoftActorCritic
+from remotely_rl.networks.soft_actor_critic import StackedLinear
 from remotely_rl.runs import metrics
 from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
@@ -29,8 +30,9 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = sac.Config(
     env=toys.Aim, rollout_steps=16, replay_rows=10_000, learn_from=128, batch_size=64,
-    replay_ratio=64.0, learning_rate=3e-3, hidden_units=32, device="cpu", learner_threads=1,
-    log_interval_s=1e6, checkpoint_interval_s=1e6, target=0.9, total_steps=5_000,
+    replay_ratio=16.0, learning_rate=0.01, initial_temperature=0.1, target_entropy=-2.0,
+    hidden_units=32, device="cpu", learner_threads=1, log_interval_s=1e6,
+    checkpoint_interval_s=1e6, target=0.8, total_steps=2_500,
 )  # fmt: skip
 VECTOR = Leaf((3,), np.dtype(np.float32))
 BOX = of(spaces.Box(-1, 1, (2,), np.float32))
@@ -58,14 +60,21 @@ def batch(rows: int = 6) -> Steps:
     )
 
 
+@torch.no_grad()
+def make_constant(critics: Critics, *values: float) -> None:
+    """Makes each critic give every action the same value."""
+    for parameter in critics.parameters():
+        parameter.zero_()
+    head = critics.layers[-1]
+    assert isinstance(head, StackedLinear)
+    head.bias.copy_(torch.tensor(values).view(-1, 1, 1))
+
+
 def test_targets_are_the_lower_value_and_the_entropy_from_which_terminated_steps_have_none() -> (
     None
 ):
     made = learner(initial_temperature=0.5)
-    with torch.no_grad():
-        for parameter in made.target.parameters():
-            parameter.zero_()
-        made.target.layers[-1].bias.copy_(torch.tensor([3.0, 5.0]).view(2, 1, 1))
+    make_constant(made.target, 3.0, 5.0)
     steps = batch(2)._replace(reward=torch.tensor([1.0, 2.0]), discount=torch.tensor([0.9, 0.0]))
     same = torch.Generator().manual_seed(CONFIG.seed)
     with torch.no_grad():
@@ -80,10 +89,7 @@ def test_the_critics_loss_is_half_the_squared_error_by_weight_and_says_what_surp
     made, steps = learner(), batch(2)
     steps = steps._replace(discount=torch.zeros(2), reward=torch.tensor([1.0, -1.0]),
                            weight=torch.tensor([1.0, 0.5]))  # fmt: skip
-    with torch.no_grad():
-        for parameter in made.model.critics.parameters():
-            parameter.zero_()
-        made.model.critics.layers[-1].bias.copy_(torch.tensor([2.0, 4.0]).view(2, 1, 1))
+    make_constant(made.model.critics, 2.0, 4.0)
 
     parts, surprise = sac.compute_losses(made, steps)
 
@@ -114,7 +120,7 @@ def test_the_gradients_of_the_losses_do_not_meet() -> None:
 
 
 def test_an_update_lowers_the_critics_error_and_moves_the_targets_a_little() -> None:
-    made, steps = learner(tau=0.1), batch()._replace(discount=torch.zeros(6))
+    made, steps = learner(tau=0.1, learning_rate=3e-3), batch()._replace(discount=torch.zeros(6))
     before = toys.weights(made.target)
     errors = [float(np.mean(sac.update(made, steps, 0).priority)) for _ in range(40)]
     assert errors[-1] < 0.5 * errors[0]
@@ -123,7 +129,7 @@ def test_an_update_lowers_the_critics_error_and_moves_the_targets_a_little() -> 
 
 
 def test_the_target_of_the_entropy_is_minus_one_for_each_coordinate_or_as_given() -> None:
-    assert learner().target_entropy == -2.0
+    assert learner(target_entropy=None).target_entropy == -2.0
     assert learner(target_entropy=1.5).target_entropy == 1.5
 
 
@@ -212,7 +218,7 @@ def test_a_vector_is_learnt_in_seconds_and_played_by_its_mean(tmp_path: Path) ->
     played = [
         evaluation.evaluate(tmp_path / "run", 20, greedy, env=toys.Aim) for greedy in (True, False)
     ]
-    assert played[0].mean > 0.9
+    assert played[0].mean > 0.8
     assert played[0].mean > played[1].mean
 
     row = metrics.read(tmp_path / "run" / "metrics.csv")[-1]
@@ -221,7 +227,9 @@ def test_a_vector_is_learnt_in_seconds_and_played_by_its_mean(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("local")
 def test_so_are_nested_actions_on_nested_observations(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, env=Reach, gamma=0.5, target=0.85 * LENGTH)
+    config = dataclasses.replace(
+        CONFIG, env=Reach, gamma=0.5, target=0.8 * LENGTH, target_entropy=None
+    )
     result = sac.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended, result
 
@@ -245,7 +253,7 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
     sac.train(whole, run=tmp_path / "straight")
     sac.train(half, run=tmp_path / "stopped")
     resumed = sac.train(whole, resume=tmp_path / "stopped")
-    assert resumed.updates == 320 - CONFIG.learn_from
+    assert resumed.updates == (320 - CONFIG.learn_from) // 4  # of four times as many rows
     toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
 
 
@@ -265,6 +273,9 @@ class Unbounded(toys.Aim):
 
 class WithAButton(toys.Aim):
     action_space = spaces.Tuple([spaces.Box(-2, 2, (1,), np.float32), spaces.Discrete(2)])  # type: ignore[assignment]
+
+    def step(self, action: Any) -> Any:
+        return super().step(action[0])
 
 
 def with_a_memory(shape: tuple[int, ...], outputs: int) -> networks.RecurrentMLP:

@@ -53,7 +53,7 @@ def test_the_critics_are_independent_functions_of_observation_and_action() -> No
 
 def test_frozen_critics_pass_gradients_to_the_action_alone_and_thaw_again() -> None:
     critics, action = Critics(VECTOR, 2, 8), torch.randn(6, 2, requires_grad=True)
-    with frozen(critics):
+    with frozen(list(critics.parameters())):
         value = critics(torch.randn(6, 3), action).sum()
     value.backward()
     assert action.grad is not None
