@@ -248,7 +248,7 @@ def update(learner: QLearner, steps: Steps, env_steps: int) -> Update:
         heads = q_learning.taken(learner.heads(steps.obs), steps.action)
     loss, priority = compute_errors(heads, target)
     total = (steps.weight * loss).mean()
-    zero = torch.zeros(())
+    zero = total.new_zeros(())
     parts = Losses(total, zero, total.detach(), zero, zero)
     metrics = learner.count_update([learner.step(parts)])
     return Update(metrics, priority.cpu().numpy())

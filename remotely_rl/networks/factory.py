@@ -61,13 +61,21 @@ def build(
     `outputs_are` then says what the outputs are for.
     """
     if isinstance(spec, dict) and ACTION_MASK in spec:
-        return masked(_build(source, spec[OBSERVATION], outputs, lstm_units, outputs_are))
-    return _build(source, spec, outputs, lstm_units, outputs_are)
+        return masked(build_unmasked(source, spec[OBSERVATION], outputs, lstm_units, outputs_are))
+    return build_unmasked(source, spec, outputs, lstm_units, outputs_are)
 
 
-def _build(
-    source: ModelSource | None, spec: Tree, outputs: int, lstm_units: int, outputs_are: str
+def build_unmasked(
+    source: ModelSource | None,
+    spec: Tree,
+    outputs: int,
+    lstm_units: int = 0,
+    outputs_are: str = "",
 ) -> nn.Module:
+    """Make the model as `build` does, for observations whose masks are applied elsewhere.
+
+    A leaf of these that is a mask as well, as PettingZoo has it, is no reason to apply it.
+    """
     if source is not None and lstm_units:
         raise TrainingError(
             "lstm= adds a memory to the networks of remotely_rl; a model of your own brings its"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.functions import categorical, q_learning
 from remotely_rl.functions.distributions import ILLEGAL
-from remotely_rl.networks.factory import ModelSource, build
+from remotely_rl.networks.factory import ModelSource, build_unmasked
 from remotely_rl.trees import Tree
 
 
@@ -80,12 +80,13 @@ def build_q_network(
 ) -> QNetwork:
     """Make the Q-network for an environment's observations, of a model of yours if there is one.
 
-    Raises TrainingError as `factory.build` does.
+    Raises TrainingError as `networks.build` does.
     """
     is_masked = isinstance(spec, dict) and ACTION_MASK in spec
     rows = actions + (is_dueling and atoms > 1)
     meaning = f"{rows} rows of {atoms} atoms" if atoms > 1 else f"{actions} values of actions"
-    model = build(source, spec[OBSERVATION] if is_masked else spec, rows * atoms, 0, meaning)
+    seen = spec[OBSERVATION] if is_masked else spec
+    model = build_unmasked(source, seen, rows * atoms, outputs_are=meaning)
     return QNetwork(
         model, actions, is_dueling=is_dueling, atoms=atoms, bound=bound, is_masked=is_masked
     )

@@ -17,14 +17,22 @@ from remotely_rl.runs.training import Result
 LENGTH = 8
 STEPS = 120_000  # four times what the slowest took
 LSTM = 64  # units
+LEARN_Q = ("n_step_q", "dqn", "c51", "rainbow")
 TAKE_LSTM = ("a2c", "ppo", "impala", "appo", "a3c")
 
 # What differs from the defaults, which are for longer problems and several actors.
 SETTINGS: dict[str, Any] = {"actors": 1, "envs_per_actor": 16, "gamma": 0.5, "random_start": 0}
+FROM_REPLAY: dict[str, Any] = {
+    "learn_from": 500, "replay_rows": 20_000, "batch_size": 64, "explore_steps": 3000,
+    "target_update_interval": 500, "n_step": 1, "learning_rate": 1e-3, "learner_threads": 1,
+}  # fmt: skip
 OF_TEMPLATE: dict[str, dict[str, Any]] = {
     "a2c": {"entropy_coef": 0.003},
     "a3c": {"entropy_coef": 0.003},
     "n_step_q": {"explore_steps": 10_000},
+    "dqn": FROM_REPLAY,
+    "c51": {**FROM_REPLAY, "value_bound": 2.0},
+    "rainbow": {**FROM_REPLAY, "value_bound": 2.0},
     **{
         name: {"entropy_coef": 0.003, "rollout_steps": 16, "learner_threads": 1}
         for name in ("ppo", "impala", "appo", "ga3c")
@@ -223,7 +231,7 @@ def takes(name: str, env: type[Toy], units: int = 0) -> bool:
     """Whether a template can train in an environment with so large an LSTM."""
     if name == "sac":  # whose actions are all continuous
         return False
-    return (name != "n_step_q" or env in OF_Q) and (not units or name in TAKE_LSTM)
+    return (name not in LEARN_Q or env in OF_Q) and (not units or name in TAKE_LSTM)
 
 
 def train(name: str, env: type[Toy], seed: int, run: Path, units: int = 0) -> Result:

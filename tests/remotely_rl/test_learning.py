@@ -9,6 +9,8 @@ from remotely_rl import algorithms
 from remotely_rl.runs import metrics
 from tests.remotely_rl import memory_toys
 
+IN_ROUNDS = ("a2c", "ppo", "dqn", "c51", "rainbow", "sac")
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(360)
@@ -17,13 +19,14 @@ from tests.remotely_rl import memory_toys
 def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
     algorithm = algorithms.named(name)
     env, target = ("Pendulum-v1", -200.0) if name == "sac" else ("CartPole-v1", 475.0)
-    config = algorithm.Config(env=env, target=target, minutes=5.0)
+    more = {"value_bound": 100.0} if name in ("c51", "rainbow") else {}
+    config = algorithm.Config(env=env, target=target, minutes=5.0, **more)
     result = algorithm.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended, result
     assert (tmp_path / "run" / "curve.png").exists()
     rows = metrics.read(tmp_path / "run" / "metrics.csv")
     stale = max(row["train/staleness_max"] for row in rows if row["train/staleness_max"] >= 0)
-    assert (stale == 0) == (name in ("a2c", "ppo", "sac"))  # the others are off-policy, then
+    assert (stale == 0) == (name in IN_ROUNDS)  # the others are off-policy, then
 
 
 @pytest.mark.learning
