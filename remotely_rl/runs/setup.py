@@ -7,7 +7,7 @@ or in its first steps, and then only the actor is lost.
 import contextlib
 import time
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 import gymnasium
 import numpy as np
@@ -71,12 +71,25 @@ class Probe:
             envs.close()
 
 
+@overload
+def make_learner(
+    config: C, model: networks.ModelSource | None = None, seen: EnvironmentInfo | None = None
+) -> Learner[C]: ...
+@overload
 def make_learner(
     config: C,
     model: networks.ModelSource | None = None,
     seen: EnvironmentInfo | None = None,
-    kind: type[L] = Learner,  # type: ignore[assignment]
-) -> L:
+    *,
+    kind: type[L],
+) -> L: ...
+def make_learner(
+    config: C,
+    model: networks.ModelSource | None = None,
+    seen: EnvironmentInfo | None = None,
+    *,
+    kind: Any = Learner,
+) -> Any:
     """Makes the model that fits a config's environment, or a model of yours, and its learner.
 
     The input statistics begin with those of a little random play: an update without any kills

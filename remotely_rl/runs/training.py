@@ -51,7 +51,7 @@ def begin(
             run_folder.check_is_free(Path(run))
         config.check_run()
         seen = probe(config)
-        made = make_learner(prepare(config), model, seen, learner)
+        made = make_learner(prepare(config), model, seen, kind=learner)
         config.check_fits(made.model, made.actions)
         session = _session(algorithm, config, made.model, run, resume, process)
     except BaseException:

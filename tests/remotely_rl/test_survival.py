@@ -33,7 +33,7 @@ class Flaky(toys.Guess):
 
     def __init__(self, fails: Any, action_space: gymnasium.Space[Any] = toys.Guess.action_space):
         self.fails = fails
-        self.action_space = action_space
+        self.action_space = action_space  # type: ignore[assignment]
         self.steps = 0
 
     def step(self, action: int) -> Any:
