@@ -203,7 +203,7 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
     ("command", "said"),
     [
         (["train", "impalla"], "no algorithm is called 'impalla', did you mean 'impala'?"),
-        (["train", "sarsa"], "no algorithm is called 'sarsa'; there is a2c, ppo, impala, appo, ga"),
+        (["train", "qmix"], "no algorithm is called 'qmix'; there is a2c, ppo, impala, appo, ga"),
         (["train", "impala", "--gama", "1"], "--gamma"),
         (["train", "a2c", "--clip-range", "1"], "No such option"),
         (["train", "impala", "--actors", "many"], "'many' is not a valid integer"),
