@@ -1,0 +1,120 @@
+"""The replay of a run: who fills which columns, when updates are owed, and what it says."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import remotely
+from remotely_rl import dqn, networks
+from remotely_rl.acting.actor import Rollout
+from remotely_rl.algorithms.dqn import QActor, QLearner
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.environments.observations import Leaf
+from remotely_rl.runs import replaying
+from remotely_rl.runs.replaying import RunReplay
+from tests.remotely_rl import toys
+from tests.remotely_rl.runs import sessions
+
+CONFIG = dqn.Config(
+    env=toys.Counting, actors=2, envs_per_actor=3, rollout_steps=8, learn_from=24, batch_size=8,
+    replay_ratio=2.0, replay_rows=600, n_step=1, device="cpu", reward_clip=15.0, gamma=0.5,
+)  # fmt: skip
+ACTIONS = Discrete(2)
+Make = Callable[..., RunReplay]
+
+
+def model() -> networks.QNetwork:
+    return CONFIG.make_model(None, Leaf((1,), np.dtype("float32")), ACTIONS)
+
+
+@pytest.fixture
+def run_replay(tmp_path: Path, no_curve: None) -> Iterator[Make]:
+    """Makes the replay of a run whose config has these changes."""
+    with contextlib.ExitStack() as stack:
+
+        def make(**changes: Any) -> RunReplay:
+            config = dataclasses.replace(CONFIG, **changes)
+            session = stack.enter_context(sessions.session(tmp_path, config))
+            session.learner = QLearner(config, model(), ACTIONS)
+            return RunReplay(session)
+
+        yield make
+
+
+def rollout(actor: int = 0) -> Rollout:
+    played: Rollout = remotely.local(QActor, CONFIG, model(), 5).sample()
+    return played._replace(actor=actor)
+
+
+def test_each_actor_fills_the_columns_of_its_own_environments(run_replay: Make) -> None:
+    experience = run_replay()
+
+    experience.append([rollout(actor=1)])  # the other one has failed in this round
+
+    drawn = experience.draw(env_steps=0, updates=0)
+    assert set((drawn.rows % 6).tolist()) <= {3, 4, 5}
+
+
+def test_rewards_are_kept_raw_and_clipped_as_the_config_says(run_replay: Make) -> None:
+    experience = run_replay()
+
+    experience.append([rollout()])
+
+    assert set(experience.draw(0, 0).reward.tolist()) == {10.0, 15.0}
+
+
+def test_updates_are_owed_once_there_are_enough_steps_to_learn_from(run_replay: Make) -> None:
+    experience = run_replay()
+    first = rollout()
+    assert first.steps == 18  # of 24 rows, as every fourth is a reset
+
+    experience.append([first])
+    assert experience.ratio.updates_owed == 0
+
+    experience.append([rollout(actor=1)])
+    assert experience.ratio.updates_owed == (36 - 24) * 2 // 8
+    drawn = experience.draw(0, 0)
+    experience.update(drawn, np.ones(8))
+    assert experience.ratio.updates_owed == 2
+
+
+def test_n_and_gamma_follow_the_schedule_of_the_config(run_replay: Make) -> None:
+    experience = run_replay(n_step_start=3, gamma_start=0.25, recovery_updates=10, reward_clip=0.0)
+    experience.append([rollout(), rollout(actor=1)])
+
+    early = experience.draw(0, updates=0)
+    late = experience.draw(0, updates=10)
+
+    assert set(early.discount.tolist()) == {0.0}  # three steps go to the end of an episode
+    assert set(early.reward.tolist()) == {10 + 20 / 4 + 30 / 16, 20 + 30 / 4, 30.0}
+    assert set(late.discount.tolist()) <= {0.0, 0.5}
+    assert set(late.reward.tolist()) == {10.0, 20.0, 30.0}
+
+
+def test_new_steps_are_counted_into_the_statistics_once() -> None:
+    learner = QLearner(CONFIG, model(), ACTIONS)
+
+    replaying.count_in(learner, [rollout()])
+
+    counted = networks.statistics_of(learner.model)
+    (count,) = [value for name, value in counted.items() if name.endswith("count")]
+    assert float(count) == 3  # one in seven of eighteen
+    assert learner.reward_clipper.pop_metrics()["train/rewards_clipped"] == 2 / 3
+
+
+def test_images_of_a_batch_become_channels_last_and_stay_what_they_are(run_replay: Make) -> None:
+    learner = QLearner(CONFIG, model(), ACTIONS)
+    experience = run_replay()
+    experience.append([rollout()])
+    images = np.random.default_rng(0).integers(0, 255, (8, 4, 5, 6), np.uint8)
+
+    steps = replaying.to_device(learner, experience.draw(0, 0)._replace(obs=images))
+
+    assert torch.equal(steps.obs, torch.from_numpy(images))
+    assert steps.obs.is_contiguous(memory_format=torch.channels_last)
