@@ -15,6 +15,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ WRITTEN = re.compile(r"[a-z]+-(\d+)\.raw(?:\.tmp)?")
 # A file holds at most one part in so many of a full replay: it stays until its last row is given
 # up, so a folder is larger than the replay by no more than that.
 PARTS = 8
+# Threads that write: some wait for the disk while another computes a checksum.
+WRITERS = 3
 
 Rings = dict[str, list[Ring]]
 
@@ -128,13 +131,17 @@ class Archive:
         new = {name: group[0].end - first[name] for name, group in rings.items()}
         parts = math.ceil(PARTS * new["rows"].sum() / len(rings["rows"][0].data))
         needed = [file for file in self._rows if not _is_given_up(file, rings)]
-        for part in range(parts):
+
+        def write(part: int) -> File:
             start, stop = (
                 {name: (first[name] + new[name] * at // parts).tolist() for name in rings}
                 for at in (part, part + 1)
             )
             path = self.folder / f"rows-{number + part:08}.raw"
-            needed.append(_write(path, _pieces(rings, start, stop), start, stop))
+            return _write(path, _pieces(rings, start, stop), start, stop)
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            needed += pool.map(write, range(parts))
         saved = {
             name: _write(
                 self.folder / f"{name}-{number:08}.raw", [array.view(np.uint8).data], {}, {}
