@@ -1,7 +1,5 @@
 """The same class, in an actor: a shard of a replay on another machine."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,10 @@ from remotely_rl.errors import ReplayError
 from remotely_rl.experience.replay import Replay
 from tests.remotely_rl.experience.replay.worlds import World
 
-Shard: Any = remotely.remote_class(Replay)
+
+@remotely.remote_class
+class Shard(Replay):
+    """A replay in an actor."""
 
 
 @pytest.mark.parametrize("as_tree", [False, True])
@@ -24,14 +25,16 @@ def test_a_replay_in_an_actor_draws_what_one_here_draws(cluster: str, as_tree: b
         trajectory = world.play(20)
         here.append(trajectory)
         shard.append(trajectory)
-        mine, theirs = here.draw(64), shard.draw.submit(64, beta=0.7).result(timeout=30)
-        mine = mine._replace(weight=mine.weight ** (0.7 / 0.4))
+        mine, theirs = here.draw(64), shard.draw.submit(64).result(timeout=30)
         for ours, others in zip(
             trees.leaves(tuple(mine)), trees.leaves(tuple(theirs)), strict=True
         ):
-            assert np.allclose(ours, others)
+            assert np.array_equal(ours, others)
         here.update(mine.rows, np.abs(mine.reward))
         shard.update(theirs.rows, np.abs(theirs.reward))
+        assert len(shard) == len(here)
+    shard.n_step = here.n_step = 5
+    assert len(shard) == len(here)
 
 
 def test_the_errors_of_a_shard_are_those_of_a_replay(cluster: str) -> None:
