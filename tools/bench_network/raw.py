@@ -29,6 +29,7 @@ def serve(wrap: Wrap) -> None:
         print("ready", flush=True)
         while True:
             raw, _ = listener.accept()
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with wrap(raw) as connection:
                 head = bytearray(8)
                 _receive(connection, head)
@@ -43,7 +44,9 @@ def serve(wrap: Wrap) -> None:
 def send(wrap: Wrap, address: str, nbytes: int, times: int) -> None:
     there, back = [], []
     value, memory = bytes(nbytes), bytearray(nbytes)
-    with wrap(socket.create_connection((address, PORT))) as connection:
+    raw = socket.create_connection((address, PORT))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with wrap(raw) as connection:
         connection.sendall(nbytes.to_bytes(8, "big"))
         for _ in range(times):
             begin = time.perf_counter()
