@@ -30,7 +30,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .PHONY: help install pong test test-slow check types format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## make .venv with everything in it; does nothing when that is up to date
 	@:

@@ -69,6 +69,6 @@ ROWS = (
     Row(
         "appended rows of 84x84, 4 steps of 64 environments at a time",
         "append_84_per_s",
-        beside=(Term("sb3", "SB3", "append_84_per_s"),),
     ),
+    Row("the same, as an actor of the machine sent them", "append_sent_84_per_s"),
 )

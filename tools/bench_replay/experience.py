@@ -73,6 +73,6 @@ def time_draws(figure: str, draw: Callable[[], object], effort: Effort) -> None:
         for _ in range(times):
             draw()
 
-    run(5)
-    count = max(3, min(2_000, int(TIMING_S / seconds(draw))))
+    run(2)
+    count = max(1, min(2_000, int(TIMING_S / seconds(draw))))
     report(**{figure: 1 / per_call(run, count, effort.repeats)})

@@ -45,6 +45,7 @@ PARTS: dict[str, dict[str, str]] = {
     "alone_42": {"take": "peers/of_numpy.py", "ours": OURS},
     "files": {"copy": "peers/of_numpy.py", "ours": OURS},
     "beside_84": {"sb3": SB3, "cpprb": CPPRB, "torchrl": TORCHRL, "ours": OURS},
+    "append_84": {"sb3": SB3, "ours": OURS},
     "beside_vector": {"sb3": SB3, "torchrl": TORCHRL, "ours": OURS},
 }
 

@@ -15,6 +15,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ WRITTEN = re.compile(r"[a-z]+-(\d+)\.raw(?:\.tmp)?")
 # A file holds at most one part in so many of a full replay: it stays until its last row is given
 # up, so a folder is larger than the replay by no more than that.
 PARTS = 8
+# Threads that write: some wait for the disk while another computes a checksum.
+WRITERS = 3
 
 Rings = dict[str, list[Ring]]
 
@@ -56,6 +59,7 @@ class Archive:
         self._rows: list[File] = []
         self._arrays: dict[str, File] = {}
         self._settled: dict[str, NDArray[np.int64]] = {}
+        self._shapes: dict[str, list[tuple[int, ...]]] = {}  # of the arrays in files of rows
         self._header = b""
 
     @classmethod
@@ -117,24 +121,31 @@ class Archive:
             self._read(file, _pieces(rings, file.first, file.end))
         for name, array in arrays.items():
             self._read(self._arrays[name], [array.view(np.uint8).data])
-        self._settled = {name: group[0].settled.copy() for name, group in rings.items()}
+        self._settled, self._shapes = _settled(rings), _shapes(rings)
 
     def _save(self, facts: dict[str, Any], rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
         number = 1 + max(self._on_disk().values(), default=0)
+        # If images are kept whole since the last save, its files are of other arrays.
+        before, settled = (
+            (self._rows, self._settled) if self._shapes == _shapes(rings) else ([], {})
+        )
         first = {
-            name: np.maximum(group[0].first, self._settled.get(name, 0))
-            for name, group in rings.items()
+            name: np.maximum(group[0].first, settled.get(name, 0)) for name, group in rings.items()
         }
         new = {name: group[0].end - first[name] for name, group in rings.items()}
         parts = math.ceil(PARTS * new["rows"].sum() / len(rings["rows"][0].data))
-        needed = [file for file in self._rows if not _is_given_up(file, rings)]
-        for part in range(parts):
+        needed = [file for file in before if not _is_given_up(file, rings)]
+
+        def write(part: int) -> File:
             start, stop = (
                 {name: (first[name] + new[name] * at // parts).tolist() for name in rings}
                 for at in (part, part + 1)
             )
             path = self.folder / f"rows-{number + part:08}.raw"
-            needed.append(_write(path, _pieces(rings, start, stop), start, stop))
+            return _write(path, _pieces(rings, start, stop), start, stop)
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            needed += pool.map(write, range(parts))
         saved = {
             name: _write(
                 self.folder / f"{name}-{number:08}.raw", [array.view(np.uint8).data], {}, {}
@@ -150,7 +161,7 @@ class Archive:
         header = _text({"crc": zlib.crc32(_text(content)), "content": content})
         durable.write(self.folder / HEADER, [header])
         self.facts, self._header, self._rows, self._arrays = facts, header, needed, saved
-        self._settled = {name: group[0].settled.copy() for name, group in rings.items()}
+        self._settled, self._shapes = _settled(rings), _shapes(rings)
         names = {file.name for file in self._files}
         for path in self._on_disk():
             if path.name not in names:
@@ -208,6 +219,14 @@ def _write(
 
     durable.write(path, counted())
     return File(path.name, nbytes, crc, first, end)
+
+
+def _settled(rings: Rings) -> dict[str, NDArray[np.int64]]:
+    return {name: group[0].settled.copy() for name, group in rings.items()}
+
+
+def _shapes(rings: Rings) -> dict[str, list[tuple[int, ...]]]:
+    return {name: [ring.data.shape for ring in group] for name, group in rings.items()}
 
 
 def _is_given_up(file: File, rings: Rings) -> bool:

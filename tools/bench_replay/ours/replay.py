@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import remotely
 from remotely_rl import trees
 from remotely_rl.experience.replay import Draw, Replay
 from remotely_rl.experience.trajectory import Trajectory
@@ -88,12 +89,43 @@ def beside_84(effort: Effort) -> None:
     rows = BESIDE_IMAGES.of(effort)
     make = functools.partial(filled_with_images, rows, 84, n_step=1)
     time_prioritised(make(alpha=0.5), "beside_prioritised_84_per_s", effort)
-    replay = make()
-    time_uniform(replay, "beside_84_per_s", effort)
-    parts = [of_steps(steps) for steps in steps_of(100 * WIDTH, 84, at_once=4)]
-    rows = sum(part.action.size for part in parts)
-    took_s = seconds(lambda: [replay.append(part) for part in parts])
-    report(append_84_per_s=rows / took_s)
+    time_uniform(make(), "beside_84_per_s", effort)
+
+
+@remotely.remote_class
+class Player:
+    """Sends what it has played, through shared memory."""
+
+    def __init__(self, count: int) -> None:
+        self._parts = trajectories(count)
+
+    def play(self, turn: int) -> Trajectory:
+        return self._parts[turn]
+
+
+def trajectories(count: int) -> list[Trajectory]:
+    return [of_steps(steps) for steps in steps_of(count * 4 * WIDTH, 84, at_once=4)]
+
+
+def time_appends(replay: Replay, parts: list[Trajectory], figure: str) -> None:
+    def run() -> None:
+        for part in parts:
+            replay.append(part)
+
+    report(**{figure: sum(part.action.size for part in parts) / seconds(run)})
+
+
+def append_84(effort: Effort) -> None:
+    """Append what is in this process, and what an actor has sent."""
+    own = trajectories(60)
+    replay = Replay(5_000, WIDTH, own[0], alpha=0.5)
+    for part in own[:30]:  # until it is full
+        replay.append(part)
+    time_appends(replay, own[30:], "append_84_per_s")
+    player = Player(60)
+    received = [player.play(turn) for turn in range(60)]
+    time_appends(replay, received[30:], "append_sent_84_per_s")
+    remotely.shutdown()
 
 
 def beside_vector(effort: Effort) -> None:
@@ -128,6 +160,7 @@ if __name__ == "__main__":
             "alone_42": functools.partial(alone, 42),
             "files": files,
             "beside_84": beside_84,
+            "append_84": append_84,
             "beside_vector": beside_vector,
         }
     )

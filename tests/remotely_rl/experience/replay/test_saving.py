@@ -118,6 +118,19 @@ def test_a_replay_may_be_saved_to_two_folders(tmp_path: Path) -> None:
     assert_equal(resumed.draw(30), replay.draw(30))
 
 
+def test_images_that_are_kept_whole_since_the_last_save_are_saved_anew(tmp_path: Path) -> None:
+    world = World(WIDTH)
+    replay = made(world)
+    replay.append(world.play(10))
+    replay.save(tmp_path)
+    world.newest_first = True
+    replay.append(world.play(15))
+    replay.save(tmp_path)
+    resumed = made(World(WIDTH))
+    resumed.load(tmp_path)
+    assert_equal(resumed.draw(50), replay.draw(50))
+
+
 def test_the_length_of_windows_is_that_of_the_save(tmp_path: Path) -> None:
     world = World(WIDTH)
     replay = made(world)
