@@ -59,6 +59,12 @@ from remotely_rl.trees import Tree
 class Config(OffPolicy):
     """The settings.  Their prose is the help of `remotely-rl train dqn`."""
 
+    # Measured on Pong, one seed each: with 3 steps, a rate of 3e-4 and 50,000 steps of exploration
+    # the mean was -17 after 150,000 steps; with these it was -15.
+    n_step: int = 5
+    learning_rate: float = 6e-4
+    learning_rate_end: float | None = 2e-4
+    anneal_steps: int = 500_000
     max_grad_norm: float = 10.0
     target_update_interval: Annotated[
         int, "environment steps between target networks", COUNT
@@ -75,7 +81,7 @@ class Config(OffPolicy):
     epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
     explore_steps: Annotated[
         int, "environment steps over which epsilon falls from 1, after learn_from", COUNT
-    ] = 50_000  # fmt: skip
+    ] = 30_000  # fmt: skip
     epsilon_spread: Annotated[
         float, "environments end at epsilons down to epsilon to the power of 1 + this; 0: alike",
         NOT_NEGATIVE,

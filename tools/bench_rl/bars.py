@@ -25,6 +25,11 @@ def trained(size: int) -> tuple[Row, ...]:
         Row(f"APPO, {network}", f"appo_{size}_per_s", of_sample_factory),
         Row(f"PPO, one pass, {network}", f"ppo_{size}_per_s"),
         Row(
+            f"DQN, each step learnt from 8 times, {network}",
+            f"dqn_{size}_per_s",
+            (at_least(0.85, Term("limit", "its composed limit", f"dqn_limit_{size}_per_s")),),
+        ),
+        Row(
             f"PPO, one pass, {network}, beside a process that takes a core",
             f"busy_ppo_{size}_per_s",
             (at_least(1 / 2.2, Term("ours", "PPO alone", f"ppo_{size}_per_s")),),
@@ -40,6 +45,8 @@ def composed(size: int) -> tuple[Row, ...]:
         Row(f"inference alone, {square}", f"inference_{size}_per_s", of="limit"),
         Row(f"one training pass alone, {square}", f"training_{size}_per_s", of="limit"),
         Row(f"composed limit, {square}", f"limit_{size}_per_s", of="limit"),
+        Row(f"eight passes of DQN alone, {square}", f"dqn_training_{size}_per_s", of="limit"),
+        Row(f"DQN's composed limit, {square}", f"dqn_limit_{size}_per_s", of="limit"),
     )
 
 

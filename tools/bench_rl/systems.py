@@ -16,7 +16,7 @@ SYSTEMS = {
         note="the library's own loop, with the defaults of each algorithm but for these: an actor"
         " a core (GA3C: two agents a core); A2C rollout_steps=16, PPO epochs=1 minibatches=4,"
         " IMPALA and GA3C epochs=1 minibatches=1, APPO epochs=1 and v_trace=False, as Sample"
-        " Factory's. All its networks begin with a normalizer, by running statistics of each"
+        " Factory's; DQN learn_from=2048 replay_rows=50000. All its networks begin with a normalizer, by running statistics of each"
         " pixel; they compute in bfloat16 if the CPU has instructions for it (precision=auto), the"
         " others in float32, as they come",
     ),
@@ -27,7 +27,8 @@ SYSTEMS = {
         is_limit=True,
         note="1 / (1/environments + 1/inference + 1/training), each alone on all cores:"
         " environments and inference by a process a core, 16 games each; training one pass over"
-        " 2,048 rows by A2C's loss, in minibatches of 512; in the numbers that ours compute in",
+        " 2,048 rows by A2C's loss, in minibatches of 512; for DQN eight passes by its loss, in"
+        " batches of 128; in the numbers that ours compute in",
     ),
     "sb3": System(
         "Stable-Baselines3",
@@ -70,6 +71,8 @@ PARTS: dict[str, dict[str, str]] = {
     "appo_84": {"ours": TRAIN, "sample_factory": OF_SAMPLE_FACTORY},
     "ppo_84": {"ours": TRAIN, "sb3": OF_SB3},
     "busy_ppo_84": {"ours": TRAIN},
+    "dqn_84": {"ours": TRAIN},
+    "dqn_limit_84": {"limit": LIMIT},
     "ga3c_42": {"ours": TRAIN},
     "a2c_42": {"ours": TRAIN},
     "limit_42": {"limit": LIMIT},
@@ -77,6 +80,8 @@ PARTS: dict[str, dict[str, str]] = {
     "appo_42": {"ours": TRAIN},
     "ppo_42": {"ours": TRAIN},
     "busy_ppo_42": {"ours": TRAIN},
+    "dqn_42": {"ours": TRAIN},
+    "dqn_limit_42": {"limit": LIMIT},
 }
 
 BENCH = Benchmark(

@@ -7,6 +7,9 @@ cores while it lasts, so a step takes the sum of what it takes in each:
 
 Environments and inference run as the actors do them, a process a core with 16 games each and one
 thread of torch; training as the learner does it, in one process with all cores.
+
+`limit` trains by A2C's loss, once on each step.  `dqn_limit` trains by DQN's, as often as its ratio
+says.
 """
 
 import multiprocessing
@@ -20,9 +23,11 @@ import numpy as np
 import torch
 
 from remotely_rl import environments
-from remotely_rl.algorithms import a2c
+from remotely_rl.algorithms import a2c, dqn
 from remotely_rl.environments import Atari
 from remotely_rl.experience.batch import Batch, Transitions
+from remotely_rl.experience.replay import Draw
+from remotely_rl.runs.replaying import to_device
 from remotely_rl.runs.setup import make_learner
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
@@ -30,6 +35,7 @@ from tools.bench_rl.window import Window, asked, cores
 GAME = "ALE/Pong-v5"
 GAMES, STEPS = 16, 16  # of an actor; parameters are converted once in so many steps
 ROWS, MINIBATCHES = 2048, 4
+REPLAYED = dqn.Config.batch_size
 START_S = 60.0  # in which all processes have begun
 
 Step = Callable[[], object]
@@ -42,13 +48,15 @@ def main() -> None:
     turn = asked()
     # Three parts, each of them as steady as a training is: half as long is long enough.
     window = Window(turn.window.warm_up_s / 2, turn.window.for_s / 2)
+    train, rows = TRAINING[turn.what]
     found = {
         "environment": GAMES * together(environment, turn.size, window),
         "inference": GAMES * STEPS * together(inference, turn.size, window),
-        "training": ROWS * rate(training(turn.size), window),
+        "training": rows * rate(train(turn.size), window),
     }
     found["limit"] = 1 / sum(1 / per_s for per_s in found.values())
-    report(**{f"{name}_{turn.size}_per_s": per_s for name, per_s in found.items()})
+    of = turn.what.removesuffix("limit")
+    report(**{f"{of}{name}_{turn.size}_per_s": per_s for name, per_s in found.items()})
 
 
 def environment(size: int) -> Step:
@@ -100,6 +108,32 @@ def training(size: int) -> Step:
         learner.end_update(steps, batch)
 
     return update
+
+
+def training_again(size: int) -> Step:
+    """An update of DQN on a batch from its replay, which is drawn already."""
+    torch.set_num_threads(cores())
+    config = dqn.Config(env=GAME, image_size=size, device="cpu")
+    learner = make_learner(config, kind=dqn.QLearner)
+    actions = learner.model.actions
+    draw = Draw(
+        rows=np.arange(REPLAYED),
+        obs=images(REPLAYED, size).numpy(),
+        action=np.random.default_rng(0).integers(0, actions, REPLAYED),
+        reward=np.zeros(REPLAYED, np.float32),
+        discount=np.full(REPLAYED, config.gamma, np.float32),
+        next_obs=images(REPLAYED, size).numpy(),
+        weight=np.ones(REPLAYED, np.float32),
+        version=np.zeros(REPLAYED, np.uint32),
+    )
+    return lambda: dqn.update(learner, to_device(learner, draw), 0)
+
+
+# By what is asked for: the learner's work, and how many steps of the environments it is worth.
+TRAINING: dict[str, tuple[Callable[[int], Step], float]] = {
+    "limit": (training, ROWS),
+    "dqn_limit": (training_again, REPLAYED / dqn.Config.replay_ratio),
+}
 
 
 def images(count: int, size: int) -> torch.Tensor:

@@ -20,6 +20,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"actors": cores(), "epochs": 1, "minibatches": 4},
     "impala": {"actors": cores(), "epochs": 1, "minibatches": 1},
     "appo": {"actors": cores(), "epochs": 1, "v_trace": False},
+    "dqn": {"actors": cores(), "learn_from": 2048, "replay_rows": 50_000, "save_replay": False},
     "ga3c": {"actors": 2 * cores(), "epochs": 1, "minibatches": 1},
 }
 
