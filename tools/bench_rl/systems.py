@@ -16,8 +16,9 @@ SYSTEMS = {
         note="the library's own loop, with the defaults of each algorithm but for these: an actor"
         " a core (GA3C: two agents a core); A2C rollout_steps=16, PPO epochs=1 minibatches=4,"
         " IMPALA and GA3C epochs=1 minibatches=1, APPO epochs=1 and v_trace=False, as Sample"
-        " Factory's; DQN learn_from=2048 replay_rows=50000. All its networks begin with a normalizer, by running statistics of each"
-        " pixel; they compute in bfloat16 if the CPU has instructions for it (precision=auto), the"
+        " Factory's; DQN learn_from=2048 replay_rows=50000. All its networks begin with a"
+        " normalizer, by running statistics of each pixel; they compute in bfloat16 if the CPU has"
+        " instructions for it (precision=auto), the"
         " others in float32, as they come",
     ),
     "limit": System(
