@@ -63,7 +63,9 @@ def _prepare_process(birth: control.Birth) -> None:
     processes.mark(request.env.get(processes.TAG, ""))
     os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
     os.environ.update(request.env)
-    current_actor.become(birth)
+    current_actor.become(
+        request.actor, request.name, request.class_name, request.life, birth.machine
+    )
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
         _set_threads(max(1, int(request.resources.cpus)))
     with contextlib.suppress(OSError):  # if memory runs out, an actor is killed before its worker

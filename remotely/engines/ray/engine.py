@@ -1,0 +1,472 @@
+"""The verbs of the seam on Ray."""
+
+import contextlib
+import gc
+import itertools
+import os
+import secrets
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from remotely.engine import Arrival, Options, RemoteActor
+from remotely.engines.ray import births, ends
+from remotely.engines.ray.host import CONTROL, Birth, Place
+from remotely.engines.ray.put import PlasmaRef
+from remotely.engines.ray.remote import (
+    NAMESPACE,
+    Calls,
+    HostedActor,
+    new_id,
+    put_beside,
+    ray_name,
+)
+from remotely.engines.ray.replies import Completions, Lost
+from remotely.engines.ray.report import report
+from remotely.errors import (
+    ActorDied,
+    CallTimeout,
+    NameTaken,
+    NoResources,
+    NotConnected,
+    WorkerLost,
+    name_taken,
+)
+from remotely.futures.future import CallFuture
+from remotely.futures.unretrieved import report_key, report_text
+from remotely.machine import this_machine
+from remotely.objects.idempotent import RetriedFuture
+from remotely.protocol import control
+from remotely.protocol.lease import PLACE_S
+from remotely.protocol.wire import Kind
+from remotely.reporting import log_records
+from remotely.reporting.cluster_status import ClusterStatus
+from remotely.reporting.throttled_log import ThrottledLog
+from remotely.values import codec, notes, source_finder, source_library
+from remotely.values.codec import NOTHING, Encoded
+from remotely.values.notes import Notes
+from remotely.values.references import Named, named_arguments
+from remotely.values.shipping import Shipment
+
+COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
+SHUT_DOWN = "this process has left the Ray cluster: it called remotely.shutdown(), or ends"
+
+
+class RayEngine:
+    """Implements `engine.Engine` on the Ray cluster to which this process is connected.
+
+    cluster         its address, and what names it for good
+    inside          the name of the actor that this process is; empty in a script
+    owns_session    whether Ray was started by us, and is left with us
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        shipment: Shipment,
+        patience_s: float = PLACE_S,
+        inside: str = "",
+        owns_session: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self._shipment = shipment
+        self._patience_s = patience_s
+        self._inside = inside
+        self._owns_session = owns_session
+        self._prefix = f"{secrets.token_hex(2)}." if inside else ""
+        self._counts: dict[str, itertools.count[int]] = {}
+        self._actors: weakref.WeakValueDictionary[str, HostedActor] = weakref.WeakValueDictionary()
+        self._is_closed = False
+        self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
+        self._completions = Completions()
+        self._calls = Calls(self._completions, self._host_of, self._lost)
+
+    # --- making -----------------------------------------------------------------------------------
+
+    def place(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
+        while options.get_if_exists:
+            with contextlib.suppress(NameError):
+                return [self.find(options.name)]
+            try:
+                return self._make(cls, args, kwargs, options, 1)
+            except NameTaken as error:  # another was faster, and its actor may end before we look
+                if error.__cause__ is not None:  # it is the constructor's own
+                    raise
+        return self._make(cls, args, kwargs, options, count)
+
+    def _make(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
+        self._check()
+        source_finder.refuse_while_importing("makes an actor")
+        births.check(options)
+        source_library.library.gather()
+        what = cls.__name__
+        encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
+        births.check_feasible(options, what)
+        actors = [self._new(cls, options) for _ in range(count)]
+        self._begin(actors, what, encoded, options)
+        return list(actors)
+
+    def _new(self, cls: type, options: Options) -> HostedActor:
+        number = self._counts.setdefault(cls.__name__, itertools.count(1))
+        name = options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
+        actor = new_id(options.name)
+        made = self._actors[actor] = HostedActor(self, actor, name, owned=not options.detached)
+        return made
+
+    def _begin(
+        self, actors: Sequence[HostedActor], class_name: str, encoded: Encoded, options: Options
+    ) -> None:
+        """Give each a process and its object.  Makes all of them or raises an error."""
+        made: list[CallFuture[Any]] = []
+        try:
+            for actor in actors:
+                self._start(actor, options)
+            begun = [self._introduce(actor, class_name, options) for actor in actors]
+            self._wait_for_room(begun, class_name)
+            beside = put_beside(encoded) if len(actors) > 1 else None
+            for actor, place in zip(actors, begun, strict=True):
+                actor.place = msgspec.msgpack.decode(ray.get(place), type=Place)
+                made.append(self._prepare(actor, encoded, options, beside))
+            while made:
+                made.pop(0).result()
+        except BaseException as error:
+            self._kill(actors, "not made")
+            if isinstance(error, RayError):
+                raise ends.end_error(actors[0].name, None, error)(False) from None
+            raise
+
+    def _start(self, actor: HostedActor, options: Options) -> None:
+        try:
+            actor.lives_as(births.new_host(actor.actor, actor.name, options))
+        except ValueError:
+            actor.ended = ends.closed(actor.name, "not made")
+            if not options.name:
+                raise
+            raise NameTaken(name_taken(options.name, "on this cluster")) from None
+
+    def _introduce(self, actor: HostedActor, class_name: str, options: Options) -> Any:
+        assert isinstance(options.memory, int)
+        owner = (0, "", "")
+        if not options.detached:
+            owner = (os.getpid(), this_machine.machine_name(), self._inside)
+        birth = Birth(
+            actor=actor.actor,
+            name=actor.name,
+            class_name=class_name,
+            life=actor.life,
+            cpus=options.cpus,
+            gpus=options.gpus,
+            memory=options.memory,
+            resources=dict(options.resources),
+            owner=owner,
+            cluster=self.cluster,
+        )
+        return actor.host.begin.remote(msgspec.msgpack.encode(birth))
+
+    def _wait_for_room(self, begun: list[Any], what: str) -> None:
+        deadline = time.monotonic() + self._patience_s
+        for timeout_s in (min(COLLECT_AFTER_S, self._patience_s), self._patience_s):
+            left_s = min(timeout_s, max(0.0, deadline - time.monotonic()))
+            _, waiting = ray.wait(begun, num_returns=len(begun), timeout=left_s)
+            if not waiting:
+                return
+            gc.collect()
+        raise NoResources(
+            f"the Ray cluster has had no room for {len(waiting)} of {len(begun)} {what} for "
+            f"{self._patience_s:g} s: close actors, ask for less, or wait longer by "
+            "connect(patience_s=...)"
+        )
+
+    def _prepare(
+        self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any = None
+    ) -> CallFuture[Any]:
+        """Send settings, code, files, and what the object is made of."""
+        whole, stands_for = source_library.library.whole()
+        actor.learnt = len(stands_for)
+        actor.sent = actor.life, frozenset((whole.digest, *stands_for))
+        prepare = control.Prepare(
+            job=ray.get_runtime_context().get_job_id(),
+            host=this_machine.identity(),
+            path=[str(Path(entry).absolute()) for entry in sys.path],
+            files=self._shipment.files,
+            concurrency=options.concurrency,
+            argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
+            log_levels=log_records.levels(),
+            sources=whole.content,
+        )
+        missing: CallFuture[list[str]] = CallFuture("the actor", actor)
+        self._calls.send(actor, Kind.PREPARE, "", Encoded((control.encode(prepare),), ()), missing)
+        if self._shipment.files:
+            for digest in missing.result():
+                stored: CallFuture[None] = CallFuture("the actor", actor)
+                content = memoryview(self._shipment.read(digest))
+                self._calls.send(actor, Kind.FILE, digest, Encoded((), (content,)), stored)
+                stored.result()
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor)
+        self._calls.send(actor, Kind.INIT, "", encoded, future, beside=beside)
+        return future
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    def call(
+        self,
+        remotes: Sequence[RemoteActor],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        background: bool,
+        retries: int = 0,
+    ) -> list[CallFuture[Any]]:
+        encoded, named = codec.encode_atoms(args, kwargs), ()
+        if encoded is None:
+            encoded, named = _referring(remotes, method, args, kwargs)
+        return self._send(remotes, Kind.CALL, method, encoded, background, retries, named)
+
+    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
+        return self._send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
+
+    def set(
+        self, remotes: Sequence[RemoteActor], name: str, value: object
+    ) -> list[CallFuture[Any]]:
+        return self._send(remotes, Kind.SET, name, codec.encode(value, name), len(remotes) > 1)
+
+    def _send(
+        self,
+        remotes: Sequence[RemoteActor],
+        kind: Kind,
+        name: str,
+        encoded: Encoded,
+        background: bool,
+        retries: int = 0,
+        named: Sequence[Named] = (),
+    ) -> list[CallFuture[Any]]:
+        self._check()
+        source_library.library.look()
+        beside = put_beside(encoded) if len(remotes) > 1 else None
+        futures: list[CallFuture[Any]] = []
+        for actor in remotes:
+            assert isinstance(actor, HostedActor)
+
+            def leave(
+                future: CallFuture[Any], actor: HostedActor = actor, attend: bool = background
+            ) -> None:
+                self._calls.send(actor, kind, name, encoded, future, named, beside)
+                if attend and future.receiver is not None:  # so that it is done when it is done
+                    future.receiver.attend()
+
+            what = f"{actor.name}.{name}"
+            future: CallFuture[Any]
+            if retries:
+                future = RetriedFuture(what, actor, leave, retries)
+            else:
+                future = CallFuture(what, actor)
+            if encoded.travelling:
+                future.travelling = encoded.travelling
+            if background and kind is Kind.CALL:
+                future.on_unretrieved = self._on_unretrieved
+            leave(future)
+            futures.append(future)
+        return futures
+
+    def put(self, value: object) -> PlasmaRef:
+        self._check()
+        return PlasmaRef(codec.encode(value))
+
+    def value_of(self, ref: object) -> Any:
+        if not isinstance(ref, PlasmaRef):
+            raise TypeError(
+                f"get() takes what ref() or put() returned, or the future of a call; {ref!r} is "
+                "none of these"
+            )
+        return ref.get()
+
+    # --- finding ----------------------------------------------------------------------------------
+
+    def find(self, name: str) -> RemoteActor:
+        self._check()
+        with contextlib.suppress(ValueError, RayError):
+            host = ray.get_actor(name, namespace=NAMESPACE)
+            return self._found(host, _state_of(host)["actor"], name)
+        raise NameError(f"there is no actor named {name!r} on this cluster")
+
+    def _found(self, host: Any, actor: str, name: str) -> RemoteActor:
+        remote = self.borrow(actor, name)
+        assert isinstance(remote, HostedActor)
+        if remote.host is None:
+            remote.lives_as(host)
+        return remote
+
+    def borrow(self, actor: str, name: str) -> RemoteActor:
+        found = self._actors.get(actor)
+        if found is None:
+            found = self._actors[actor] = HostedActor(self, actor, name, owned=False)
+        return found
+
+    def await_arrival(self, class_name: str) -> Arrival:
+        raise NotConnected(
+            "a process cannot dial in to a Ray cluster: serve objects, and wait for them, on a "
+            "cluster of 'remotely start'"
+        )
+
+    def report(self, fresh: bool = True) -> ClusterStatus:
+        self._check()
+        return report(self.cluster.partition(" ")[0])
+
+    def _host_of(self, actor: HostedActor) -> Any:
+        """Return Ray's handle of an actor.  Raises ActorDied if there is none."""
+        self._check()
+        if actor.ended is not None:
+            raise actor.ended(False)
+        if actor.host is None:
+            try:
+                host = ray.get_actor(ray_name(actor.actor), namespace=NAMESPACE)
+                state = _state_of(host)
+            except (ValueError, RayError):
+                raise ends.closed(actor.name, "closed, or has died")(False) from None
+            if state["actor"] != actor.actor:  # another one has the name by now
+                raise ends.closed(actor.name, "closed")(False)
+            actor.life = state["life"]
+            actor.lives_as(host)
+        return actor.host
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
+        self._check()
+        actors = [r for r in remotes if isinstance(r, HostedActor) and r.ended is None]
+        if not grace_s:
+            self._kill(actors, "killed")
+            return
+        deadline = time.monotonic() + grace_s
+        asked: list[tuple[HostedActor, CallFuture[Any], Any]] = []
+        for actor in actors:
+            future: CallFuture[Any] = CallFuture(f"close of {actor.name}", actor)
+            self._calls.send(actor, Kind.END, "", NOTHING, future)
+            left = None if actor.host is None else _leave(actor.host, grace_s)
+            asked.append((actor, future, left))
+        failures: list[BaseException] = []  # of the classes' own `close`
+        while asked:
+            actor, future, left = asked.pop(0)
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except (ActorDied, WorkerLost, CallTimeout):
+                pass
+            except Exception as error:
+                failures.append(error)
+            finally:
+                del future  # see future.py
+            with contextlib.suppress(RayError):
+                if left is not None:
+                    ray.get(left, timeout=max(0.1, deadline - time.monotonic()))
+            self._kill([actor], "closed")
+        if failures:
+            raise failures[0]
+
+    def release(self, remote: RemoteActor) -> None:
+        if self._is_closed or not remote.owned:
+            return
+        assert isinstance(remote, HostedActor)
+        if remote.ended is None and remote.host is not None:
+            # The last reference may go anywhere, even in the middle of a call: so not here.
+            host, number, sent = remote.host, remote.number, remote.sent
+            self._completions.run(lambda: self._end_unasked(remote.actor, host, number, sent))
+
+    def _end_unasked(self, actor: str, host: Any, number: int, sent: Any) -> None:
+        """End an actor whose last handle is gone, after the calls made before."""
+        stand_in = HostedActor(self, actor, "", owned=False)
+        stand_in.host, stand_in.number, stand_in.sent = host, number, sent
+        self._calls.send(stand_in, Kind.END, "", NOTHING, CallFuture("close"))
+        # Ray ends an actor with the last handle of its maker, and this one has to close first.
+        _leave(host, PLACE_S).future().add_done_callback(lambda done, host=host: done.exception())
+
+    def _kill(self, actors: Sequence[HostedActor], how: str) -> None:
+        for actor in actors:
+            with actor.lock:
+                if actor.ended is None:
+                    actor.ended = ends.closed(actor.name, how)
+                host, actor.host = actor.host, None
+            if host is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(host, no_restart=True)
+
+    def forget(self) -> None:
+        """In a forked child: leave everything to the parent."""
+        self._is_closed = True
+
+    def shutdown(self) -> None:
+        if self._is_closed:
+            return
+        owned = [actor for actor in list(self._actors.values()) if actor.owned]
+        try:
+            with contextlib.suppress(Exception):
+                self.end(owned, PLACE_S)
+        finally:
+            self._is_closed = True
+            self._completions.close()
+            if self._owns_session:
+                ray.shutdown()
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def _lost(self, actor: HostedActor, life: int) -> Lost:
+        def lost(error: RayError, may_have_run: bool) -> BaseException:
+            if actor.ended is not None:
+                return actor.ended(may_have_run)
+            end = ends.end_error(actor.name, actor.place, error)
+            if ends.ends_actor(error) and actor.life == life:
+                actor.ended = end
+            return end(may_have_run)
+
+        return lost
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise NotConnected(SHUT_DOWN)
+
+    def _on_unretrieved(self, what: str, error: BaseException) -> None:
+        if not isinstance(error, NotConnected):
+            key, text = report_key(what, error), report_text(what, error)
+            self._throttled.add(key, text, time.monotonic())
+
+
+def _referring(
+    remotes: Sequence[RemoteActor], method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Encoded, Sequence[Named]]:
+    """Pickle arguments, and say which of them refer to futures or refs."""
+    local, noting = notes.local, Notes(remotes)
+    outer, local.notes = local.notes, noting
+    try:
+        encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
+    finally:
+        local.notes = outer
+    return encoded, named_arguments(method, args, kwargs, noting.things) if noting.things else ()
+
+
+def _leave(host: Any, grace_s: float) -> Any:
+    """Have a process end within a time; the reference fails when it has."""
+    return host.leave.options(concurrency_group=CONTROL).remote(grace_s)
+
+
+def _state_of(host: Any) -> Any:
+    return ray.get(host.state.options(concurrency_group=CONTROL).remote())

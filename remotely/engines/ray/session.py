@@ -1,0 +1,63 @@
+"""How this process joins a Ray cluster, or starts one of its own."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from remotely.engines.ray.address import check_trust
+from remotely.engines.ray.engine import RayEngine
+from remotely.engines.ray.remote import NAMESPACE
+from remotely.errors import MasterLost
+from remotely.machine.gpus import Gpus, choose
+from remotely.values.shipping import Shipment
+
+STORE_BYTES = 1 << 30  # Ray's object store, in /dev/shm, of a cluster of this process alone
+
+
+def connect(
+    where: str,
+    cpus: float | None,
+    gpus: Gpus | None,
+    resources: Mapping[str, float] | None,
+    shipment: Shipment,
+    patience_s: float,
+    show_output: bool,
+) -> RayEngine:
+    """Return an engine on the cluster `where`, as `address.parse` returns it.
+
+    A process that has joined Ray by itself, as a Ray job has, goes on as it is.
+    """
+    check_trust(where)
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        settings: dict[str, Any] = {
+            "namespace": NAMESPACE,
+            "log_to_driver": show_output,
+            "logging_level": logging.WARNING,
+        }
+        if where == "local":
+            settings |= {
+                "num_cpus": None if cpus is None else int(cpus),
+                "num_gpus": None if gpus is None else len(choose(gpus)),
+                "resources": dict(resources or {}),
+                "object_store_memory": STORE_BYTES,
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+            }
+        try:
+            ray.init(address=where, **settings)
+        except (ConnectionError, ray.exceptions.RaySystemError) as error:
+            raise MasterLost(
+                f"no Ray cluster at ray:{where}: {error}. Start one there with 'ray start --head', "
+                "or use ray:local for one of your own"
+            ) from None
+    return RayEngine(cluster_of_this_process(), shipment, patience_s, owns_session=is_ours)
+
+
+def cluster_of_this_process() -> str:
+    """Return what handles carry: the address, and the session that nobody else has had."""
+    context = ray.get_runtime_context()
+    session = ray._private.worker.global_worker.node.session_name
+    return f"ray:{context.gcs_address} {session}"
