@@ -32,6 +32,31 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
+SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of the fixture `cluster`
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine",
+        choices=SETTINGS,
+        default="zeromq",
+        help="what the objects live on; with `ray`, the tests run whose promises hold on any engine",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cluster" in metafunc.fixturenames:
+        metafunc.parametrize("cluster", SETTINGS[metafunc.config.option.engine], indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On another engine, leave out the tests that start clusters of our own."""
+    if config.option.engine != "zeromq":
+        of_any = [item for item in items if "cluster" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in of_any])
+        items[:] = of_any
+
+
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder_of_its_own() -> Iterator[None]:
     """Let folders that are left be those of this run; the path is short, for ipc sockets."""
@@ -87,16 +112,43 @@ def here(started_here: Here, nothing_left: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One Ray for all tests, with room for 16 actors."""
+    import ray
+    from remotely.engines.ray.remote import NAMESPACE
+    from remotely.engines.ray.session import own_cluster
+
+    ray.init(namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def on_ray(ray_session: None) -> Iterator[None]:
+    """Join that Ray, and assert that no actor and no thread of the test is left."""
+    from ray.util import list_named_actors
+
+    before = Traces()
+    remotely.connect("ray:local")
+    yield
+    remotely.shutdown()
+    wait_until(lambda: not list_named_actors(all_namespaces=True), "the end of all actors")
+    wait_until(lambda: Traces().threads <= before.threads, "the end of all threads")
+
+
+@pytest.fixture(scope="session")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     cluster = Started(tmp_path_factory.mktemp("started"))
     yield cluster
     cluster.stop()
 
 
-@pytest.fixture(params=["here", "joined"])
+@pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> str:
-    """Connect to a cluster, once in each setting."""
-    if request.param == "joined":
+    """Connect to a cluster, once in each setting of the engine."""
+    if request.param == "ray":
+        request.getfixturevalue("on_ray")
+    elif request.param == "joined":
         joined: Started = request.getfixturevalue("started")
         request.getfixturevalue("nothing_left")
         remotely.connect(joined.address, key=joined.key)

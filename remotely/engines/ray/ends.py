@@ -45,7 +45,7 @@ def _lives(node: str) -> bool:
 
 
 def _reason(error: RayError) -> str:
-    """Return the reason in Ray's text, which is its last line, without advice of the general kind."""
+    """Return the reason in Ray's text, which is its last line, without the advice after it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason, _, _ = (lines or [type(error).__name__])[-1].partition(" Some common causes")
     return reason.rstrip(".")

@@ -10,11 +10,11 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 
 from remotely.engine import Arrival, Options, RemoteActor
 from remotely.engines.ray import births, ends
@@ -238,7 +238,7 @@ class RayEngine:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded, named = codec.encode_atoms(args, kwargs), ()
+        encoded, named = codec.encode_atoms(args, kwargs), _NOTHING_NAMED
         if encoded is None:
             encoded, named = _referring(remotes, method, args, kwargs)
         return self._send(remotes, Kind.CALL, method, encoded, background, retries, named)
@@ -448,6 +448,9 @@ class RayEngine:
         if not isinstance(error, NotConnected):
             key, text = report_key(what, error), report_text(what, error)
             self._throttled.add(key, text, time.monotonic())
+
+
+_NOTHING_NAMED: Sequence[Named] = ()
 
 
 def _referring(

@@ -137,7 +137,9 @@ class Host:
         else:
             self._asked[route, number] = outcome
             assert self._hosted is not None
-            self._hosted.take(route, [head, *map(memoryview, buffers)], entries, names)
+            self._hosted.take(
+                route, [head, *(memoryview(buffer) for buffer in buffers)], entries, names
+            )
         turn.due += 1
         if (next_one := turn.waiting.pop(turn.due, None)) is not None:
             next_one.set_result(None)

@@ -38,14 +38,7 @@ def connect(
             "logging_level": logging.WARNING,
         }
         if where == "local":
-            settings |= {
-                "num_cpus": None if cpus is None else int(cpus),
-                "num_gpus": None if gpus is None else len(choose(gpus)),
-                "resources": dict(resources or {}),
-                "object_store_memory": STORE_BYTES,
-                "include_dashboard": False,
-                "_node_ip_address": "127.0.0.1",
-            }
+            settings |= own_cluster(cpus, gpus, resources)
         try:
             ray.init(address=where, **settings)
         except (ConnectionError, ray.exceptions.RaySystemError) as error:
@@ -54,6 +47,21 @@ def connect(
                 "or use ray:local for one of your own"
             ) from None
     return RayEngine(cluster_of_this_process(), shipment, patience_s, owns_session=is_ours)
+
+
+def own_cluster(
+    cpus: float | None = None,
+    gpus: Gpus | None = None,
+    resources: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of `ray.init` for a cluster of this process alone."""
+    return {
+        "num_cpus": None if cpus is None else int(cpus),
+        "num_gpus": None if gpus is None else len(choose(gpus)),
+        "resources": dict(resources or {}),
+        "object_store_memory": STORE_BYTES,
+        "include_dashboard": False,
+    }
 
 
 def cluster_of_this_process() -> str:
