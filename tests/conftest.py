@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import remotely
+from remotely.engines.ray.promises import PROMISES
 from remotely.protocol import control
 from tests.clusters import Here, Started, Traces, wait_until
 
@@ -32,7 +33,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of the fixture `cluster`
+SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of a cluster
+PLACES = {"zeromq": ["cluster", "local"], "ray": ["ray"]}  # where objects live that need no setting
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,21 +42,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         choices=SETTINGS,
         default="zeromq",
-        help="what the objects live on; with `ray`, the tests run whose promises hold on any engine",
+        help="on what the objects live; with `ray`, the tests of what every engine promises run",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "cluster" in metafunc.fixturenames:
-        metafunc.parametrize("cluster", SETTINGS[metafunc.config.option.engine], indirect=True)
+    for name, values in (("setting", SETTINGS), ("home", PLACES)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, values[metafunc.config.option.engine], indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On another engine, leave out the tests that start clusters of our own."""
-    if config.option.engine != "zeromq":
-        of_any = [item for item in items if "cluster" in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=[item for item in items if item not in of_any])
-        items[:] = of_any
+    """On Ray, leave out what is about clusters of our own, and skip what Ray cannot keep."""
+    is_ray = config.option.engine == "ray"
+    chosen = [item for item in items if (_is_for_ray if is_ray else _is_for_zeromq)(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+    for item in items if is_ray else ():
+        for marker in item.iter_markers("promise"):
+            (promise,) = marker.args
+            if not getattr(PROMISES, promise):
+                item.add_marker(pytest.mark.skip(reason=f"Ray does not keep: {promise}"))
+
+
+def _is_for_ray(item: pytest.Item) -> bool:
+    """Tell whether a test states what every engine promises, or what Ray does."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    return bool(fixtures & {"setting", "home", "on_ray"}) and not item.get_closest_marker("zeromq")
+
+
+def _is_for_zeromq(item: pytest.Item) -> bool:
+    return "on_ray" not in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -115,6 +133,7 @@ def here(started_here: Here, nothing_left: None) -> Iterator[None]:
 def ray_session() -> Iterator[None]:
     """One Ray for all tests, with room for 16 actors."""
     import ray
+
     from remotely.engines.ray.remote import NAMESPACE
     from remotely.engines.ray.session import own_cluster
 
@@ -144,14 +163,19 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> str:
+def setting(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, setting: str) -> str:
     """Connect to a cluster, once in each setting of the engine."""
-    if request.param == "ray":
+    if setting == "ray":
         request.getfixturevalue("on_ray")
-    elif request.param == "joined":
+    elif setting == "joined":
         joined: Started = request.getfixturevalue("started")
         request.getfixturevalue("nothing_left")
         remotely.connect(joined.address, key=joined.key)
     else:
         request.getfixturevalue("here")
-    return str(request.param)
+    return setting

@@ -33,6 +33,7 @@ from remotely.engines.ray.host import (
     received,
     session_folder,
 )
+from remotely.machine import gpus
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport import activity
@@ -48,6 +49,8 @@ Arrived = tuple[bytes, Frames]
 
 def start(birth: Birth, place: Place, host: Host) -> "Hosted":
     """Begin to serve, on a thread of its own."""
+    if not birth.gpus:
+        os.environ[gpus.VARIABLE] = ""  # Ray would show it all of them
     current_actor.become(birth.actor, birth.name, birth.class_name, birth.life, place.machine)
     return Hosted(birth, place, host)
 
@@ -125,6 +128,9 @@ class Hosted:
     def cancel(self, route: bytes, call_id: int) -> bool:
         return self._cancellations.cancels(route, call_id)
 
+    def stop(self) -> None:
+        self._dispatcher.stop()
+
     def state(self) -> dict[str, Any]:
         seen = activity.look(self._page)
         return {**seen._asdict(), "calls": self._servant.calls, "queue": self._inbox.qsize()}
@@ -163,6 +169,7 @@ class Hosted:
             if (now := time.monotonic()) >= tidy_at:
                 tidy_at = now + TIDY_EVERY_S
                 servant.tidy()
+                self._cancellations.tidy()
 
     async def _serve_async(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -197,7 +204,9 @@ class Hosted:
     # --- replies ----------------------------------------------------------------------------------
 
     def _send(self, reply: RoutedReply) -> None:
-        self._host.reply(reply.route, reply.frames)
+        # Ray reads the buffers later, on another thread, when the object may have changed them.
+        head, *buffers = reply.frames
+        self._host.reply(reply.route, [head, *(memoryview(bytes(b)) for b in buffers)])
 
     def _wake(self) -> None:
         if self._loop is None:

@@ -66,6 +66,7 @@ def _prepare_process(birth: control.Birth) -> None:
     current_actor.become(
         request.actor, request.name, request.class_name, request.life, birth.machine
     )
+    current_actor.show_as(request.name, request.class_name)
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
         _set_threads(max(1, int(request.resources.cpus)))
     with contextlib.suppress(OSError):  # if memory runs out, an actor is killed before its worker

@@ -64,12 +64,16 @@ def become(actor: str, name: str, class_name: str, life: int, machine: str) -> N
     """This process is an actor from now on; `actor` is its id."""
     global _current
     _current = CurrentActor(name, class_name, life, os.getpid(), machine, actor)
+    if not os.environ.get("PYTHONBREAKPOINT"):  # otherwise it is a debugger that needs no terminal
+        sys.breakpointhook = _no_terminal
+
+
+def show_as(name: str, class_name: str) -> None:
+    """Have `top` and `ps` show this process as an actor."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_bytes(title(name))
     with contextlib.suppress(OSError, ValueError, IndexError):
         _write_arguments(f"remotely actor {name} ({class_name})")
-    if not os.environ.get("PYTHONBREAKPOINT"):  # otherwise it is a debugger that needs no terminal
-        sys.breakpointhook = _no_terminal
 
 
 def title(name: str) -> bytes:

@@ -45,7 +45,7 @@ from remotely.client.ref import Ref
 from remotely.client.restarts import Restarts
 from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
-from remotely.engine import Options, RemoteActor
+from remotely.engine import Options, Promises, RemoteActor
 from remotely.errors import (
     ActorDied,
     CallTimeout,
@@ -81,6 +81,8 @@ class Client:
     `on_shutdown` takes down a cluster that belongs to this client alone; `on_forget`, in a forked
     child, lets go of what keeps that cluster alive.
     """
+
+    promises = Promises()
 
     def __init__(
         self,

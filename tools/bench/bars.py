@@ -4,6 +4,7 @@ from tools.bench.rows import Row, Term, at_least, at_most
 
 BARE = Term("bare", "bare pyzmq")
 RAY = Term("ray", "Ray")
+ASYNC_RAY = Term("ray", "a bare async actor of Ray")
 LIBRARY = Term("pipe", "ProcessPoolExecutor")
 CALL = Term("ours", "a blocking call", "call_s")
 EMPTY_CALL = Term("ours", "an empty call", "empty_16_s")
@@ -34,6 +35,18 @@ ROWS = (
     Row("`Executor.map` over 4 processes, an empty function", "map_s", (at_most(1.5, LIBRARY),)),
     Row("the same in chunks of 100", "map_chunked_s", (at_most(1.5, LIBRARY),)),
     Row("the same of a function of 10 ms", "map_10ms_s", (at_most(1.1, LIBRARY),)),
+    Row(
+        "blocking call, our handles on Ray's actors",
+        "call_async_s",
+        (at_most(1.3, ASYNC_RAY),),
+        of="on_ray",
+    ),
+    Row(
+        "array of 10 MB there and back, the same",
+        "echo_async_10mb_s",
+        (at_most(1.5, ASYNC_RAY),),
+        of="on_ray",
+    ),
     Row("array there and back, 0.1 MB", "echo_100kb_s", beside=(copy_of("100kb_s"),)),
     Row(
         "array there and back, 1 MB",

@@ -7,7 +7,9 @@
     host        the Ray actor in which one object lives
     births      what a new actor is given, and where it may be
     ends        what Ray's errors mean
+    restarts    how an actor that died is given its next life
     report      who is on the cluster
+    promises    what Ray does not keep
 
 An object lives in one async Ray actor of its own, its Host, which runs the same servant as an actor
 of ours (remotely/actor/hosted.py).  Ray starts the process, carries bytes and notices its end.

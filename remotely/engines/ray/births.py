@@ -57,8 +57,10 @@ def check_feasible(options: Options, what: str) -> None:
     if any(_fits(wanted, node["Resources"]) for node in nodes):
         return
     largest = {name: max(n["Resources"].get(name, 0) for n in nodes) for name in wanted}
-    asked = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items() if amount)
-    there = ", ".join(f"{largest[name]:g} {name}" for name, amount in wanted.items() if amount)
+    words = {name: f"{name}s" if name in ("CPU", "GPU") else name for name in wanted}
+    named = [name for name, amount in wanted.items() if amount]
+    asked = ", ".join(f"{wanted[name]:g} {words[name]}" for name in named)
+    there = ", ".join(f"{largest[name]:g} {words[name]}" for name in named)
     raise NoResources(
         f"no machine of the Ray cluster has room for {what}, which asks for {asked}; the most that "
         f"one has is {there}: ask for less, or add a machine"

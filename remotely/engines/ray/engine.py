@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from remotely.engine import Arrival, Options, RemoteActor
 from remotely.engines.ray import births, ends
 from remotely.engines.ray.host import CONTROL, Birth, Place
+from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.remote import (
     NAMESPACE,
@@ -30,6 +31,7 @@ from remotely.engines.ray.remote import (
 )
 from remotely.engines.ray.replies import Completions, Lost
 from remotely.engines.ray.report import report
+from remotely.engines.ray.restarts import Restarts
 from remotely.errors import (
     ActorDied,
     CallTimeout,
@@ -43,8 +45,8 @@ from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
 from remotely.machine import this_machine
 from remotely.objects.idempotent import RetriedFuture
-from remotely.protocol import control
-from remotely.protocol.lease import PLACE_S
+from remotely.protocol import control, wire
+from remotely.protocol.lease import DRAIN_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting import log_records
 from remotely.reporting.cluster_status import ClusterStatus
@@ -55,6 +57,9 @@ from remotely.values.notes import Notes
 from remotely.values.references import Named, named_arguments
 from remotely.values.shipping import Shipment
 
+NAME_FREE_S = 10.0  # how long Ray may keep the name of a life that has ended
+NEXT_LIFE_S = 5.0  # how long a caller who is not the owner waits for one
+LOOK_EVERY_S = 0.05  # for these two
 COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
 SHUT_DOWN = "this process has left the Ray cluster: it called remotely.shutdown(), or ends"
 
@@ -66,6 +71,8 @@ class RayEngine:
     inside          the name of the actor that this process is; empty in a script
     owns_session    whether Ray was started by us, and is left with us
     """
+
+    promises = PROMISES
 
     def __init__(
         self,
@@ -87,6 +94,7 @@ class RayEngine:
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._completions = Completions()
         self._calls = Calls(self._completions, self._host_of, self._lost)
+        self._restarts = Restarts(self._bear, self._completions.run)
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -124,48 +132,58 @@ class RayEngine:
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         births.check_feasible(options, what)
         actors = [self._new(cls, options) for _ in range(count)]
-        self._begin(actors, what, encoded, options)
+        try:
+            self._begin(actors, encoded, options)
+        except BaseException:
+            self._kill(actors, "not made")
+            raise
         return list(actors)
 
     def _new(self, cls: type, options: Options) -> HostedActor:
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
         name = options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
         actor = new_id(options.name)
-        made = self._actors[actor] = HostedActor(self, actor, name, owned=not options.detached)
+        made = HostedActor(self, actor, name, not options.detached, cls.__name__)
+        self._actors[actor] = made
         return made
 
-    def _begin(
-        self, actors: Sequence[HostedActor], class_name: str, encoded: Encoded, options: Options
-    ) -> None:
+    def _begin(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
         """Give each a process and its object.  Makes all of them or raises an error."""
         made: list[CallFuture[Any]] = []
         try:
             for actor in actors:
                 self._start(actor, options)
-            begun = [self._introduce(actor, class_name, options) for actor in actors]
-            self._wait_for_room(begun, class_name)
+            begun = [self._introduce(actor, options) for actor in actors]
+            self._wait_for_room(begun, actors[0].class_name)
             beside = put_beside(encoded) if len(actors) > 1 else None
             for actor, place in zip(actors, begun, strict=True):
                 actor.place = msgspec.msgpack.decode(ray.get(place), type=Place)
                 made.append(self._prepare(actor, encoded, options, beside))
             while made:
                 made.pop(0).result()
-        except BaseException as error:
-            self._kill(actors, "not made")
-            if isinstance(error, RayError):
-                raise ends.end_error(actors[0].name, None, error)(False) from None
-            raise
+            if options.max_restarts:
+                for actor in actors:
+                    self._restarts.watch(actor, encoded, options)
+        except RayError as error:
+            raise ends.end_error(actors[0].name, None, error)(False) from None
+
+    def _bear(self, actor: HostedActor, encoded: Encoded, options: Options) -> None:
+        """Give an actor that has died its next life."""
+        self._begin([actor], encoded, options)
 
     def _start(self, actor: HostedActor, options: Options) -> None:
-        try:
-            actor.lives_as(births.new_host(actor.actor, actor.name, options))
-        except ValueError:
-            actor.ended = ends.closed(actor.name, "not made")
-            if not options.name:
-                raise
-            raise NameTaken(name_taken(options.name, "on this cluster")) from None
+        deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
+        while True:
+            try:
+                actor.lives_as(births.new_host(actor.actor, actor.name, options))
+                return
+            except ValueError:
+                if time.monotonic() >= deadline:
+                    break
+            time.sleep(LOOK_EVERY_S)
+        raise NameTaken(name_taken(options.name, "on this cluster"))
 
-    def _introduce(self, actor: HostedActor, class_name: str, options: Options) -> Any:
+    def _introduce(self, actor: HostedActor, options: Options) -> Any:
         assert isinstance(options.memory, int)
         owner = (0, "", "")
         if not options.detached:
@@ -173,8 +191,9 @@ class RayEngine:
         birth = Birth(
             actor=actor.actor,
             name=actor.name,
-            class_name=class_name,
+            class_name=actor.class_name,
             life=actor.life,
+            max_restarts=options.max_restarts,
             cpus=options.cpus,
             gpus=options.gpus,
             memory=options.memory,
@@ -268,17 +287,17 @@ class RayEngine:
         for actor in remotes:
             assert isinstance(actor, HostedActor)
 
-            def leave(
-                future: CallFuture[Any], actor: HostedActor = actor, attend: bool = background
-            ) -> None:
+            def leave(future: CallFuture[Any], actor: HostedActor = actor) -> None:
                 self._calls.send(actor, kind, name, encoded, future, named, beside)
-                if attend and future.receiver is not None:  # so that it is done when it is done
-                    future.receiver.attend()
+
+            def leave_again(future: CallFuture[Any], actor: HostedActor = actor) -> None:
+                leave(future, actor)
+                _attend(future)
 
             what = f"{actor.name}.{name}"
             future: CallFuture[Any]
             if retries:
-                future = RetriedFuture(what, actor, leave, retries)
+                future = RetriedFuture(what, actor, leave_again, retries)
             else:
                 future = CallFuture(what, actor)
             if encoded.travelling:
@@ -286,6 +305,8 @@ class RayEngine:
             if background and kind is Kind.CALL:
                 future.on_unretrieved = self._on_unretrieved
             leave(future)
+            if background:
+                _attend(future)
             futures.append(future)
         return futures
 
@@ -339,16 +360,26 @@ class RayEngine:
         if actor.ended is not None:
             raise actor.ended(False)
         if actor.host is None:
+            self._look_up(actor)
+        return actor.host
+
+    def _look_up(self, actor: HostedActor) -> None:
+        """Find an actor of others; if its owner may restart it, wait a while for its next life."""
+        deadline = time.monotonic() + (NEXT_LIFE_S if actor.may_return else 0.0)
+        while True:
             try:
                 host = ray.get_actor(ray_name(actor.actor), namespace=NAMESPACE)
                 state = _state_of(host)
             except (ValueError, RayError):
-                raise ends.closed(actor.name, "closed, or has died")(False) from None
+                if time.monotonic() >= deadline:
+                    raise ends.closed(actor.name, "closed, or has died")(False) from None
+                time.sleep(LOOK_EVERY_S)
+                continue
             if state["actor"] != actor.actor:  # another one has the name by now
                 raise ends.closed(actor.name, "closed")(False)
-            actor.life = state["life"]
+            actor.life, actor.may_return = state["life"], state["max_restarts"] > 0
             actor.lives_as(host)
-        return actor.host
+            return
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -384,21 +415,15 @@ class RayEngine:
             raise failures[0]
 
     def release(self, remote: RemoteActor) -> None:
-        if self._is_closed or not remote.owned:
-            return
         assert isinstance(remote, HostedActor)
-        if remote.ended is None and remote.host is not None:
-            # The last reference may go anywhere, even in the middle of a call: so not here.
-            host, number, sent = remote.host, remote.number, remote.sent
-            self._completions.run(lambda: self._end_unasked(remote.actor, host, number, sent))
-
-    def _end_unasked(self, actor: str, host: Any, number: int, sent: Any) -> None:
-        """End an actor whose last handle is gone, after the calls made before."""
-        stand_in = HostedActor(self, actor, "", owned=False)
-        stand_in.host, stand_in.number, stand_in.sent = host, number, sent
-        self._calls.send(stand_in, Kind.END, "", NOTHING, CallFuture("close"))
-        # Ray ends an actor with the last handle of its maker, and this one has to close first.
-        _leave(host, PLACE_S).future().add_done_callback(lambda done, host=host: done.exception())
+        host, route, number = remote.host, remote.route, remote.number + 1
+        if self._is_closed or host is None:
+            return
+        # The last reference may go anywhere, even in the middle of a call: so not here.
+        if not remote.owned:
+            self._completions.run(lambda: _control(host.forget, route))
+        elif remote.ended is None:
+            self._completions.run(lambda: _end_unasked(host, route, number))
 
     def _kill(self, actors: Sequence[HostedActor], how: str) -> None:
         for actor in actors:
@@ -417,13 +442,16 @@ class RayEngine:
     def shutdown(self) -> None:
         if self._is_closed:
             return
-        owned = [actor for actor in list(self._actors.values()) if actor.owned]
+        actors = list(self._actors.values())
+        owned = [actor for actor in actors if actor.owned and actor.host is not None]
         try:
-            with contextlib.suppress(Exception):
-                self.end(owned, PLACE_S)
+            left = [_leave(actor.host, DRAIN_S, stops=True) for actor in owned]
+            if left:
+                ray.wait(left, num_returns=len(left), timeout=DRAIN_S)
+            self._kill(owned, "closed")
         finally:
+            self._completions.close(lambda: NotConnected(SHUT_DOWN))
             self._is_closed = True
-            self._completions.close()
             if self._owns_session:
                 ray.shutdown()
 
@@ -434,8 +462,8 @@ class RayEngine:
             if actor.ended is not None:
                 return actor.ended(may_have_run)
             end = ends.end_error(actor.name, actor.place, error)
-            if ends.ends_actor(error) and actor.life == life:
-                actor.ended = end
+            if ends.ends_actor(error):
+                self._restarts.hear_of_death(actor, life, end)
             return end(may_have_run)
 
         return lost
@@ -448,6 +476,12 @@ class RayEngine:
         if not isinstance(error, NotConnected):
             key, text = report_key(what, error), report_text(what, error)
             self._throttled.add(key, text, time.monotonic())
+
+
+def _attend(future: CallFuture[Any]) -> None:
+    """Have a future completed that nobody may wait for."""
+    if future.receiver is not None:
+        future.receiver.attend()
 
 
 _NOTHING_NAMED: Sequence[Named] = ()
@@ -466,10 +500,23 @@ def _referring(
     return encoded, named_arguments(method, args, kwargs, noting.things) if noting.things else ()
 
 
-def _leave(host: Any, grace_s: float) -> Any:
+def _end_unasked(host: Any, route: bytes, number: int) -> None:
+    """End an actor whose last handle is gone, after the calls made before."""
+    (head,) = wire.encode(Kind.END, number)
+    host.do.remote(route + bytes(head))
+    # Ray ends an actor with the last handle of its maker, and this one has to close first.
+    _leave(host, PLACE_S).future().add_done_callback(lambda done, host=host: done.exception())
+
+
+def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:
     """Have a process end within a time; the reference fails when it has."""
-    return host.leave.options(concurrency_group=CONTROL).remote(grace_s)
+    return _control(host.leave, grace_s, stops)
 
 
 def _state_of(host: Any) -> Any:
-    return ray.get(host.state.options(concurrency_group=CONTROL).remote())
+    return ray.get(_control(host.state))
+
+
+def _control(method: Any, *args: Any) -> Any:
+    """Call what never waits for users' code."""
+    return method.options(concurrency_group=CONTROL).remote(*args)

@@ -5,7 +5,7 @@ code (remotely/actor/hosted.py), so that code may block, or run an event loop of
 actor.  Ray starts the calls of an async actor in any order.  So a client numbers its messages, and
 they are handed to the servant in that order.
 
-`cancel`, `state` and `leave` run in a concurrency group of their own, which never waits for calls.
+`cancel`, `state` and the like run in a concurrency group of their own, which never waits for calls.
 
 Ray swallows the errors of a constructor, and reports them to whoever makes the next call.  So this
 one does nothing, and the object is made by a message, INIT, as on our own cluster.
@@ -45,6 +45,7 @@ class Birth(msgspec.Struct, frozen=True):
     name: str
     class_name: str
     life: int
+    max_restarts: int
     cpus: float
     gpus: float
     memory: int  # bytes; beyond it the actor ends; 0 is no limit
@@ -70,6 +71,9 @@ class Hosted(Protocol):
 
     def cancel(self, route: bytes, call_id: int) -> bool:
         """Have a call not begin; return whether that was in time."""
+
+    def stop(self) -> None:
+        """Begin no further call, and close the object."""
 
     def state(self) -> dict[str, Any]:
         """Return what it is doing."""
@@ -148,6 +152,11 @@ class Host:
     async def cancel(self, route: bytes, call_id: int) -> bool:
         return self._hosted is not None and self._hosted.cancel(route, call_id)
 
+    async def forget(self, route: bytes) -> None:
+        """Nobody calls by this route any more."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._turns.pop, route, None)
+
     async def state(self) -> dict[str, Any]:
         """Return what it is and does, for `remotely.status()`."""
         assert self._hosted is not None
@@ -164,8 +173,17 @@ class Host:
             "node": ray.get_runtime_context().get_node_id(),
         }
 
-    async def leave(self, grace_s: float) -> None:
-        """End the process when the object has been closed, or after `grace_s`; never returns."""
+    async def watch(self) -> None:
+        """Fail when this process ends, and never return."""
+        await asyncio.Event().wait()
+
+    async def leave(self, grace_s: float, stops: bool) -> None:
+        """End the process when the object has been closed, or after `grace_s`; never returns.
+
+        With `stops` no further call begins, and the object is closed now; else by a message, END.
+        """
+        if stops and self._hosted is not None:
+            self._hosted.stop()
         self._over = self._over or asyncio.Event()
         self._leaving = asyncio.get_running_loop()
         if not self._is_over:

@@ -13,6 +13,7 @@ from remotely.engines.ray.host import ROUTE_BYTES, Place
 from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.replies import Completions, Lost, Reply
 from remotely.errors import RemotelyError
+from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
 from remotely.protocol import wire
@@ -30,31 +31,43 @@ EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what t
 class HostedActor(RemoteActor):
     """One actor, as all its handles in this process share it.
 
+    class_name  known to its maker alone
     host        Ray's handle; None until it is looked up, and between two lives
     place       where it is, as far as this process knows
-    number      of the last message that this process has sent to this life
+    may_return  its owner, another process, restarts it
+    route       names this object to that life, which hears its messages in the order of numbers
+    number      of the last of these messages
     learnt      how many batches of sources it was sent
     ended       makes the error of its calls, once it has ended for good
     made_from   the class and the arguments, if it may be restarted
     is_settled  false while this process restarts it
     """
 
-    def __init__(self, engine: Engine, actor: str, name: str, owned: bool) -> None:
+    def __init__(
+        self, engine: Engine, actor: str, name: str, owned: bool, class_name: str = ""
+    ) -> None:
         super().__init__(engine, actor, name, owned)
+        self.class_name = class_name
         self.lock = threading.RLock()  # a signal handler may call in the middle of a call
         self.host: Any = None
         self.place: Place | None = None
         self.life = 0
+        self.may_return = False
+        self.route = b""
         self.number = 0
         self.learnt = 0
         self.ended: EndError | None = None
         self.made_from: tuple[Encoded, Options] | None = None
         self.is_settled = True
-        self.restarts: list[float] = []  # when lives began, after the first
+        self.lives: list[float] = []  # when those after the first began
 
     def lives_as(self, host: Any) -> None:
         """It has a process from now on, which has had no message of ours."""
         self.host, self.number, self.learnt = host, 0, 0
+        self.route = secrets.token_bytes(ROUTE_BYTES)
+
+
+_OF_BIRTHS = frozenset((Kind.PREPARE, Kind.FILE, Kind.INIT))
 
 
 def new_id(name: str) -> str:
@@ -69,7 +82,7 @@ def ray_name(actor: str) -> str:
 
 
 class Calls:
-    """Sends messages to hosts.  A client's messages to one actor are numbered in their order.
+    """Sends messages to hosts, numbered in their order.
 
     `find` returns the host of an actor, or raises why there is none.
     """
@@ -80,7 +93,6 @@ class Calls:
         find: Callable[[HostedActor], Any],
         lost: Callable[[HostedActor, int], Lost],
     ) -> None:
-        self._route = secrets.token_bytes(ROUTE_BYTES)
         self._completions = completions
         self._find = find
         self._lost = lost
@@ -100,6 +112,8 @@ class Calls:
         `beside` are its buffers, if Ray has them already.
         """
         try:
+            if kind not in _OF_BIRTHS:
+                wakeup.sleep_until(lambda: actor.is_settled, about=actor)
             with actor.lock:
                 host = self._find(actor)
                 if kind in (Kind.CALL, Kind.GET, Kind.SET):
@@ -122,7 +136,7 @@ class Calls:
     ) -> None:
         number = actor.number + 1
         head, *buffers = wire.encode(kind, number, name, encoded.pieces, encoded.buffers)
-        data = b"".join((self._route, head))
+        data = b"".join((actor.route, head))
         if named:
             refs = [_ref_of(thing) for thing, _ in named]
             words = [name for _, name in named]
@@ -137,7 +151,7 @@ class Calls:
             future,
             ref,
             host,
-            self._route,
+            actor.route,
             self._completions,
             self._lost(actor, actor.life),
             self.stream_of,

@@ -7,6 +7,7 @@ a thread of this engine, and may make calls themselves.
 import contextlib
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -56,6 +57,7 @@ class Reply:
         self._attended = False
 
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             data = ray.get(self._ref, timeout=timeout)
         except GetTimeoutError:
@@ -64,6 +66,8 @@ class Reply:
             data = error
         self.deliver(future, data)
         future.tell()
+        if not future.answered:  # it is tried again, by another thread
+            future.block(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     @property
     def ref(self) -> Any:
@@ -109,11 +113,14 @@ class Completions:
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._pending: dict[int, CallFuture[Any]] = {}  # by their identity
         self._thread = threading.Thread(target=self._run, name="remotely-replies", daemon=True)
         self._thread.start()
 
     def add(self, reply: Reply, future: CallFuture[Any]) -> None:
         """Complete a call when Ray has its outcome."""
+
+        self._pending[id(future)] = future
 
         def hear(done: Future[Any]) -> None:
             data = done.exception() or done.result()
@@ -125,12 +132,18 @@ class Completions:
         """Do something where no caller waits for it."""
         self._work.put(work)
 
-    def close(self) -> None:
+    def close(self, error: Callable[[], BaseException]) -> None:
+        """Do what is left to do, and give every call that is pending an error."""
         self._work.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
+        while self._pending:
+            _, future = self._pending.popitem()
+            future.lose(error())
+            future.tell()
 
     def _complete(self, reply: Reply, future: CallFuture[Any], data: Any) -> None:
+        self._pending.pop(id(future), None)
         reply.deliver(future, data)
         future.tell()
 
