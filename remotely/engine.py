@@ -63,7 +63,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
 PROMISED = {
     "exit_status": "`ActorDied` has the exit code or signal, the last words and the flight record",
     "process_group": "whatever an actor has started ends with it",
-    "output": "the terminal shows what actors print under their names, and their log records",
+    "output": "the terminal and `ps` show actors by their names; log records reach the client",
     "deadlocks": "actors that wait for each other in a circle get `Deadlock`",
     "keys": "each client has a key of its own, which can be revoked",
     "detached_restarts": "a detached actor is restarted, though its maker is gone",

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from remotely.actor import exiting
+from remotely.actor import exiting, startup
 from remotely.actor.cancellations import Cancellations
 from remotely.actor.dispatch import Dispatcher
 from remotely.actor.preparation import Preparation
@@ -51,6 +51,9 @@ def start(birth: Birth, place: Place, host: Host) -> "Hosted":
     """Begin to serve, on a thread of its own."""
     if not birth.gpus:
         os.environ[gpus.VARIABLE] = ""  # Ray would show it all of them
+    if not set(birth.env) & set(startup.THREAD_VARIABLES):  # else they are the user's
+        startup.warm()
+        startup.set_threads(max(1, int(birth.cpus)))
     current_actor.become(birth.actor, birth.name, birth.class_name, birth.life, place.machine)
     return Hosted(birth, place, host)
 
@@ -102,6 +105,7 @@ class Hosted:
 
     def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         self._host = host
+        self._pid = os.getpid()
         self._inbox: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
         self._values = PlasmaValues()
         self._page = mmap.mmap(-1, activity.SIZE)
@@ -204,6 +208,8 @@ class Hosted:
     # --- replies ----------------------------------------------------------------------------------
 
     def _send(self, reply: RoutedReply) -> None:
+        if os.getpid() != self._pid:
+            exiting.end_fork()
         # Ray reads the buffers later, on another thread, when the object may have changed them.
         head, *buffers = reply.frames
         self._host.reply(reply.route, [head, *(memoryview(bytes(b)) for b in buffers)])

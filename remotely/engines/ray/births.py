@@ -9,6 +9,7 @@ from remotely.engine import Options
 from remotely.engines.ray.host import CONTROL, Host
 from remotely.engines.ray.remote import NAMESPACE, ray_name
 from remotely.errors import NoResources, RemotelyError
+from remotely.protocol.resources import format_bytes
 
 CALLS_AT_ONCE = 1_000_000  # in the host's event loop; how many run is the servant's matter
 CONTROL_AT_ONCE = 1_000
@@ -57,14 +58,18 @@ def check_feasible(options: Options, what: str) -> None:
     if any(_fits(wanted, node["Resources"]) for node in nodes):
         return
     largest = {name: max(n["Resources"].get(name, 0) for n in nodes) for name in wanted}
-    words = {name: f"{name}s" if name in ("CPU", "GPU") else name for name in wanted}
-    named = [name for name, amount in wanted.items() if amount]
-    asked = ", ".join(f"{wanted[name]:g} {words[name]}" for name in named)
-    there = ", ".join(f"{largest[name]:g} {words[name]}" for name in named)
+    asked = ", ".join(_words(name, amount) for name, amount in wanted.items() if amount)
+    there = ", ".join(_words(name, largest[name]) for name, amount in wanted.items() if amount)
     raise NoResources(
         f"no machine of the Ray cluster has room for {what}, which asks for {asked}; the most that "
         f"one has is {there}: ask for less, or add a machine"
     )
+
+
+def _words(name: str, amount: float) -> str:
+    if name == "memory":
+        return f"{format_bytes(int(amount))} of memory"
+    return f"{amount:g} {name}{'s' * (name in ('CPU', 'GPU'))}"
 
 
 def _fits(wanted: dict[str, float], there: dict[str, float]) -> bool:

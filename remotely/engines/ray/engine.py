@@ -1,5 +1,6 @@
 """The verbs of the seam on Ray."""
 
+import atexit
 import contextlib
 import gc
 import itertools
@@ -95,6 +96,7 @@ class RayEngine:
         self._completions = Completions()
         self._calls = Calls(self._completions, self._host_of, self._lost)
         self._restarts = Restarts(self._bear, self._completions.run)
+        atexit.register(self.shutdown)  # before Ray's, which was there first
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -196,6 +198,7 @@ class RayEngine:
             max_restarts=options.max_restarts,
             cpus=options.cpus,
             gpus=options.gpus,
+            env=list(options.env),
             memory=options.memory,
             resources=dict(options.resources),
             owner=owner,
@@ -440,7 +443,9 @@ class RayEngine:
         self._is_closed = True
 
     def shutdown(self) -> None:
-        if self._is_closed:
+        atexit.unregister(self.shutdown)
+        if self._is_closed or not ray.is_initialized():
+            self._is_closed = True
             return
         actors = list(self._actors.values())
         owned = [actor for actor in actors if actor.owned and actor.host is not None]
@@ -469,7 +474,7 @@ class RayEngine:
         return lost
 
     def _check(self) -> None:
-        if self._is_closed:
+        if self._is_closed or not ray.is_initialized():  # Ray would connect to any that it finds
             raise NotConnected(SHUT_DOWN)
 
     def _on_unretrieved(self, what: str, error: BaseException) -> None:

@@ -48,6 +48,7 @@ class Birth(msgspec.Struct, frozen=True):
     max_restarts: int
     cpus: float
     gpus: float
+    env: list[str]  # the names of variables that the user has set
     memory: int  # bytes; beyond it the actor ends; 0 is no limit
     resources: dict[str, float]
     owner: tuple[int, str, str]  # pid and machine of the client, and its name if it is an actor

@@ -15,6 +15,7 @@ from remotely.engines.ray.replies import Completions, Lost, Reply
 from remotely.errors import RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
+from remotely.futures.shield import shield
 from remotely.futures.stream import Stream
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
@@ -114,7 +115,7 @@ class Calls:
         try:
             if kind not in _OF_BIRTHS:
                 wakeup.sleep_until(lambda: actor.is_settled, about=actor)
-            with actor.lock:
+            with shield, actor.lock:  # an interrupt between a number and its message leaves a gap
                 host = self._find(actor)
                 if kind in (Kind.CALL, Kind.GET, Kind.SET):
                     self._send_sources(actor)
