@@ -51,7 +51,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine keeps, of what not every engine can.  Tests skip by it, and docs print it."""
 
     exit_status: bool = True
-    process_group: bool = True
+    own_process: bool = True
     output: bool = True
     deadlocks: bool = True
     keys: bool = True
@@ -62,7 +62,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
 
 PROMISED = {
     "exit_status": "`ActorDied` has the exit code or signal, the last words and the flight record",
-    "process_group": "whatever an actor has started ends with it",
+    "own_process": "plain methods run on the main thread of a process; what that starts ends with it",
     "output": "the terminal and `ps` show actors by their names; log records reach the client",
     "deadlocks": "actors that wait for each other in a circle get `Deadlock`",
     "keys": "each client has a key of its own, which can be revoked",

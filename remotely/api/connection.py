@@ -47,6 +47,8 @@ def connect(
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
 
+    A cluster of Ray is "ray:auto" or "ray:HOST:PORT"; "ray:local" starts one for this process.
+
     cpus, gpus   what the cluster of this process offers; by default what this machine has.  `gpus`
                  is how many, or which: [2, 3], or names as in CUDA_VISIBLE_DEVICES.  They are
                  ignored if REMOTELY_ADDRESS names a cluster that was started
@@ -56,8 +58,9 @@ def connect(
     patience_s   how long a new actor waits for room before NoResources is raised
     show_output  whether this terminal shows what actors print; `remotely logs` shows it anyway
 
-    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch, and
-    TypeError or ValueError for invalid arguments.
+    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch,
+    RemotelyError if Ray is wanted and not installed, and TypeError or ValueError for invalid
+    arguments.
     """
     global _engine, _forked
     arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')

@@ -39,7 +39,7 @@ class InProcess:
     cluster = ""
     promises = Promises(
         exit_status=False,
-        process_group=False,
+        own_process=False,
         output=False,
         deadlocks=False,
         keys=False,

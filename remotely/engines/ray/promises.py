@@ -3,7 +3,7 @@
 from remotely.engine import Promises
 
 PROMISES = Promises(
-    process_group=False,
+    own_process=False,
     exit_status=False,
     output=False,
     deadlocks=False,

@@ -4,12 +4,14 @@ Ray can restart actors by itself, but counts the lives of all time, and fails th
 made meanwhile.  Here those wait, as on our own cluster.
 """
 
+import contextlib
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import ray
 from ray.exceptions import RayError
 
 from remotely.engine import Options
@@ -55,7 +57,10 @@ class Restarts:
         with actor.lock:
             if actor.ended is not None or actor.life != life:
                 return
-            actor.host = None
+            host, actor.host = actor.host, None
+            if actor.owned and host is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(host)  # else Ray keeps the name as long as there is a handle
             if actor.made_from is None:
                 if actor.owned:
                     actor.ended = end
