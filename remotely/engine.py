@@ -62,7 +62,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
 
 PROMISED = {
     "exit_status": "`ActorDied` has the exit code or signal, the last words and the flight record",
-    "own_process": "methods run on the main thread of a process; what that has started ends with it",
+    "own_process": "methods run on the main thread of a process, and what it starts ends with it",
     "output": "the terminal and `ps` show actors by their names; log records reach the client",
     "deadlocks": "actors that wait for each other in a circle get `Deadlock`",
     "keys": "each client has a key of its own, which can be revoked",
