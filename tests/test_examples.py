@@ -49,6 +49,14 @@ def test_the_darts_come_near_pi(local: bool) -> None:
     assert float(last.split()[-1]) == pytest.approx(3.14159, abs=0.003)
 
 
+def test_a_learner_is_fed_by_futures(local: bool) -> None:
+    said = run(ROOT / "examples" / "learner_fed_by_futures.py", local)
+    assert said.splitlines() == [
+        "mean squared error: 56.3 2.6 1.1 1.0 1.0",
+        "weights: 1.0 -2.0 3.0 -4.0 5.0",
+    ]
+
+
 def test_functions_run_over_the_cores(local: bool) -> None:
     said = run(ROOT / "examples" / "executor.py", local)
     assert "1000000000041 is divisible by 3" in said

@@ -23,12 +23,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.bench_network import spaces
+from tools.bench.benchmark import python_of
+from tools.bench_network import of_ray, spaces
 from tools.bench_network.spaces import PORT, Spaces, address_of, name_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 MARKS = "<!-- network -->", "<!-- end network -->"
 HEAD = ("between machines", "to reach", "measured", "beside it", "reached")
+PEERS = python_of(".peers")
 BAD_LINE = "10.232.1"  # the addresses of the line that loses packets
 
 
@@ -66,8 +68,8 @@ class Run:
         return _read(process, out)
 
     @contextmanager
-    def raw_server(self) -> Iterator[None]:
-        server = self.place.popen(1, "tools.bench_network.raw", "serve")
+    def raw_server(self, how: str) -> Iterator[None]:
+        server = self.place.popen(1, "tools.bench_network.raw", how, "serve")
         assert server.stdout is not None
         server.stdout.readline()
         try:
@@ -76,36 +78,54 @@ class Run:
             server.kill()
             server.wait()
 
-    def raw(self) -> tuple[float, float]:
-        """Return the seconds of a value there, and back, over plain TCP."""
-        with self.raw_server():
+    def raw(self, how: str = "tcp") -> tuple[float, float]:
+        """Return the seconds of a value there, and back, over a plain connection."""
+        with self.raw_server(how):
             process = self.place.popen(
-                0, "tools.bench_network.raw", "send", address_of(1),
+                0, "tools.bench_network.raw", how, "send", address_of(1),
                 str(self.size.nbytes), str(self.size.times),
             )  # fmt: skip
             out, _ = process.communicate()
         told = _read(process, out)
         return statistics.median(told["there_s"]), statistics.median(told["back_s"])
 
+    def ray(self, machines: int) -> str:
+        """Say how long Ray takes to bring a value to one machine, and to all."""
+        if not PEERS.exists():
+            return "Ray is not installed (make bench-peers)"
+        head = f"{address_of(0)}:{of_ray.PORT}"
+        size = [str(n) for n in (machines, self.size.nbytes, min(3, self.size.times))]
+        with self.place.ray(PEERS.parent / "ray", of_ray.PORT):
+            done = subprocess.run(
+                self.place.command(0, str(PEERS), of_ray.__file__, head, *size),
+                env=self.place.environment(0), stdout=subprocess.PIPE, text=True, check=True,
+            )  # fmt: skip
+        told = json.loads(done.stdout.splitlines()[-1])
+        one, every = (statistics.median(told[key]) for key in ("one_s", "all_s"))
+        return f"Ray {1000 * every:.0f} ms, to one {1000 * one:.0f} ms"
+
 
 def array(run: Run) -> list[Line]:
     there, back = run.raw()
+    tls_there, tls_back = run.raw("tls")
     told = run.client("array", run.size.nbytes, run.size.times)
     ours, raw = statistics.median(told["both_s"]), there + back
+    tls = tls_there + tls_back
     nbytes = run.size.nbytes
     return [
         Line(
             f"{_mb(nbytes)} to an actor and back",
             ">= 0.7 of TCP's bandwidth",
             f"{2 * nbytes / ours / 1e9:.2f} GB/s",
-            f"TCP {2 * nbytes / raw / 1e9:.2f} GB/s: {raw / ours:.2f} of it",
+            f"TCP {2 * nbytes / raw / 1e9:.2f} GB/s: {raw / ours:.2f} of it; TLS alone"
+            f" {2 * nbytes / tls / 1e9:.2f}: {tls / ours:.2f}",
             raw / ours >= 0.7,
         ),
         Line(
             f"{_mb(nbytes)} to an actor",
             "",
             f"{nbytes / statistics.median(told['there_s']) / 1e9:.2f} GB/s",
-            f"TCP {nbytes / there / 1e9:.2f} GB/s",
+            f"TCP {nbytes / there / 1e9:.2f} GB/s; TLS alone {nbytes / tls_there / 1e9:.2f}",
         ),
         Line("a call", "", f"{1e6 * statistics.median(told['call_s']):.0f} us", ""),
     ]
@@ -134,6 +154,7 @@ def machines(run: Run) -> list[Line]:
     try:
         there, _ = run.raw()
         told = run.client("machines", run.size.nbytes, min(3, run.size.times))
+        ray = run.ray(told["machines"])
     finally:
         run.place.shape("")
     one, every = statistics.median(told["one_s"]), statistics.median(told["all_s"])
@@ -142,7 +163,8 @@ def machines(run: Run) -> list[Line]:
             f"{_mb(run.size.nbytes)} to {told['machines']} machines, on lines of 1 Gbit/s",
             "<= 1.5 x one machine",
             f"{1000 * every:.0f} ms",
-            f"one {1000 * one:.0f} ms: {every / one:.2f} x; TCP to one {1000 * there:.0f} ms",
+            f"one {1000 * one:.0f} ms: {every / one:.2f} x; TCP to one {1000 * there:.0f} ms;"
+            f" {ray}",
             every / one <= 1.5,
         )
     ]

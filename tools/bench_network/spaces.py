@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,8 @@ NAME = "rbn"
 NETWORK = "10.232.0"
 PORT = "8010"
 STOP_S = 20.0
+RAY_STORE_BYTES = 700_000_000
+RAY_START_S = 5.0
 
 
 class Spaces:
@@ -74,7 +78,7 @@ class Spaces:
     def popen(self, number: int, *words: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             self.command(number, sys.executable, "-m", *words),
-            env=self._environment(number),
+            env=self.environment(number),
             stdout=subprocess.PIPE,
             stdin=subprocess.PIPE,
             text=True,
@@ -89,13 +93,48 @@ class Spaces:
     def remotely(self, number: int, *words: str) -> None:
         done = subprocess.run(
             self.command(number, str(Path(sys.executable).parent / "remotely"), *words),
-            env=self._environment(number),
+            env=self.environment(number),
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
             raise SystemExit(f"remotely {' '.join(words)}: {done.stdout}{done.stderr}")
+
+    @contextmanager
+    def ray(self, program: Path, port: str) -> Iterator[None]:
+        """A Ray cluster of one core on each machine, machine 0 its head without any."""
+        head = f"{address_of(0)}:{port}"
+        folder = self.folder / "ray"
+        nodes = []
+        try:
+            for number in self.machines:
+                first = ["--head", "--port", port, "--include-dashboard", "false",
+                     "--temp-dir", str(folder)]  # fmt: skip
+                words = first if number == 0 else ["--address", head]
+                nodes.append(
+                    subprocess.Popen(
+                        self.command(
+                            number, str(program), "start", *words, "--block",
+                            "--node-ip-address", address_of(number),
+                            "--num-cpus", str(min(number, 1)),
+                            "--object-store-memory", str(RAY_STORE_BYTES),
+                        ),
+                        env=self.environment(number),
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                    )
+                )  # fmt: skip
+                time.sleep(RAY_START_S)  # they share files under /tmp, and race there
+            yield
+        finally:
+            for node in reversed(nodes):
+                node.terminate()
+            for process in self._processes("raylet", "gcs_server"):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            for node in nodes:
+                node.wait()
 
     def close(self) -> None:
         with contextlib.suppress(SystemExit):
@@ -108,14 +147,17 @@ class Spaces:
                 process.kill()
         clean_up()
 
-    def _environment(self, number: int) -> dict[str, str]:
-        return {**os.environ, "REMOTELY_HOME": str(self.home(number))}
+    def environment(self, number: int) -> dict[str, str]:
+        home = str(self.home(number))
+        return {**os.environ, "REMOTELY_HOME": home, "RAY_AUTH_MODE": "disabled"}
 
-    def _processes(self) -> list[psutil.Process]:
-        """Return what was started with a home of ours."""
+    def _processes(self, *names: str) -> list[psutil.Process]:
+        """Return what was started with a home of ours; of these names, if there are any."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
+                if names and process.name() not in names:
+                    continue
                 if process.environ().get("REMOTELY_HOME", "").startswith(str(self.folder)):
                     found.append(process)
         return found
