@@ -1,18 +1,17 @@
-"""An actor in a process that Ray has started: the same servant, with a queue for a socket.
+"""An actor in a process that Ray has started: the same servant, with a host for a socket.
 
-Its thread does what the main thread of an actor of ours does (actor.py): it takes messages from the
-queue and has them run (dispatch.py).  The process, its end and its memory are the Host's
-(engines/ray/host.py), which finds this module by its name.
+It has what the main thread of an actor of ours has (actor.py), and messages run in the same order
+(dispatch.py).  The process, its end and its memory are the Host's (engines/ray/host.py), which
+finds this module by its name.
 """
 
 import asyncio
 import mmap
 import os
-import queue
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +31,7 @@ from remotely.engines.ray.host import (
     Place,
     received,
     session_folder,
+    writable,
 )
 from remotely.machine import gpus
 from remotely.protocol import control, wire
@@ -44,11 +44,9 @@ from remotely.values.shipping import Shipment
 
 TIDY_EVERY_S = 2.0
 
-Arrived = tuple[bytes, Frames]
-
 
 def start(birth: Birth, place: Place, host: Host) -> "Hosted":
-    """Begin to serve, on a thread of its own."""
+    """Begin to serve; called on the host's event loop."""
     if not birth.gpus:
         os.environ[gpus.VARIABLE] = ""  # Ray would show it all of them
     if not set(birth.env) & set(startup.THREAD_VARIABLES):  # else they are the user's
@@ -72,7 +70,7 @@ class PlasmaValues:
 
     def unpack(self, route: bytes, message: Message) -> Unpacked:
         """Return a pickle and its buffers, which are copied: those of Ray's store are shared."""
-        return message.payload, [memoryview(bytearray(buffer)) for buffer in message.buffers]
+        return message.payload, [writable(buffer) for buffer in message.buffers]
 
     def decode(self, route: bytes, message: Message) -> Any:
         entries, names = self._entries.pop((route, message.call_id), ((), ()))
@@ -101,12 +99,16 @@ class PlasmaValues:
 
 
 class Hosted:
-    """The servant's thread, and what the host may ask of it."""
+    """What the host asks of the servant.
+
+    Plain classes are served on the host's event loop, which then takes in no further message, as
+    the socket of an actor of ours is not read meanwhile.  A class with async methods has a loop on
+    a thread of its own: SystemExit in a method ends a loop, and Ray's must go on until then.
+    """
 
     def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         self._host = host
         self._pid = os.getpid()
-        self._inbox: queue.SimpleQueue[Arrived | None] = queue.SimpleQueue()
         self._values = PlasmaValues()
         self._page = mmap.mmap(-1, activity.SIZE)
         preparation = Preparation(
@@ -119,15 +121,18 @@ class Hosted:
         self._cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
         line = SimpleNamespace(send=self._send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
-        self._loop: asyncio.AbstractEventLoop | None = None  # of a class with async methods
-        threading.Thread(target=self._run, name="remotely-actor", daemon=True).start()
+        self._hosts_loop = self._loop = asyncio.get_running_loop()
+        self._has_ended = False
+        self._tidy()
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         if entries:
             self._values.refer(route, wire.call_id_of(frames[0]), entries, names)
-        self._inbox.put((route, frames))
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._turn_async)
+        message = wire.decode(frames, "client")
+        if self._loop is self._hosts_loop:
+            self._run(self._dispatcher.handle, route, message)
+        else:
+            self._loop.call_soon_threadsafe(self._run, self._dispatcher.handle, route, message)
 
     def cancel(self, route: bytes, call_id: int) -> bool:
         return self._cancellations.cancels(route, call_id)
@@ -137,73 +142,81 @@ class Hosted:
 
     def state(self) -> dict[str, Any]:
         seen = activity.look(self._page)
-        return {**seen._asdict(), "calls": self._servant.calls, "queue": self._inbox.qsize()}
+        return {**seen._asdict(), "calls": self._servant.calls}
 
     def _client(self, birth: Birth, prepare: control.Prepare) -> RayEngine:
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
         return RayEngine(birth.cluster, shipment, inside=birth.name)
 
-    # --- on the thread ----------------------------------------------------------------------------
+    # --- on the loop that serves ------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[..., object], *args: Any) -> None:
+        """Run users' code, and whatever is due after it."""
+        hides = not self._servant.is_async  # a plain method may run an event loop of its own
+        if hides:
+            asyncio._set_running_loop(None)
         try:
-            self._serve()
-            if self._servant.is_async and not self._dispatcher.is_over():
-                asyncio.run(self._serve_async())
-            self._dispatcher.end()
-            self._servant.let_go()
-            connection.shutdown()
-            exiting.flush_files()
+            work(*args)
+            self._dispatcher.send_finished()
+            if self._dispatcher.is_over() and not self._servant.is_async:
+                self._end()
         except SystemExit as error:
             exiting.flush_files()
             os._exit(exiting.exit_code(error))
         except BaseException:
             traceback.print_exc()
             os._exit(1)
+        finally:
+            if hides:
+                asyncio._set_running_loop(self._loop)
+        if self._servant.is_async and self._loop is self._hosts_loop:
+            self._begin_async()
+        elif (due_ms := self._dispatcher.until_due_ms()) is not None:
+            self._loop.call_later(due_ms / 1000, self._run, self._dispatcher.run_due)
+        elif self._servant.is_async and self._dispatcher.is_over():
+            self._over.set()
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self._run, self._dispatcher.send_finished)
+
+    def _tidy(self) -> None:
+        self._servant.tidy()
+        self._cancellations.tidy()
+        self._hosts_loop.call_later(TIDY_EVERY_S, self._tidy)
+
+    def _end(self) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._dispatcher.end()
+        self._servant.let_go()
+        connection.shutdown()
+        exiting.flush_files()
         self._host.over()
 
-    def _serve(self) -> None:
-        dispatcher, servant = self._dispatcher, self._servant
-        tidy_at = time.monotonic() + TIDY_EVERY_S
-        while not dispatcher.is_over() and not servant.is_async:
-            dispatcher.send_finished()
-            due_ms = dispatcher.until_due_ms()
-            if not self._turn(TIDY_EVERY_S if due_ms is None else due_ms / 1000):
-                dispatcher.run_due()
-            if (now := time.monotonic()) >= tidy_at:
-                tidy_at = now + TIDY_EVERY_S
-                servant.tidy()
-                self._cancellations.tidy()
+    # --- of a class with async methods ------------------------------------------------------------
 
-    async def _serve_async(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
-        self._turn_async()
-        await self._over.wait()
-        await self._dispatcher.before_end()
+    def _begin_async(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._serve_async, name="remotely-actor", daemon=True).start()
 
-    def _turn_async(self) -> None:
-        dispatcher = self._dispatcher
-        dispatcher.send_finished()
-        while dispatcher.has_room and not dispatcher.is_over():
-            if not self._turn(0.0) and not dispatcher.run_due():
-                break
-        if dispatcher.is_over():
-            self._over.set()
-        elif (due_ms := dispatcher.until_due_ms()) is not None:
-            assert self._loop is not None
-            self._loop.call_later(due_ms / 1000, self._turn_async)
-
-    def _turn(self, timeout_s: float) -> bool:
-        """Take one message, or be woken; return whether there was either."""
+    def _serve_async(self) -> None:
         try:
-            arrived = self._inbox.get(timeout=timeout_s) if timeout_s else self._inbox.get_nowait()
-        except queue.Empty:
-            return False
-        if arrived is not None:
-            route, frames = arrived
-            self._dispatcher.handle(route, wire.decode(frames, "client"))
-        return True
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._until_over())
+            self._end()
+        except SystemExit as error:
+            exiting.flush_files()
+            os._exit(exiting.exit_code(error))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    async def _until_over(self) -> None:
+        self._over = asyncio.Event()
+        if not self._dispatcher.is_over():
+            await self._over.wait()
+        await self._dispatcher.before_end()
 
     # --- replies ----------------------------------------------------------------------------------
 
@@ -212,13 +225,7 @@ class Hosted:
             exiting.end_fork()
         # Ray reads the buffers later, on another thread, when the object may have changed them.
         head, *buffers = reply.frames
-        self._host.reply(reply.route, [head, *(memoryview(bytes(b)) for b in buffers)])
-
-    def _wake(self) -> None:
-        if self._loop is None:
-            self._inbox.put(None)
-        else:
-            self._loop.call_soon_threadsafe(self._turn_async)
+        self._host.reply(reply.route, [head, *map(writable, buffers)])
 
 
 def _value_of(entry: Any, name: str) -> Any:

@@ -1,9 +1,8 @@
 """The Ray actor in which one object lives.
 
-It is an async one.  Its event loop takes messages in, and the servant's own thread runs the user's
-code (remotely/actor/hosted.py), so that code may block, or run an event loop of its own, as in any
-actor.  Ray starts the calls of an async actor in any order.  So a client numbers its messages, and
-they are handed to the servant in that order.
+It is an async one, because batched methods, threads and async ones need several calls at a time.
+Ray starts the calls of an async actor in any order.  So a client numbers its messages, and they are
+handed to the servant in that order (remotely/actor/hosted.py).
 
 `cancel`, `state` and the like run in a concurrency group of their own, which never waits for calls.
 
@@ -15,11 +14,13 @@ import asyncio
 import importlib
 import os
 import pickle
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import psutil
 import ray
 
@@ -28,6 +29,7 @@ from remotely.protocol import wire
 
 ROUTE_BYTES = 8  # what names a client, before each of its messages
 CONTROL = "control"  # the concurrency group
+WARNS = "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"
 LOOK_EVERY_S = 1.0  # at the memory
 NOT_RUN = b""  # instead of a reply: the actor has ended, and this call did not run
 # It imports what runs users' code, which is above the engines; so it is found by its name, as a
@@ -65,7 +67,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Hosted(Protocol):
-    """What the servant's thread offers to its host."""
+    """What the servant offers to its host."""
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         """Run a message; its reply goes to `Host.reply`."""
@@ -105,7 +107,9 @@ class Host:
 
     async def begin(self, birth: bytes) -> bytes:
         """Be ready for messages; return the Place."""
+        os.environ[WARNS] = "0"  # a call that waits is what handles are for
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._birth = told = msgspec.msgpack.decode(birth, type=Birth)
         if told.memory:
             self._watch = asyncio.create_task(self._watch_memory(told.memory))
@@ -194,13 +198,16 @@ class Host:
                 os._exit(1)
         ray.actor.exit_actor()
 
-    # --- on the servant's thread ------------------------------------------------------------------
+    # --- on any thread ----------------------------------------------------------------------------
 
     def reply(self, route: bytes, frames: Frames) -> None:
         """Give a message its reply."""
         number = wire.call_id_of(frames[0])
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._answer, route, number, sendable(frames))
+        if threading.get_ident() == self._thread:
+            self._answer(route, number, sendable(frames))
+        else:
+            self._loop.call_soon_threadsafe(self._answer, route, number, sendable(frames))
 
     def over(self) -> None:
         """The object has been let go: nothing runs any more."""
@@ -242,7 +249,13 @@ def received(data: Any) -> list[bytes | memoryview]:
     if isinstance(data, bytes):
         return [data]
     head, buffers = data
-    return [head, *(memoryview(bytearray(buffer)) for buffer in buffers)]
+    return [head, *map(writable, buffers)]
+
+
+def writable(buffer: Any) -> memoryview:
+    """Return a copy.  numpy asks for large pages, which makes it faster than a bytearray."""
+    flat = memoryview(buffer).cast("B")
+    return memoryview(np.frombuffer(flat, np.uint8).copy()) if flat.nbytes else flat
 
 
 def session_folder() -> Path:

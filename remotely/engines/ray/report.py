@@ -109,7 +109,7 @@ def _actor(state: dict[str, Any], by_node: dict[str, MachineStatus]) -> ActorSta
         running=state["running"],
         method=state["method"],
         method_s=state["method_s"],
-        queue=state["queue"],
+        queue=0,
         since=state["since"],
         owner=ClientStatus(pid=pid, machine=machine, actor=actor) if pid else None,
     )
