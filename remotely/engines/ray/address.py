@@ -10,7 +10,7 @@ import os
 import socket
 
 from remotely.errors import NotAllowed, RemotelyError
-from remotely.protocol.address import split_address
+from remotely.protocol.address import join_address, split_address
 
 PREFIX = "ray:"
 GCS_PORT = 6379  # what `ray start --head` listens at
@@ -49,7 +49,7 @@ def parse(address: str) -> str:
             f"{address!r} is no address of a Ray cluster: write ray:local, ray:auto or "
             f"ray:HOST:{GCS_PORT}"
         )
-    return f"{host}:{port or GCS_PORT}"
+    return join_address(host, port or GCS_PORT)
 
 
 def check_trust(where: str) -> None:

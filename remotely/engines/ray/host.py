@@ -15,6 +15,7 @@ import importlib
 import os
 import pickle
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -112,7 +113,8 @@ class Host:
         self._thread = threading.get_ident()
         self._birth = told = msgspec.msgpack.decode(birth, type=Birth)
         if told.memory:
-            self._watch = asyncio.create_task(self._watch_memory(told.memory))
+            watch = threading.Thread(target=_watch_memory, args=(told.memory,), daemon=True)
+            watch.start()  # the loop may be busy with the very call that takes it all
         context = ray.get_runtime_context()
         place = Place(
             os.getpid(), this_machine.machine_name(), this_machine.identity(), context.get_node_id()
@@ -228,12 +230,14 @@ class Host:
         if self._over is not None:
             self._leaving.call_soon_threadsafe(self._over.set)
 
-    async def _watch_memory(self, limit: int) -> None:
-        process = psutil.Process()
-        while (used := process.memory_info().rss) <= limit:
-            await asyncio.sleep(LOOK_EVERY_S)
-        print(f"remotely: the actor used {used:,} bytes, and may use {limit:,}", flush=True)
-        os._exit(1)
+
+def _watch_memory(limit: int) -> None:
+    """End the process when it uses more."""
+    process = psutil.Process()
+    while (used := process.memory_info().rss) <= limit:
+        time.sleep(LOOK_EVERY_S)
+    print(f"remotely: the actor used {used:,} bytes, and may use {limit:,}", flush=True)
+    os._exit(1)
 
 
 def sendable(frames: Frames) -> Any:
@@ -255,7 +259,7 @@ def received(data: Any) -> list[bytes | memoryview]:
 def writable(buffer: Any) -> memoryview:
     """Return a copy.  numpy asks for large pages, which makes it faster than a bytearray."""
     flat = memoryview(buffer).cast("B")
-    return memoryview(np.frombuffer(flat, np.uint8).copy()) if flat.nbytes else flat
+    return np.frombuffer(flat, np.uint8).copy().data if flat.nbytes else flat
 
 
 def session_folder() -> Path:

@@ -1,16 +1,19 @@
 """How this process joins a Ray cluster, or starts one of its own."""
 
 import logging
+import socket
 from collections.abc import Mapping
 from typing import Any
 
 import ray
 
-from remotely.engines.ray.address import check_trust
+from remotely.engines.ray.address import GCS_PORT, check_trust
 from remotely.engines.ray.engine import RayEngine
 from remotely.engines.ray.remote import NAMESPACE
 from remotely.errors import MasterLost
 from remotely.machine.gpus import Gpus, choose
+from remotely.protocol.address import split_address
+from remotely.protocol.lease import CONNECT_S
 from remotely.values.shipping import Shipment
 
 STORE_BYTES = 1 << 30  # Ray's object store, in /dev/shm, of a cluster of this process alone
@@ -40,13 +43,21 @@ def connect(
         if where == "local":
             settings |= own_cluster(cpus, gpus, resources)
         try:
+            _check_answers(where)
             ray.init(address=where, **settings)
-        except (ConnectionError, ray.exceptions.RaySystemError) as error:
+        except (OSError, ray.exceptions.RaySystemError) as error:
             raise MasterLost(
                 f"no Ray cluster at ray:{where}: {error}. Start one there with 'ray start --head', "
                 "or use ray:local for one of your own"
             ) from None
     return RayEngine(cluster_of_this_process(), shipment, patience_s, owns_session=is_ours)
+
+
+def _check_answers(where: str) -> None:
+    """Raise OSError at once if nothing listens there; Ray tries for minutes."""
+    if where not in ("local", "auto"):
+        host, port = split_address(where)
+        socket.create_connection((host, port or GCS_PORT), CONNECT_S).close()
 
 
 def own_cluster(

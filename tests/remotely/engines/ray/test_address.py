@@ -16,7 +16,7 @@ from remotely.engines.ray import address
         ("ray:auto", "auto"),
         ("ray:node0:7000", "node0:7000"),
         ("ray:10.0.0.1", "10.0.0.1:6379"),
-        ("ray:[fd00::1]:7000", "fd00::1:7000"),
+        ("ray:[fd00::1]:7000", "[fd00::1]:7000"),
     ],
 )
 def test_an_address_names_a_cluster(given: str, where: str) -> None:
