@@ -2,7 +2,9 @@
 
     address     "ray:auto", "ray:local", "ray:HOST:PORT", and the sentences for bad ones
     engine      the verbs of the seam
-    remote      one actor as a client knows it, and how its calls leave in order
+    remote      one actor as a client knows it
+    factory     how actors are made
+    calls       how calls leave
     replies     how the outcomes of calls arrive
     host        the Ray actor in which one object lives
     births      what a new actor is given, and where it may be

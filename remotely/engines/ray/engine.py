@@ -1,35 +1,27 @@
-"""The verbs of the seam on Ray."""
+"""The verbs of the seam on Ray.
+
+The class is over 250 lines: it has each verb of the seam, most of them a few lines.
+"""
 
 import atexit
 import contextlib
-import gc
-import itertools
-import os
-import secrets
 import sys
 import time
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import ray
 from ray.exceptions import RayError
 
 from remotely.engine import Arrival, Options, RemoteActor
 from remotely.engines.ray import births, ends
-from remotely.engines.ray.host import CONTROL, Birth, Place
+from remotely.engines.ray.calls import Calls, put_beside
+from remotely.engines.ray.factory import ActorFactory
+from remotely.engines.ray.host import CONTROL
 from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
-from remotely.engines.ray.remote import (
-    NAMESPACE,
-    Calls,
-    HostedActor,
-    new_id,
-    put_beside,
-    ray_name,
-)
+from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name
 from remotely.engines.ray.replies import Completions, Lost
 from remotely.engines.ray.report import report
 from remotely.engines.ray.restarts import Restarts
@@ -37,19 +29,15 @@ from remotely.errors import (
     ActorDied,
     CallTimeout,
     NameTaken,
-    NoResources,
     NotConnected,
     WorkerLost,
-    name_taken,
 )
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
-from remotely.machine import this_machine
 from remotely.objects.idempotent import RetriedFuture
-from remotely.protocol import control, wire
+from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S, PLACE_S
 from remotely.protocol.wire import Kind
-from remotely.reporting import log_records
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.values import codec, notes, source_finder, source_library
@@ -58,10 +46,7 @@ from remotely.values.notes import Notes
 from remotely.values.references import Named, named_arguments
 from remotely.values.shipping import Shipment
 
-NAME_FREE_S = 10.0  # how long Ray may keep the name of a life that has ended
-NEXT_LIFE_S = 5.0  # how long a caller who is not the owner waits for one
-LOOK_EVERY_S = 0.05  # for these two
-COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
+NEXT_LIFE_S, LOOK_EVERY_S = 5.0, 0.05  # how long a caller who is not the owner waits for one
 SHUT_DOWN = "this process has left the Ray cluster: it called remotely.shutdown(), or ends"
 
 
@@ -84,18 +69,14 @@ class RayEngine:
         owns_session: bool = False,
     ) -> None:
         self.cluster = cluster
-        self._shipment = shipment
-        self._patience_s = patience_s
-        self._inside = inside
         self._owns_session = owns_session
-        self._prefix = f"{secrets.token_hex(2)}." if inside else ""
-        self._counts: dict[str, itertools.count[int]] = {}
         self._actors: weakref.WeakValueDictionary[str, HostedActor] = weakref.WeakValueDictionary()
         self._is_closed = False
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._completions = Completions()
         self._calls = Calls(self._completions, self._host_of, self._lost)
-        self._restarts = Restarts(self._bear, self._completions.run)
+        self._factory = ActorFactory(self, self._calls, shipment, patience_s, inside)
+        self._restarts = Restarts(self._factory.make, self._completions.run)
         atexit.register(self.shutdown)  # before Ray's, which was there first
 
     # --- making -----------------------------------------------------------------------------------
@@ -133,121 +114,17 @@ class RayEngine:
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         births.check_feasible(options, what)
-        actors = [self._new(cls, options) for _ in range(count)]
+        actors = [self._factory.new(cls, options) for _ in range(count)]
+        self._actors.update((actor.actor, actor) for actor in actors)
         try:
-            self._begin(actors, encoded, options)
+            self._factory.make(actors, encoded, options)
         except BaseException:
             self._kill(actors, "not made")
             raise
-        return list(actors)
-
-    def _new(self, cls: type, options: Options) -> HostedActor:
-        number = self._counts.setdefault(cls.__name__, itertools.count(1))
-        name = options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
-        actor = new_id(options.name)
-        made = HostedActor(self, actor, name, not options.detached, cls.__name__)
-        self._actors[actor] = made
-        return made
-
-    def _begin(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
-        """Give each a process and its object.  Makes all of them or raises an error."""
-        made: list[CallFuture[Any]] = []
-        try:
+        if options.max_restarts:
             for actor in actors:
-                self._start(actor, options)
-            begun = [self._introduce(actor, options) for actor in actors]
-            self._wait_for_room(begun, actors[0].class_name)
-            beside = put_beside(encoded) if len(actors) > 1 else None
-            for actor, place in zip(actors, begun, strict=True):
-                actor.place = msgspec.msgpack.decode(ray.get(place), type=Place)
-                made.append(self._prepare(actor, encoded, options, beside))
-            while made:
-                made.pop(0).result()
-            if options.max_restarts:
-                for actor in actors:
-                    self._restarts.watch(actor, encoded, options)
-        except RayError as error:
-            raise ends.end_error(actors[0].name, None, error)(False) from None
-
-    def _bear(self, actor: HostedActor, encoded: Encoded, options: Options) -> None:
-        """Give an actor that has died its next life."""
-        self._begin([actor], encoded, options)
-
-    def _start(self, actor: HostedActor, options: Options) -> None:
-        deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
-        while True:
-            try:
-                actor.lives_as(births.new_host(actor.actor, actor.name, options))
-                return
-            except ValueError:
-                if time.monotonic() >= deadline:
-                    break
-            time.sleep(LOOK_EVERY_S)
-        raise NameTaken(name_taken(options.name, "on this cluster"))
-
-    def _introduce(self, actor: HostedActor, options: Options) -> Any:
-        assert isinstance(options.memory, int)
-        owner = (0, "", "")
-        if not options.detached:
-            owner = (os.getpid(), this_machine.machine_name(), self._inside)
-        birth = Birth(
-            actor=actor.actor,
-            name=actor.name,
-            class_name=actor.class_name,
-            life=actor.life,
-            max_restarts=options.max_restarts,
-            cpus=options.cpus,
-            gpus=options.gpus,
-            env=list(options.env),
-            memory=options.memory,
-            resources=dict(options.resources),
-            owner=owner,
-            cluster=self.cluster,
-        )
-        return actor.host.begin.remote(msgspec.msgpack.encode(birth))
-
-    def _wait_for_room(self, begun: list[Any], what: str) -> None:
-        deadline = time.monotonic() + self._patience_s
-        for timeout_s in (min(COLLECT_AFTER_S, self._patience_s), self._patience_s):
-            left_s = min(timeout_s, max(0.0, deadline - time.monotonic()))
-            _, waiting = ray.wait(begun, num_returns=len(begun), timeout=left_s)
-            if not waiting:
-                return
-            gc.collect()
-        raise NoResources(
-            f"the Ray cluster has had no room for {len(waiting)} of {len(begun)} {what} for "
-            f"{self._patience_s:g} s: close actors, ask for less, or wait longer by "
-            "connect(patience_s=...)"
-        )
-
-    def _prepare(
-        self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any = None
-    ) -> CallFuture[Any]:
-        """Send settings, code, files, and what the object is made of."""
-        whole, stands_for = source_library.library.whole()
-        actor.learnt = len(stands_for)
-        actor.sent = actor.life, frozenset((whole.digest, *stands_for))
-        prepare = control.Prepare(
-            job=ray.get_runtime_context().get_job_id(),
-            host=this_machine.identity(),
-            path=[str(Path(entry).absolute()) for entry in sys.path],
-            files=self._shipment.files,
-            concurrency=options.concurrency,
-            argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
-            log_levels=log_records.levels(),
-            sources=whole.content,
-        )
-        missing: CallFuture[list[str]] = CallFuture("the actor", actor)
-        self._calls.send(actor, Kind.PREPARE, "", Encoded((control.encode(prepare),), ()), missing)
-        if self._shipment.files:
-            for digest in missing.result():
-                stored: CallFuture[None] = CallFuture("the actor", actor)
-                content = memoryview(self._shipment.read(digest))
-                self._calls.send(actor, Kind.FILE, digest, Encoded((), (content,)), stored)
-                stored.result()
-        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor)
-        self._calls.send(actor, Kind.INIT, "", encoded, future, beside=beside)
-        return future
+                self._restarts.watch(actor, encoded, options)
+        return list(actors)
 
     # --- calling ----------------------------------------------------------------------------------
 

@@ -23,15 +23,15 @@ from remotely.futures import wakeup
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 from remotely.values.codec import Encoded
 
-Bear = Callable[[HostedActor, Encoded, Options], None]
+Make = Callable[[list[HostedActor], Encoded, Options], None]
 Run = Callable[[Callable[[], object]], None]
 
 
 class Restarts:
-    """`bear` makes the next life, and `run` does something where no caller waits."""
+    """`make` makes the next life, and `run` does something where no caller waits."""
 
-    def __init__(self, bear: Bear, run: Run) -> None:
-        self._bear = bear
+    def __init__(self, make: Make, run: Run) -> None:
+        self._make = make
         self._run = run
 
     def watch(self, actor: HostedActor, encoded: Encoded, options: Options) -> None:
@@ -88,7 +88,8 @@ class Restarts:
     def _restart(self, actor: HostedActor) -> None:
         assert actor.made_from is not None
         try:
-            self._bear(actor, *actor.made_from)
+            self._make([actor], *actor.made_from)
+            self.watch(actor, *actor.made_from)
         except RemotelyError as error:
             why = f"{actor.name} died, and could not be restarted: {error}"
             actor.ended = lambda may: ActorDied(why, may_have_run=may)
