@@ -137,7 +137,9 @@ def ray_session() -> Iterator[None]:
     from remotely.engines.ray.remote import NAMESPACE
     from remotely.engines.ray.session import own_cluster
 
-    ray.init(namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # else each test waits for whatever else runs here
+        ray.init(namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
     yield
     ray.shutdown()
 
