@@ -32,7 +32,7 @@ PARTS: dict[str, dict[str, str]] = {
         "xoscar": "peers/of_xoscar.py",
         "parl": "peers/of_parl.py",
     },
-    "engine": {"ray": "peers/of_ray.py", "on_ray": "ours/on_ray.py"},
+    "engine": {"on_ray": "ours/on_ray.py"},
     "tcp": {"bare": "peers/of_zmq.py", "ours": "ours/calls.py"},
     "served": {"ours": "ours/served.py"},
     "executor": {"ours": "ours/executor.py", "pipe": "peers/of_executor.py"},

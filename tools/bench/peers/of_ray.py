@@ -28,15 +28,6 @@ class Actor:
         self.param = param
 
 
-@ray.remote(num_cpus=0, max_concurrency=1000)
-class AsyncActor:
-    async def ping(self) -> None:
-        return None
-
-    async def echo(self, value: Any) -> Any:
-        return value
-
-
 @ray.remote(num_cpus=0)
 class Caller:
     def __init__(self, target: Any) -> None:
@@ -88,26 +79,6 @@ def calls(effort: Effort) -> None:
         call_s=stopwatch.per_call(blocking, effort.calls, effort.repeats),
         as_completed_s=stopwatch.per_call(one_by_one, effort.calls, effort.repeats),
         pipelined_per_s=1 / stopwatch.per_call(pipelined, effort.pipelined, effort.repeats),
-    )
-
-
-def engine(effort: Effort) -> None:
-    """What our engine for Ray is measured by: the same calls of an async actor, without it."""
-
-    def blocking(count: int) -> None:
-        for _ in range(count):
-            ray.get(actor.ping.remote())
-
-    def echo(count: int) -> None:
-        for _ in range(count):
-            ray.get(actor.echo.remote(array))
-
-    _init()
-    actor = AsyncActor.remote()
-    array = stopwatch.random_bytes(10_000_000)
-    report(
-        call_async_s=stopwatch.per_call(blocking, effort.calls, effort.repeats),
-        echo_async_10mb_s=stopwatch.per_call(echo, effort.calls // 20, effort.repeats),
     )
 
 
@@ -217,7 +188,6 @@ if __name__ == "__main__":
     stopwatch.main(
         {
             "calls": calls,
-            "engine": engine,
             "crowd": crowd,
             "arrays": arrays,
             "broadcast": broadcast,
