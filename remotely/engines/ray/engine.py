@@ -275,6 +275,7 @@ class RayEngine:
             future: CallFuture[Any] = CallFuture(f"close of {actor.name}", actor)
             self._calls.send(actor, Kind.END, "", NOTHING, future)
             left = None if actor.host is None else _leave(actor.host, grace_s)
+            actor.ended = ends.closed(actor.name, "closed")  # now: its end is no death
             asked.append((actor, future, left))
         failures: list[BaseException] = []  # of the classes' own `close`
         while asked:
@@ -325,9 +326,12 @@ class RayEngine:
             self._is_closed = True
             return
         actors = list(self._actors.values())
-        owned = [actor for actor in actors if actor.owned and actor.host is not None]
+        owned = [actor for actor in actors if actor.owned]
+        for actor in owned:
+            actor.ended = actor.ended or ends.closed(actor.name, "closed")
         try:
-            left = [_leave(actor.host, DRAIN_S, stops=True) for actor in owned]
+            hosts = [actor.host for actor in owned if actor.host is not None]
+            left = [_leave(host, DRAIN_S, stops=True) for host in hosts]
             if left:
                 ray.wait(left, num_returns=len(left), timeout=DRAIN_S)
             self._kill(owned, "closed")

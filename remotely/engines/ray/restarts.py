@@ -89,7 +89,10 @@ class Restarts:
         assert actor.made_from is not None
         try:
             self._make([actor], *actor.made_from)
-            self.watch(actor, *actor.made_from)
+            if actor.ended is None:
+                self.watch(actor, *actor.made_from)
+            else:  # it was closed meanwhile
+                ray.kill(actor.host)
         except RemotelyError as error:
             why = f"{actor.name} died, and could not be restarted: {error}"
             actor.ended = lambda may: ActorDied(why, may_have_run=may)
