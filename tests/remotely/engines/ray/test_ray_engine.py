@@ -94,6 +94,17 @@ def test_a_detached_actor_that_is_to_be_restarted_is_refused_with_what_to_do() -
         remotely.options(Log, detached=True, max_restarts=1)()
 
 
+def test_an_actor_that_its_owner_closes_is_not_restarted() -> None:
+    log = remotely.options(Log, max_restarts=3)()
+    log.add(1)
+
+    remotely.close(log)
+
+    with pytest.raises(remotely.ActorDied, match="closed"):
+        log.add(2)
+    assert not remotely.actors()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_thousand_births_leave_nothing() -> None:
