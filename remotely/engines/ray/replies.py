@@ -5,6 +5,7 @@ a thread of this engine, and may make calls themselves.
 """
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -22,6 +23,8 @@ from remotely.futures.future import CallFuture
 from remotely.objects import outcome
 from remotely.objects.outcome import StreamOf
 from remotely.protocol import wire
+
+log = logging.getLogger("remotely")
 
 CANCEL_S = 0.5  # how long a caller waits to learn whether its call was taken back
 
@@ -149,6 +152,10 @@ class Completions:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            with contextlib.suppress(RemotelyError):  # the cluster is being left
+            try:
                 work()
+            except (RemotelyError, RayError):  # the cluster is being left
+                pass
+            except Exception:  # other calls still have to be completed
+                log.exception("an outcome from Ray could not be delivered")
             del work
