@@ -101,6 +101,7 @@ class Host:
         self._asked: dict[tuple[bytes, int], asyncio.Future[Any]] = {}
         self._is_over = False
         self._over: asyncio.Event | None = None
+        self._watched: asyncio.Event | None = None
 
     def __repr__(self) -> str:
         """What Ray writes before each line that the actor prints."""
@@ -181,8 +182,9 @@ class Host:
         }
 
     async def watch(self) -> None:
-        """Fail when this process ends, and never return."""
-        await asyncio.Event().wait()
+        """Fail when this process dies; return when it ends in good order."""
+        self._watched = self._watched or asyncio.Event()
+        await self._watched.wait()
 
     async def leave(self, grace_s: float, stops: bool) -> None:
         """End the process when the object has been closed, or after `grace_s`; never returns.
@@ -198,6 +200,8 @@ class Host:
                 await asyncio.wait_for(self._over.wait(), grace_s)
             except TimeoutError:
                 os._exit(1)
+        if self._watched is not None:
+            self._watched.set()  # Ray lets the calls that run come to their end
         ray.actor.exit_actor()
 
     # --- on any thread ----------------------------------------------------------------------------
