@@ -27,7 +27,7 @@ NEEDS_REPLAY := tools/bench_replay/peers
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow check types format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
+.PHONY: help install pong test test-slow test-ray check types format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,14 @@ test: install ## run the tests, without the slow ones; four at a time, since mos
 
 test-slow: install ## run the slow ones: chaos and learning too
 	@exec $(BIN)/python -m pytest -m "slow or chaos or learning" $(ARGS)
+
+test-ray: .venv-ray/.installed ## run the tests of what every engine promises on Ray, in an environment of its own
+	@exec .venv-ray/bin/python -m pytest --engine ray tests/remotely $(ARGS)
+
+.venv-ray/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv .venv-ray
+	@.venv-ray/bin/python -m pip install --disable-pip-version-check -e '.[rl,dev,ray]' -c constraints.txt
+	@touch $@
 
 chaos: install ## kill, stop and cut off everything at random, ten minutes; ARGS=--full takes hours
 	@exec $(BIN)/python -m tests.chaos $(ARGS)
@@ -136,6 +144,6 @@ bench-replay-peers: $(PEERS_REPLAY) ## install what `make bench-replay` compares
 	@.peers-torchrl/bin/python -m pip install --disable-pip-version-check -r $<
 	@touch $@
 
-clean: ## remove caches and build outputs; .venv, .peers* and runs/ stay
+clean: ## remove caches and build outputs; .venv*, .peers* and runs/ stay
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -path './.*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

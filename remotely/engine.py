@@ -1,8 +1,8 @@
 """The seam between what users hold (handles, groups) and what runs their objects.
 
 Handles know an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
-`engines.in_process.InProcess` that of REMOTELY_LOCAL=1.  Another engine has to provide these twelve
-verbs.
+`engines.in_process.InProcess` that of REMOTELY_LOCAL=1, `engines.ray.engine.RayEngine` that of Ray.
+Another engine has to provide these thirteen verbs, and to say which promises it does not keep.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +47,31 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     get_if_exists: bool = False
 
 
+class Promises(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine keeps, of what not every engine can.  Tests skip by it, and docs print it."""
+
+    exit_status: bool = True
+    own_process: bool = True
+    output: bool = True
+    deadlocks: bool = True
+    keys: bool = True
+    detached_restarts: bool = True
+    dial_in: bool = True
+    exact_doubt: bool = True
+
+
+PROMISED = {
+    "exit_status": "`ActorDied` has the exit code or signal, the last words and the flight record",
+    "own_process": "methods run on the main thread of a process, and what it starts ends with it",
+    "output": "the terminal and `ps` show actors by their names; log records reach the client",
+    "deadlocks": "actors that wait for each other in a circle get `Deadlock`",
+    "keys": "each client has a key of its own, which can be revoked",
+    "detached_restarts": "a detached actor is restarted, though its maker is gone",
+    "dial_in": "processes that were there before dial in with objects of theirs",
+    "exact_doubt": "`may_have_run` is false for every call that had not begun when its actor died",
+}
+
+
 class RemoteActor:
     """One actor as an engine knows it.  All handles of the actor in a process share it.
 
@@ -81,6 +106,7 @@ class Arrival(Protocol):
 
 class Engine(Protocol):
     cluster: str  # the master's address and public key; empty without a cluster
+    promises: Promises
 
     def place(
         self,

@@ -53,6 +53,11 @@ def name_taken(name: str, where: str) -> str:
     )
 
 
+def doubt(may_have_run: bool) -> str:
+    """Return the end of a sentence: whether the call may have run."""
+    return "; the call may have run" if may_have_run else "; the call did not run"
+
+
 class MasterLost(RemotelyError):
     """Nothing answers as master.  Calls on living actors go on; placing new ones does not."""
 

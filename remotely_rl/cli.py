@@ -75,11 +75,14 @@ def _train_command(name: str) -> click.Command:
     @click.option("--model", metavar="FILE.py:NAME", help="A model of your own.  [one that fits]")
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
     @click.option("--resume", metavar="RUN", help="Resume this run; options given here win.")
-    @click.option("--address", metavar="HOST:PORT", help="Cluster to use.  [one of this process]")
+    @click.option(
+        "--address", metavar="ADDRESS", help="HOST:PORT, or ray:local.  [one of this process]"
+    )
     def train_one(
         model: str | None, run: str | None, resume: str | None, address: str | None, **given: Any
     ) -> None:
-        from remotely_rl.runs import training  # noqa: PLC0415 - imports much, and --help needs none
+        from remotely_rl.acting import cluster  # noqa: PLC0415 - imports much, --help needs none
+        from remotely_rl.runs import training  # noqa: PLC0415 - as above
 
         given = {name: value for name, value in given.items() if value is not None}
         with told():
@@ -90,7 +93,7 @@ def _train_command(name: str) -> click.Command:
             else:
                 config = training.config_of(module.Config, name, resume, given)
             if address is not None:
-                remotely.connect(address)
+                cluster.connect(config.processes, address)
             module.train(config, model_of(model), run=run, resume=resume)
 
     return train_one

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import remotely
+from remotely.engines.ray.promises import PROMISES
 from remotely.protocol import control
 from tests.clusters import Here, Started, Traces, wait_until
 
@@ -30,6 +31,48 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Before any test imports torch: where two tests run at a time, its threads must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of a cluster
+PLACES = {"zeromq": ["cluster", "local"], "ray": ["ray"]}  # where objects live that need no setting
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine",
+        choices=SETTINGS,
+        default="zeromq",
+        help="on what the objects live; with `ray`, the tests of what every engine promises run",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name, values in (("setting", SETTINGS), ("home", PLACES)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, values[metafunc.config.option.engine], indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On Ray, leave out what is about clusters of our own, and skip what Ray cannot keep."""
+    is_ray = config.option.engine == "ray"
+    chosen = [item for item in items if (_is_for_ray if is_ray else _is_for_zeromq)(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+    for item in items if is_ray else ():
+        for marker in item.iter_markers("promise"):
+            (promise,) = marker.args
+            if not getattr(PROMISES, promise):
+                item.add_marker(pytest.mark.skip(reason=f"Ray does not keep: {promise}"))
+
+
+def _is_for_ray(item: pytest.Item) -> bool:
+    """Tell whether a test states what every engine promises, or what Ray does."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    return bool(fixtures & {"setting", "home", "on_ray"}) and not item.get_closest_marker("zeromq")
+
+
+def _is_for_zeromq(item: pytest.Item) -> bool:
+    return "on_ray" not in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,19 +130,54 @@ def here(started_here: Here, nothing_left: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One Ray for all tests, with room for 16 actors."""
+    import ray
+
+    from remotely.engines.ray.remote import NAMESPACE
+    from remotely.engines.ray.session import own_cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # else each test waits for whatever else runs here
+        ray.init(namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def on_ray(ray_session: None) -> Iterator[None]:
+    """Join that Ray, and assert that no actor and no thread of the test is left."""
+    from ray.util import list_named_actors
+
+    before = Traces()
+    remotely.connect("ray:local")
+    yield
+    remotely.shutdown()
+    wait_until(lambda: not list_named_actors(all_namespaces=True), "the end of all actors")
+    wait_until(lambda: Traces().threads <= before.threads, "the end of all threads")
+
+
+@pytest.fixture(scope="session")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     cluster = Started(tmp_path_factory.mktemp("started"))
     yield cluster
     cluster.stop()
 
 
-@pytest.fixture(params=["here", "joined"])
-def cluster(request: pytest.FixtureRequest) -> str:
-    """Connect to a cluster, once in each setting."""
-    if request.param == "joined":
+@pytest.fixture
+def setting(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, setting: str) -> str:
+    """Connect to a cluster, once in each setting of the engine."""
+    if setting == "ray":
+        request.getfixturevalue("on_ray")
+    elif setting == "joined":
         joined: Started = request.getfixturevalue("started")
         request.getfixturevalue("nothing_left")
         remotely.connect(joined.address, key=joined.key)
     else:
         request.getfixturevalue("here")
-    return str(request.param)
+    return setting

@@ -16,7 +16,10 @@ import tomllib
 import typing
 from pathlib import Path
 
-from remotely.engine import Options
+from remotely.client.client import Client
+from remotely.engine import PROMISED, Options
+from remotely.engines.in_process import InProcess
+from remotely.engines.ray.promises import PROMISES as ON_RAY
 from remotely.ops.launchers import LAUNCHERS
 from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
@@ -59,6 +62,22 @@ def _first_sentence(path: Path) -> str:
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
     sentence = " ".join(text.split("\n\n")[0].split()).split(".  ")[0]
     return re.split(r"(?<=\.) ", sentence)[0].rstrip(".:").replace("|", "\\|")
+
+
+def promises() -> str:
+    """Return what each engine keeps, of what not every engine can."""
+    engines = {
+        "`remotely start`": Client.promises,
+        "Ray": ON_RAY,
+        "`REMOTELY_LOCAL=1`": InProcess.promises,
+    }
+    return table(
+        ["promise", *engines],
+        [
+            [means, *("yes" if getattr(kept, name) else "no" for kept in engines.values())]
+            for name, means in PROMISED.items()
+        ],
+    )
 
 
 def calls() -> str:
@@ -158,7 +177,7 @@ PAGES = {
         "messages": messages,
         "options": options,
     },
-    "launch.md": {"launchers": launchers},
+    "launch.md": {"launchers": launchers, "promises": promises},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }

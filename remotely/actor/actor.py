@@ -9,11 +9,13 @@ alive: worker gone, lease over (fence.py), stop asked, next call.
 """
 
 import asyncio
+import functools
 import select
 import socket
 import time
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 
 from remotely.actor.background import Background
 from remotely.actor.call_socket import CallSocket
@@ -21,6 +23,8 @@ from remotely.actor.cancellations import Cancellations
 from remotely.actor.delegation import Delegation
 from remotely.actor.dispatch import Dispatcher
 from remotely.actor.machine_store import MachineStore
+from remotely.actor.payloads import Payloads
+from remotely.actor.preparation import Preparation
 from remotely.actor.process import OwnProcess, Process
 from remotely.actor.replies import raised
 from remotely.actor.servant import Servant
@@ -57,10 +61,19 @@ class Actor:
         delegation = Delegation(line.tell)
         store = MachineStore(lambda: line.tell(control.Meet()))
         references.fetch_parcel = store.fetch_argument
-        self._servant = Servant(birth, delegation.pair, activity, store)
+        request = birth.request
+        payloads = Payloads(request.name, store)
+        preparation = Preparation(
+            birth.host,
+            Path(birth.folder),
+            payloads,
+            functools.partial(delegation.client, birth),
+            kept_as=request.actor if request.max_restarts and not request.owner else "",
+        )
+        self._servant = Servant(payloads, preparation, activity)
         if served is not None:
             self._servant.adopt(served, concurrency)
-        self._process.begin(birth.request.name, line)
+        self._process.begin(request.name, line)
         self._background = Background(
             birth, worker, line, delegation, self._servant, store, self._process.kill
         )

@@ -64,7 +64,7 @@ class Cancellations:
 
     def hear(self, cancel: control.Cancel) -> None:
         """On the background thread: cancel a call, and tell its caller whether it was in time."""
-        pieces = codec.encode(self._cancels(cancel.route, cancel.call)).pieces
+        pieces = codec.encode(self.cancels(cancel.route, cancel.call)).pieces
         frames = wire.encode(Kind.RESULT, cancel.answer, "", pieces)
         self._tell(RoutedReply(cancel.route, frames), ANSWER_TRIES)
 
@@ -73,7 +73,8 @@ class Cancellations:
         if not self._answer(answer) and tries > 1:
             self._after(TRY_AGAIN_S, functools.partial(self._tell, answer, tries - 1))
 
-    def _cancels(self, route: bytes, call_id: int) -> bool:
+    def cancels(self, route: bytes, call_id: int) -> bool:
+        """Mark a call on another thread; return whether that was in time."""
         known = route in self.begun or not self._has_forgotten
         if not known or len(self.marks) >= MAX_MARKS:
             return False

@@ -2,11 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from remotely.api import connection
 from remotely.errors import MasterLost
 from remotely.protocol import control
 from remotely.protocol.lease import CONNECT_S
-from remotely.transport.keys import KeyPair, fresh_pair
+from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
+
+if TYPE_CHECKING:  # slow to import, and an actor that calls nobody needs none
+    from remotely.client.client import Client
 
 
 class Delegation:
@@ -35,3 +40,13 @@ class Delegation:
     def confirm(self) -> None:
         """The master admits it."""
         self._is_known.set()
+
+    def client(self, birth: control.Birth, prepare: control.Prepare) -> "Client":
+        """Return the client that this actor becomes.  Raises MasterLost."""
+        from remotely.client.client import Client  # noqa: PLC0415 - see above
+        from remotely.values.shipping import Shipment  # noqa: PLC0415 - the same
+
+        key = MemberKey("client", self.pair(), birth.master_public)
+        shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
+        actor = birth.request.actor
+        return Client(birth.master, key, shipment, job=prepare.job, inside=actor)

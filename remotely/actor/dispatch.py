@@ -21,9 +21,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
-from remotely.actor.call_socket import CallSocket
 from remotely.actor.call_threads import CallThreads
 from remotely.actor.cancellations import Cancellations
 from remotely.actor.replies import RoutedReply, raised
@@ -40,19 +39,29 @@ ON_THREADS = frozenset((Kind.CALL, Kind.GET, Kind.SET)) | OF_STREAMS
 ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 
 
+class Line(Protocol):
+    """What carries replies."""
+
+    def send(self, reply: RoutedReply) -> None:
+        """Send one, on the thread that uses the dispatcher."""
+
+    def wake(self) -> None:
+        """Have that thread look for what is finished.  Any thread may call this."""
+
+
 class Dispatcher:
-    """Used by the main thread, but for `stop`."""
+    """Used by one thread, the main one of a process, but for `stop`."""
 
     def __init__(
         self,
         servant: Servant,
-        socket: CallSocket,
+        line: Line,
         cancellations: Cancellations,
         wait_for_lease: Callable[[], None],
     ) -> None:
         self._servant = servant
-        self._send = socket.send
-        self._wake = socket.wake
+        self._send = line.send
+        self._wake = line.wake
         self._wait_for_lease = wait_for_lease
         self._cancellations = cancellations
         self._begun, self._marks = cancellations.begun, cancellations.marks

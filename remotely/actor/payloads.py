@@ -7,6 +7,7 @@ them there (machine_store.py).  Every other value is in the message itself.
 """
 
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from remotely.actor.machine_store import MachineStore, NoStore
@@ -28,6 +29,12 @@ class Payloads:
         self._peers: dict[bytes, MemoryPeer] = {}  # by route
         self._store = store
         self._fetch: set[bytes] = set()  # routes of clients that fetch large results
+        self.does: Mapping[Kind, Callable[[bytes, Message], object]] = {
+            Kind.OPEN: self.open_memory,
+            Kind.OPENED: self.memory_is_open,
+            Kind.STORE: self.use_store,
+            Kind.WHOLE: self.whole,
+        }
 
     def decode(self, route: bytes, message: Message) -> Any:
         """Return the value that a message carries."""

@@ -10,33 +10,54 @@ A detached actor that may be restarted also leaves PREPARE and INIT in a file, b
 that could send them again may be gone by then (restart_file.py).
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from remotely.actor import log_sender
-from remotely.actor.payloads import Payloads
 from remotely.api import connection
 from remotely.api.current_actor import serve
+from remotely.engine import Engine
 from remotely.objects.construct import construct
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.reporting import log_records
-from remotely.transport.keys import KeyPair
 from remotely.values import codec, restart_file, shipping, source_finder, source_library, sources
+from remotely.values.memory_peer import Unpacked
+
+
+class Unpacks(Protocol):
+    """Takes values out of messages, however they travel."""
+
+    def unpack(self, route: bytes, message: Message) -> Unpacked:
+        """Return the pickle and the buffers of a value."""
 
 
 class Preparation:
-    """Sets up the process for the user's class, and constructs the object."""
+    """Sets up the process for the user's class, and constructs the object.
+
+    host       what this machine is to the client's: see `this_machine.identity`
+    folder     for shipped files
+    client     makes the engine of this actor, if it makes calls of its own
+    kept_as    the name under which what makes it is left for its next life; empty if a client
+               keeps that
+    """
 
     def __init__(
-        self, birth: control.Birth, delegate: Callable[[], KeyPair], payloads: Payloads
+        self,
+        host: str,
+        folder: Path,
+        payloads: Unpacks,
+        client: Callable[[control.Prepare], Engine],
+        kept_as: str = "",
     ) -> None:
-        self._birth = birth
-        self._delegate = delegate
+        self._host = host
+        self._folder = folder
         self._payloads = payloads
-        self._folder = Path(birth.folder)
+        self._client = client
+        self._kept_as = kept_as
         self._prepared: control.Prepare | None = None
 
     def prepare(self, route: bytes, message: Message) -> list[str]:
@@ -44,14 +65,14 @@ class Preparation:
         prepare = control.Decoder(control.Prepare).decode(message.payload)
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
-        connection.adopt(prepare, self._birth, self._delegate)
+        connection.adopt(functools.partial(self._client, prepare))
         log_records.set_levels(prepare.log_levels)
         sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
-        source_finder.finder.is_elsewhere = prepare.host != self._birth.host
+        source_finder.finder.is_elsewhere = prepare.host != self._host
         source_finder.finder.install(first=True)
         if prepare.sources:
             _learn(sources.batch_of(prepare.sources))
-        if prepare.host == self._birth.host:
+        if prepare.host == self._host:
             sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
         return shipping.missing(self._folder, prepare.files)
 
@@ -84,7 +105,8 @@ class Preparation:
 
     def kept_messages(self) -> list[list[bytes | memoryview]]:
         """Return the messages from which the previous life of this actor was made."""
-        return restart_file.read(self._folder, self._birth.request.actor)
+        kept_as, self._kept_as = self._kept_as, ""  # they are there already
+        return restart_file.read(self._folder, kept_as)
 
     def let_go(self) -> None:
         self._prepared = None
@@ -93,12 +115,11 @@ class Preparation:
         self, prepared: control.Prepare, payload: bytes | memoryview, buffers: Sequence[Any]
     ) -> None:
         """Keep what made this actor, if no client may be left to make it again."""
-        request = self._birth.request
-        if request.owner or not request.max_restarts or self._birth.again:
+        if not self._kept_as:
             return
         prepare = wire.encode(Kind.PREPARE, 0, "", [control.encode(prepared)])
         init = wire.encode(Kind.INIT, 0, "", [payload], buffers)
-        restart_file.write(self._folder, request.actor, [prepare, init])
+        restart_file.write(self._folder, self._kept_as, [prepare, init])
 
 
 def _learn(batch: sources.Batch) -> None:

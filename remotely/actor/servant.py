@@ -10,14 +10,12 @@ import asyncio
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any
+from typing import Any, Protocol
 
 from remotely.actor.introduction import Introduction
 from remotely.actor.introspection import async_methods, has_async_streams, unknown_name
-from remotely.actor.machine_store import MachineStore
-from remotely.actor.payloads import Payloads
 from remotely.actor.preparation import Preparation
 from remotely.actor.replies import RoutedReply, raised
 from remotely.actor.streams import Streams
@@ -29,24 +27,44 @@ from remotely.objects.placeholders import (
     SelfPlaceholder,
     stays,
 )
-from remotely.protocol import control, wire
+from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport.activity import OneByOne, Several
-from remotely.transport.keys import KeyPair
 
 Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: its route and message
 
 
-class Servant:
-    """Holds the object.  A route names a client's connection."""
+Does = Callable[[bytes, Message], object]  # returns what the caller gets, or the reply itself
 
-    def __init__(
-        self,
-        birth: control.Birth,
-        delegate: Callable[[], KeyPair],
-        activity: OneByOne,
-        store: MachineStore,
-    ) -> None:
+
+class Values(Protocol):
+    """How values come and go, which depends on what carries the messages."""
+
+    does: Mapping[Kind, Does]  # messages about that alone
+
+    def decode(self, route: bytes, message: Message) -> Any:
+        """Return the value that a message carries."""
+
+    def decline(self, route: bytes, message: Message) -> None:
+        """Let go of a value that nobody here wants."""
+
+    def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
+        """Return the reply that carries a result.  Raises NotPicklable."""
+
+    def waiting(self, now: float) -> list[bytes]:
+        """Return the routes of clients that have left results for a while."""
+
+    def forget(self, route: bytes) -> None:
+        """A client is gone."""
+
+    def tidy(self) -> None:
+        """Forget clients that have ended, and take back what they held."""
+
+
+class Servant:
+    """Holds the object.  A route names a client."""
+
+    def __init__(self, values: Values, preparation: Preparation, activity: OneByOne) -> None:
         self.object: Any = None
         self.calls = 0
         self.failed = False  # the constructor raised
@@ -60,9 +78,9 @@ class Servant:
         self._activity: OneByOne | Several = activity
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
-        self._payloads = payloads = Payloads(birth.request.name, store)
-        self._preparation = preparation = Preparation(birth, delegate, payloads)
-        self._does: dict[Kind, Callable[[bytes, Message], object]] = {
+        self._values = values
+        self._preparation = preparation
+        self._does: dict[Kind, Does] = {
             Kind.PREPARE: preparation.prepare,
             Kind.FILE: preparation.store_file,
             Kind.SOURCES: preparation.learn_sources,
@@ -73,10 +91,7 @@ class Servant:
             Kind.END: self._end,
             Kind.NEXT: self._next,
             Kind.CLOSE: self._close_stream,
-            Kind.OPEN: payloads.open_memory,
-            Kind.OPENED: payloads.memory_is_open,
-            Kind.STORE: payloads.use_store,
-            Kind.WHOLE: payloads.whole,
+            **values.does,
         }
 
     def answer(self, route: bytes, message: Message) -> RoutedReply:
@@ -92,10 +107,9 @@ class Servant:
             if self.is_made and kind in _MAKING:
                 raise RemotelyError("this actor has been made already")
             value = self._does[kind](route, message)
-            if kind is Kind.WHOLE:
-                assert isinstance(value, RoutedReply)
+            if type(value) is RoutedReply:
                 return value
-            return self._payloads.returned(route, message, value)
+            return self._values.returned(route, message, value)
         except self._ends:
             raise
         except BaseException as error:
@@ -106,8 +120,8 @@ class Servant:
 
     def cancelled(self, route: bytes, message: Message) -> RoutedReply:
         """Return the reply to a call that its caller has taken back."""
-        self._payloads.decline(route, message)
-        return self._payloads.returned(route, message, CancelledPlaceholder())
+        self._values.decline(route, message)
+        return self._values.returned(route, message, CancelledPlaceholder())
 
     def adopt(self, served: object, concurrency: int) -> None:
         """Serve an object that was there before, in a process that has a keyboard."""
@@ -143,12 +157,12 @@ class Servant:
                 self.calls += 1
                 args, kwargs = self.arguments(route, message)
                 value = await getattr(self.object, message.name)(*args, **kwargs)
-                return self._payloads.returned(route, message, self._kept(route, value))
+                return self._values.returned(route, message, self._kept(route, value))
             if message.kind is Kind.CLOSE:
                 await self.streams.close_async(message.name)
-                return self._payloads.returned(route, message, None)
+                return self._values.returned(route, message, None)
             item = await self.streams.next_async(route, message.name)
-            return self._payloads.returned(route, message, item)
+            return self._values.returned(route, message, item)
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
         except self._async_ends:
@@ -187,7 +201,7 @@ class Servant:
             self._activity.end(begun)
 
     def arguments(self, route: bytes, message: Message) -> Arguments:
-        args, kwargs = self._payloads.decode(route, message)
+        args, kwargs = self._values.decode(route, message)
         return args, kwargs
 
     def close(self) -> None:
@@ -211,15 +225,15 @@ class Servant:
 
     def tidy(self) -> None:
         """Forget clients that have ended; called every few seconds."""
-        self._payloads.tidy()
+        self._values.tidy()
 
     def silent(self, now: float) -> list[bytes]:
         """Return the routes of clients that have left streams or results for a while."""
-        return [*self.streams.silent(now), *self._payloads.waiting(now)]
+        return [*self.streams.silent(now), *self._values.waiting(now)]
 
     def forget(self, route: bytes) -> None:
         """A client is gone, and will not fetch what was kept for it."""
-        self._payloads.forget(route)
+        self._values.forget(route)
 
     def _ends_by(self, *errors: type[BaseException]) -> None:
         """These errors of a method end the actor, and are no replies."""
@@ -250,7 +264,7 @@ class Servant:
             self._activity = Several(self._activity.page)
 
     def _call(self, route: bytes, message: Message) -> object:
-        args, kwargs = self._payloads.decode(route, message)
+        args, kwargs = self._values.decode(route, message)
         value = self._attribute(message.name)(*args, **kwargs)
         if message.name in _MAKE_ITERATORS and value is not self.object:
             value = (item for item in value)  # one by one, as the caller asks for them
@@ -263,7 +277,7 @@ class Servant:
         return RoutinePlaceholder(value) if stays(value) else value
 
     def _set(self, route: bytes, message: Message) -> None:
-        setattr(self.object, message.name, self._payloads.decode(route, message))
+        setattr(self.object, message.name, self._values.decode(route, message))
 
     def _end(self, route: bytes, message: Message) -> None:
         self.close()
@@ -303,7 +317,7 @@ class Servant:
             batching.apart(value, len(calls)), calls, strict=True
         ):
             try:
-                replies.append(self._payloads.returned(route, message, answer))
+                replies.append(self._values.returned(route, message, answer))
             except RemotelyError as error:
                 replies.append(raised(route, message, error))
         return replies

@@ -63,9 +63,12 @@ def _prepare_process(birth: control.Birth) -> None:
     processes.mark(request.env.get(processes.TAG, ""))
     os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
     os.environ.update(request.env)
-    current_actor.become(birth)
+    current_actor.become(
+        request.actor, request.name, request.class_name, request.life, birth.machine
+    )
+    current_actor.show_as(request.name, request.class_name)
     if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
-        _set_threads(max(1, int(request.resources.cpus)))
+        set_threads(max(1, int(request.resources.cpus)))
     with contextlib.suppress(OSError):  # if memory runs out, an actor is killed before its worker
         Path("/proc/self/oom_score_adj").write_text("1000")
     random.seed()
@@ -73,7 +76,7 @@ def _prepare_process(birth: control.Birth) -> None:
         numpy_random.seed()  # a fork copies its state too
 
 
-def _set_threads(count: int) -> None:
+def set_threads(count: int) -> None:
     """Limit the threads of BLAS and OpenMP: of libraries to come, and of those already loaded."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(count)

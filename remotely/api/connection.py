@@ -11,27 +11,25 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from remotely import arguments
 from remotely.arguments import suggests
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
 from remotely.machine.gpus import Gpus, choose
-from remotely.protocol import control
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
 from remotely.protocol.resources import parse_others
 from remotely.values.source_finder import importing
 from remotely.values.source_library import library
 
-if TYPE_CHECKING:  # an engine in process needs no keys
-    from remotely.transport.keys import KeyPair
+RAY = "ray:"  # what addresses of Ray clusters begin with
+RAY_HERE = "ray:local"  # one of this process alone
 
 _lock = threading.RLock()
 _engine: Engine | None = None
 _forked = False
-_adopted: tuple[control.Prepare, control.Birth, Callable[[], "KeyPair"]] | None = None
+_adopted: Callable[[], Engine] | None = None  # how this actor becomes a client
 _shipped_root: Path | None = None
 
 
@@ -49,6 +47,8 @@ def connect(
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
 
+    A cluster of Ray is "ray:auto" or "ray:HOST:PORT"; "ray:local" starts one for this process.
+
     cpus, gpus   what the cluster of this process offers; by default what this machine has.  `gpus`
                  is how many, or which: [2, 3], or names as in CUDA_VISIBLE_DEVICES.  They are
                  ignored if REMOTELY_ADDRESS names a cluster that was started
@@ -58,8 +58,9 @@ def connect(
     patience_s   how long a new actor waits for room before NoResources is raised
     show_output  whether this terminal shows what actors print; `remotely logs` shows it anyway
 
-    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch, and
-    TypeError or ValueError for invalid arguments.
+    Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch,
+    RemotelyError if Ray is wanted and not installed, and TypeError or ValueError for invalid
+    arguments.
     """
     global _engine, _forked
     arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
@@ -76,7 +77,7 @@ def connect(
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
-        if address and (cpus, gpus, resources) != (None, None, None):
+        if address not in (None, "", RAY_HERE) and (cpus, gpus, resources) != (None, None, None):
             raise RemotelyError(
                 "cpus, gpus and resources are for a cluster of your own; the one at "
                 f"{address} was given its own by 'remotely start'"
@@ -86,6 +87,10 @@ def connect(
             from remotely.engines.in_process import InProcess  # noqa: PLC0415 - it imports asyncio
 
             engine: Engine = InProcess()
+        elif address and address.startswith(RAY):
+            engine = _connect_to_ray(
+                address, key, cpus, gpus, resources, ship, patience_s, show_output
+            )
         elif address:
             engine = _connect_to(address, key, ship, patience_s, show_output)
         else:
@@ -102,7 +107,7 @@ def current() -> Engine:
                 raise NotConnected(FORKED)
             if _engine is None:
                 if _adopted is not None:
-                    _engine = _connect_from_actor(*_adopted)
+                    _engine = _adopted()
                 else:
                     connect()
     assert _engine is not None
@@ -152,12 +157,15 @@ def shipped(name: str | Path) -> Path:
     return (_shipped_root or Path.cwd()) / name
 
 
-def adopt(
-    prepare: control.Prepare, birth: control.Birth, delegate: Callable[[], "KeyPair"]
-) -> None:
-    """Make this actor a client of its cluster, with the key that `delegate` returns."""
+def adopt(engine_of_actor: Callable[[], Engine]) -> None:
+    """This process is an actor: its first call makes it a client of the cluster that it is on."""
     global _adopted
-    _adopted = prepare, birth, delegate
+    _adopted = engine_of_actor
+
+
+def shipped_root() -> Path | None:
+    """Return the folder of what was shipped to this process; None in a script."""
+    return _shipped_root
 
 
 def set_shipped_root(root: Path) -> None:
@@ -177,6 +185,28 @@ def _connect_to(
     client = client_of(address, key, ship, patience_s, show_output)
     client.check_python()
     return client
+
+
+def _connect_to_ray(
+    address: str,
+    key: str | Path | None,
+    cpus: float | None,
+    gpus: Gpus | None,
+    resources: Mapping[str, float] | None,
+    ship: str | Path | Iterable[str | Path],
+    patience_s: float,
+    show_output: bool,
+) -> Engine:
+    from remotely.engines.ray.address import check_installed, parse  # noqa: PLC0415 - rarely used
+    from remotely.values.shipping import Shipment  # noqa: PLC0415 - as above
+
+    where = parse(address)
+    check_installed(address)
+    if key is not None:
+        raise RemotelyError(f"{address} takes no key of ours: Ray has a token (ray get-auth-token)")
+    from remotely.engines.ray import session  # noqa: PLC0415 - it imports Ray, which is an extra
+
+    return session.connect(where, cpus, gpus, resources, Shipment(ship), patience_s, show_output)
 
 
 def _embed(
@@ -208,19 +238,6 @@ def _embed(
     except BaseException:
         cluster.close()
         raise
-
-
-def _connect_from_actor(
-    prepare: control.Prepare, birth: control.Birth, delegate: Callable[[], "KeyPair"]
-) -> Engine:
-    from remotely.client.client import Client  # noqa: PLC0415 - an actor that calls nobody needs none
-    from remotely.transport.keys import MemberKey  # noqa: PLC0415
-    from remotely.values.shipping import Shipment  # noqa: PLC0415
-
-    key = MemberKey("client", delegate(), birth.master_public)
-    shipment = Shipment.from_tree(_shipped_root, prepare.files)
-    actor = birth.request.actor
-    return Client(birth.master, key, shipment, job=prepare.job, inside=actor)
 
 
 def _after_fork() -> None:

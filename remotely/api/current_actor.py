@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from remotely.errors import RemotelyError
-from remotely.protocol import control
 
 TITLE_BYTES = 15  # the kernel keeps no more: prctl(2), PR_SET_NAME
 
@@ -61,18 +60,20 @@ def current_actor() -> CurrentActor | None:
     return _current if _current is not None and _current.pid == os.getpid() else None
 
 
-def become(birth: control.Birth) -> None:
-    """This process is an actor from now on."""
+def become(actor: str, name: str, class_name: str, life: int, machine: str) -> None:
+    """This process is an actor from now on; `actor` is its id."""
     global _current
-    request = birth.request
-    name, class_name, life = request.name, request.class_name, request.life
-    _current = CurrentActor(name, class_name, life, os.getpid(), birth.machine, request.actor)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_bytes(title(request.name))
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        _write_arguments(f"remotely actor {name} ({class_name})")
+    _current = CurrentActor(name, class_name, life, os.getpid(), machine, actor)
     if not os.environ.get("PYTHONBREAKPOINT"):  # otherwise it is a debugger that needs no terminal
         sys.breakpointhook = _no_terminal
+
+
+def show_as(name: str, class_name: str) -> None:
+    """Have `top` and `ps` show this process as an actor."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_bytes(title(name))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        _write_arguments(f"remotely actor {name} ({class_name})")
 
 
 def title(name: str) -> bytes:

@@ -2,10 +2,8 @@
 and modules, the class and its arguments to the process there."""
 
 import gc
-import sys
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from remotely.client.actor_state import ActorState
@@ -21,8 +19,7 @@ from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
-from remotely.reporting import log_records
-from remotely.values import codec, source_library
+from remotely.values import codec, script_settings, source_library
 from remotely.values.memory_peer import OutgoingValue
 from remotely.values.parcel import SEND_FROM_BYTES
 from remotely.values.shipping import Shipment
@@ -101,15 +98,12 @@ class ActorFactory:
         whole, stands_for = source_library.library.whole()
         channel.sources_sent = len(stands_for)
         actor.sent = actor.location.life, frozenset((whole.digest, *stands_for))
-        prepare = control.Prepare(
-            job=self._session.job,
-            host=self._session.host,
-            path=[str(Path(entry).absolute()) for entry in sys.path],
-            files=self._uploads.files,
-            concurrency=options.concurrency,
-            argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
-            log_levels=log_records.levels(),
-            sources=whole.content,
+        prepare = script_settings.prepare(
+            self._session.job,
+            self._session.host,
+            self._uploads.files,
+            options.concurrency,
+            whole.content,
         )
         body = OutgoingValue(codec.Encoded((control.encode(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")

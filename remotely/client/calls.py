@@ -16,7 +16,7 @@ from remotely.client.crossing import Crossing
 from remotely.client.departures import Departure, Departures
 from remotely.client.master_session import SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
-from remotely.client.referring_call import Named, ReferringCall
+from remotely.client.referring_call import ReferringCall
 from remotely.client.stores import Stores
 from remotely.engine import RemoteActor
 from remotely.errors import NotConnected, RemotelyError
@@ -28,6 +28,7 @@ from remotely.protocol.wire import Kind
 from remotely.values import codec, source_library
 from remotely.values.memory_peer import OutgoingValue
 from remotely.values.parcel import SEND_FROM_BYTES
+from remotely.values.references import Named
 
 
 class Calls:

@@ -42,11 +42,10 @@ from remotely.client.error_reporter import ErrorReporter
 from remotely.client.log_listener import LogListener
 from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
-from remotely.client.referring_call import named_arguments
 from remotely.client.restarts import Restarts
 from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
-from remotely.engine import Options, RemoteActor
+from remotely.engine import Options, Promises, RemoteActor
 from remotely.errors import (
     ActorDied,
     CallTimeout,
@@ -69,6 +68,7 @@ from remotely.transport.loop import Loop
 from remotely.values import arena, codec, notes, source_finder, source_library
 from remotely.values.codec import NOTHING
 from remotely.values.notes import Notes
+from remotely.values.references import named_arguments
 from remotely.values.shipping import Shipment
 
 TEND_EVERY_S = 1.0  # to all channels
@@ -81,6 +81,8 @@ class Client:
     `on_shutdown` takes down a cluster that belongs to this client alone; `on_forget`, in a forked
     child, lets go of what keeps that cluster alive.
     """
+
+    promises = Promises()
 
     def __init__(
         self,

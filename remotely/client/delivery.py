@@ -14,16 +14,13 @@ Delivery of a reply may start twice, and is written so that this does no harm.
 
 import os
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from remotely.errors import RemoteTraceback
 from remotely.futures.future import CallFuture
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import wire
-from remotely.values import raised_error
 
 # Gives a call its outcome.  It gets what arrived: a message, or the error that ends the call.
 Deliver = Callable[[CallFuture[Any], Any], None]
@@ -104,15 +101,3 @@ def deliver(own: ThreadState) -> None:
             to_tell.append(future)
         if arrived and arrived[0] is arrival:  # else a signal handler has been here
             arrived.popleft()
-
-
-def error_of(message: wire.Message) -> BaseException:
-    """Return the error in a RAISED message."""
-    return raised_error.unpack(message.payload, message.buffers[0])
-
-
-def without_frames(error: BaseException) -> BaseException:
-    """Keep a traceback as text only: its frames hold the future; see future.py."""
-    if error.__cause__ is None:
-        error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
-    return error.with_traceback(None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from remotely.errors import ActorDied, WorkerLost
+from remotely.errors import ActorDied, WorkerLost, doubt
 from remotely.protocol.control import Location, Obituary
 
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
@@ -48,8 +48,3 @@ _TO_DO = (
     "them, with 'remotely start' or 'remotely join' and --ports LOW-HIGH, and the address at which "
     "others reach it with --announce"
 )
-
-
-def doubt(may_have_run: bool) -> str:
-    """Return the end of a sentence: whether the call may have run."""
-    return "; the call may have run" if may_have_run else "; the call did not run"

@@ -1,11 +1,10 @@
-"""What the reply to a call becomes for its caller: a value, a handle, a stream or an error."""
+"""How the replies to the calls of one channel reach their futures, wherever the values are."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.client import delivery
 from remotely.client.back_pressure import BackPressure
 from remotely.client.kept_result import KeptResult
 from remotely.client.master_session import SHUT_DOWN
@@ -14,9 +13,8 @@ from remotely.client.stores import Stores
 from remotely.errors import NotConnected, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
-from remotely.futures.shield import shield
-from remotely.futures.stream import Stream, StreamToken
-from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
+from remotely.futures.stream import Stream
+from remotely.objects import outcome
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.transport.loop import Loop
@@ -26,7 +24,6 @@ from remotely.values.memory_peer import OutgoingValue, read_loan
 from remotely.values.parcel import Parcel
 
 FETCH_AGAIN_S = 30.0  # after a result could not be fetched
-_PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder, CancelledPlaceholder))
 
 
 class Outcomes:
@@ -71,20 +68,7 @@ class Outcomes:
             return
         if message.buffers and self._memory.may_offer and _is_large(message):
             self._memory.offer()
-        try:
-            if message.kind is Kind.RESULT:
-                value = codec.decode(message.payload, message.buffers)
-                if type(value) not in _PLACEHOLDERS:
-                    future.settle(value, None)
-                elif type(value) is CancelledPlaceholder:
-                    future.settle_cancelled()
-                else:
-                    with shield:  # a stream that is dropped again closes its generator
-                        future.settle(self._stand_for(value, future.keep), None)
-            else:
-                future.settle(None, delivery.error_of(message))
-        except Exception as error:  # a value that does not unpickle here
-            future.settle(None, delivery.without_frames(error))
+        outcome.settle(future, message, self._stream)
 
     def _take_parcel(self, future: CallFuture[Any], message: wire.Message) -> None:
         """A result is in a store: fetch it, or leave it there for those it was passed on to."""
@@ -128,12 +112,6 @@ class Outcomes:
 
     def _fetch_again_later(self) -> None:
         self._loop.after(FETCH_AGAIN_S, lambda: self._fetch_results(True))
-
-    def _stand_for(self, value: StreamToken | SelfPlaceholder, actor: Any) -> object:
-        """Return what the caller gets for a placeholder."""
-        if isinstance(value, SelfPlaceholder):
-            return actor.face(actor)
-        return self._stream(value.name, actor)
 
     def _stream(self, name: str, keep: object) -> Stream[Any]:
         def ask() -> CallFuture[Any]:

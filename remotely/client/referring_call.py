@@ -7,43 +7,19 @@
 The arguments themselves were pickled when the call was made.
 """
 
-import copy
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from remotely.client.ref import Ref
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
 from remotely.protocol.control import StoreAddress
-from remotely.values import codec
+from remotely.values import codec, references
 from remotely.values.codec import Encoded
 from remotely.values.memory_peer import OutgoingValue
-from remotely.values.references import InStore, Referring
-
-
-class Named(NamedTuple):
-    """What an argument refers to, and the words for that argument."""
-
-    thing: Any
-    name: str
-
-
-def named_arguments(
-    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], things: Sequence[Any]
-) -> list[Named]:
-    """Say which arguments refer to these things."""
-    words = [*((f"argument {i} of {method}", a) for i, a in enumerate(args, 1))]
-    words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
-
-    def name_of(thing: object) -> str:
-        for name, argument in words:
-            if argument is thing or getattr(argument, "future", None) is thing:
-                return name
-        return f"an argument of {method}"
-
-    return [Named(thing, name_of(thing)) for thing in things]
+from remotely.values.references import InStore, Named, Referring
 
 
 class ReferringCall:
@@ -116,10 +92,7 @@ class ReferringCall:
         except CancelledError as cancelled:
             error = cancelled
         if error is not None:
-            sentence = (
-                f"{name[0].upper()}{name[1:]} is a future that ended so; the call did not run."
-            )
-            raise _about(error, sentence)
+            raise references.of_argument(error, name)
         if is_apart:
             return future.result()
         where = future.where
@@ -127,15 +100,3 @@ class ReferringCall:
             self._kept.append(where)
             return where.entry()
         return where
-
-
-def _about(error: BaseException, sentence: str) -> BaseException:
-    """Return a copy of an error, if it can be copied, with a sentence added."""
-    try:
-        copied = copy.copy(error)
-    except Exception:  # a class that does not take its own arguments
-        copied = error
-    copied.__cause__ = error.__cause__
-    copied.of_argument = True  # type: ignore[attr-defined] # and not of the actor that is called
-    copied.__notes__ = [*getattr(error, "__notes__", ()), sentence]
-    return copied.with_traceback(None)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from remotely.engine import Arrival, Options, RemoteActor
+from remotely.engine import Arrival, Options, Promises, RemoteActor
 from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
@@ -37,6 +37,15 @@ class InProcess:
     """Implements `engine.Engine` without another process."""
 
     cluster = ""
+    promises = Promises(
+        exit_status=False,
+        own_process=False,
+        output=False,
+        deadlocks=False,
+        keys=False,
+        detached_restarts=False,
+        dial_in=False,
+    )
 
     def __init__(self) -> None:
         self._objects: dict[str, Any] = {}

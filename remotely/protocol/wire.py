@@ -169,6 +169,11 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
     return Message(kind, call_id, name, first[payload_at:], frames[1:], loan)
 
 
+def call_id_of(frame: bytes | memoryview) -> int:
+    """Return the call id in the first frame of a message."""
+    return int(_HEAD.unpack_from(frame)[4])
+
+
 def together(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """Return the frames of CALLS or RESULTS, from messages of one frame."""
     if len(messages) == 1:

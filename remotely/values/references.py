@@ -7,9 +7,10 @@
 So arguments are pickled when you make the call, and futures may be done later.
 """
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -52,7 +53,7 @@ class Referring:
 
     def __reduce__(self) -> tuple[Any, ...]:
         payload, buffers = codec.parts(self._encoded.payload, self._encoded.buffers)
-        return _arrive, (self._entries, payload, buffers)
+        return arrive, (self._entries, payload, buffers)
 
 
 class InStore:
@@ -66,7 +67,45 @@ class InStore:
         return _fetch, (_write(self._parcel),)
 
 
-def _arrive(entries: Sequence[Any], payload: bytes, buffers: Sequence[Any]) -> Any:
+class Named(NamedTuple):
+    """What an argument refers to, and the words for that argument."""
+
+    thing: Any
+    name: str
+
+
+def named_arguments(
+    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], things: Sequence[Any]
+) -> list[Named]:
+    """Say which arguments refer to these things."""
+    words = [*((f"argument {i} of {method}", a) for i, a in enumerate(args, 1))]
+    words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
+
+    def name_of(thing: object) -> str:
+        for name, argument in words:
+            if argument is thing or getattr(argument, "future", None) is thing:
+                return name
+        return f"an argument of {method}"
+
+    return [Named(thing, name_of(thing)) for thing in things]
+
+
+def of_argument(error: BaseException, name: str) -> BaseException:
+    """Return a copy, if it can be copied, of the error of a future that is an argument; it says
+    so."""
+    sentence = f"{name[0].upper()}{name[1:]} is a future that ended so; the call did not run."
+    try:
+        copied = copy.copy(error)
+    except Exception:  # a class that does not take its own arguments
+        copied = error
+    copied.__cause__ = error.__cause__
+    copied.of_argument = True  # type: ignore[attr-defined] # and not of the actor that is called
+    copied.__notes__ = [*getattr(error, "__notes__", ()), sentence]
+    return copied.with_traceback(None)
+
+
+def arrive(entries: Sequence[Any], payload: bytes | memoryview, buffers: Sequence[Any]) -> Any:
+    """Unpickle arguments that refer to these entries."""
     before, _local.entries = _local.entries, entries
     try:
         return codec.decode_parts(payload, buffers)

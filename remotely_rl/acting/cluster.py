@@ -19,17 +19,23 @@ EMBEDDED_CPUS = 64  # of a cluster that training starts for itself, at least
 RETRY_S = 1.0  # after the cluster had no room
 
 
-def connect(actors: int) -> None:
-    """Start an embedded cluster with room for `actors`, unless this process has a cluster.
+def connect(actors: int, address: str | None = None) -> None:
+    """Use the cluster at `address`, or start one with room for `actors`.
 
-    It has room for many more, because the next run of this process may want them.  For 0 actors,
-    which means as many as there is room for, it has one CPU for each core.
+    One that this process starts for itself, by no address or by ray:local, has room for many more,
+    because the next run of this process may want them.  For 0 actors, which means as many as there
+    is room for, it has one CPU for each core.  If this process has a cluster, that is used.
     """
     global _own
-    if not remotely.is_connected() and not os.environ.get("REMOTELY_ADDRESS"):
+    wanted = address or os.environ.get("REMOTELY_ADDRESS") or None
+    if remotely.is_connected() and address is None:
+        return
+    if wanted in (None, connection.RAY_HERE):
         cores = os.cpu_count() or 1
-        remotely.connect(cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
+        remotely.connect(wanted, cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
         _own = weakref.ref(connection.current())
+    elif address is not None:
+        remotely.connect(address)
 
 
 def is_own() -> bool:

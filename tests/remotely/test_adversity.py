@@ -55,6 +55,7 @@ class Wild:
         return os.getpid()
 
 
+@pytest.mark.promise("exit_status")
 def test_a_native_crash_leaves_its_signal_and_its_stack(cluster: str) -> None:
     wild = Wild()
     pid = wild.pid()

@@ -507,6 +507,7 @@ def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
     assert echo.echo(7) == 7
 
 
+@pytest.mark.zeromq
 def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
     echo = Echo(7)
     channel = echo._remotely_remote.channel

@@ -35,6 +35,7 @@ class Selfaware:
         return 1
 
 
+@pytest.mark.promise("output")
 def test_an_actor_knows_its_name_and_its_class(cluster: str) -> None:
     actor = remotely.options(Selfaware, name="minnie")()
 

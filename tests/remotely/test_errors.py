@@ -255,6 +255,7 @@ def test_a_process_that_ends_in_the_constructor_is_told(here: None) -> None:
     assert died.value.exit == 3
 
 
+@pytest.mark.promise("exit_status")
 @pytest.mark.parametrize(
     ("how", "exit_"),
     [("exit", 7), ("sys.exit", 8), ("segfault", "SIGSEGV"), ("SIGKILL", "SIGKILL")],
@@ -539,6 +540,7 @@ def test_a_forked_child_is_told_and_does_not_hang(here: None) -> None:
     assert worker.work(1) == 1
 
 
+@pytest.mark.promise("output")
 def test_what_actors_print_reaches_the_terminal_with_their_names(
     cluster: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def record_of(future: Any) -> bytes:
     return died.value.flight_record
 
 
+@pytest.mark.promise("exit_status")
 @pytest.mark.parametrize("how", ["os._exit", "sys.exit", "segfault", "SIGKILL", "SIGTERM"])
 def test_what_was_written_last_is_in_the_error_of_the_call(cluster: str, how: str) -> None:
     actor = Recorded()

@@ -107,6 +107,7 @@ class Talker:
         Talker().says(logging.INFO, message)
 
 
+@pytest.mark.promise("output")
 def test_a_record_has_the_names_the_place_and_the_process_of_where_it_was_logged(
     cluster: str, kept: Kept
 ) -> None:

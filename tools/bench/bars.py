@@ -13,6 +13,11 @@ def copy_of(size: str, times: float = 1) -> Term:
     return Term("memory", "one copy", f"copy_{size}", times)
 
 
+def bare_on_ray(figure: str) -> Term:
+    """The same of an async actor of Ray, without our engine."""
+    return Term("on_ray", "a bare async actor", f"bare_{figure}")
+
+
 def from_memory(size: str, times: float = 1) -> Term:
     """A copy at the machine's bandwidth: of so much that no cache helps."""
     return Term("memory", "one that no cache helps", f"copy_{size}_memory_s", times)
@@ -34,6 +39,18 @@ ROWS = (
     Row("`Executor.map` over 4 processes, an empty function", "map_s", (at_most(1.5, LIBRARY),)),
     Row("the same in chunks of 100", "map_chunked_s", (at_most(1.5, LIBRARY),)),
     Row("the same of a function of 10 ms", "map_10ms_s", (at_most(1.1, LIBRARY),)),
+    Row(
+        "blocking call, our handles on Ray's actors",
+        "call_s",
+        (at_most(1.3, bare_on_ray("call_s")),),
+        of="on_ray",
+    ),
+    Row(
+        "array of 10 MB there and back, the same",
+        "echo_10mb_s",
+        (at_most(1.5, bare_on_ray("echo_10mb_s")),),
+        of="on_ray",
+    ),
     Row("array there and back, 0.1 MB", "echo_100kb_s", beside=(copy_of("100kb_s"),)),
     Row(
         "array there and back, 1 MB",

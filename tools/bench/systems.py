@@ -16,6 +16,7 @@ SYSTEMS = {
     "rpyc": System("RPyC", PEERS, "rpyc"),
     "pyro5": System("Pyro5", PEERS, "Pyro5"),
     "ray": System("Ray", PEERS, "ray", is_quick=False),
+    "on_ray": System("remotely on Ray", PEERS, "ray", is_quick=False),
     "xoscar": System("xoscar", PEERS, "xoscar", is_quick=False),
     "parl": System("PARL", PEERS_PARL, "parl", is_quick=False),
 }
@@ -31,6 +32,7 @@ PARTS: dict[str, dict[str, str]] = {
         "xoscar": "peers/of_xoscar.py",
         "parl": "peers/of_parl.py",
     },
+    "engine": {"on_ray": "ours/on_ray.py"},
     "tcp": {"bare": "peers/of_zmq.py", "ours": "ours/calls.py"},
     "served": {"ours": "ours/served.py"},
     "executor": {"ours": "ours/executor.py", "pipe": "peers/of_executor.py"},

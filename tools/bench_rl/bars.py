@@ -22,6 +22,7 @@ def trained(size: int) -> tuple[Row, ...]:
     return (
         Row(f"A2C, {network}", f"a2c_{size}_per_s", (of_limit, *of_sb3)),
         Row(f"IMPALA, {network}", f"impala_{size}_per_s", (of_limit, at_least(3, RLLIB))),
+        Row(f"IMPALA on Ray's actors, {network}", f"impala_{size}_per_s", of="on_ray"),
         Row(f"APPO, {network}", f"appo_{size}_per_s", of_sample_factory),
         Row(f"PPO, one pass, {network}", f"ppo_{size}_per_s"),
         Row(

@@ -21,6 +21,13 @@ SYSTEMS = {
         " instructions for it (precision=auto), the"
         " others in float32, as they come",
     ),
+    "on_ray": System(
+        "remotely_rl on Ray",
+        PEERS,
+        "ray",
+        is_quick=False,
+        note="the first of these with REMOTELY_ADDRESS=ray:local: the same code on Ray's actors",
+    ),
     "limit": System(
         "the composed limit",
         OWN,
@@ -59,7 +66,7 @@ SYSTEMS = {
     ),
 }
 
-TRAIN, LIMIT = "ours/train.py", "ours/limit.py"
+TRAIN, TRAIN_ON_RAY, LIMIT = "ours/train.py", "ours/train_on_ray.py", "ours/limit.py"
 OF_SB3, OF_RLLIB, OF_SAMPLE_FACTORY = (
     f"peers/of_{name}.py" for name in ("sb3", "rllib", "sample_factory")
 )
@@ -68,7 +75,7 @@ OF_SB3, OF_RLLIB, OF_SAMPLE_FACTORY = (
 PARTS: dict[str, dict[str, str]] = {
     "a2c_84": {"ours": TRAIN, "sb3": OF_SB3},
     "limit_84": {"limit": LIMIT},
-    "impala_84": {"ours": TRAIN, "rllib": OF_RLLIB},
+    "impala_84": {"ours": TRAIN, "on_ray": TRAIN_ON_RAY, "rllib": OF_RLLIB},
     "appo_84": {"ours": TRAIN, "sample_factory": OF_SAMPLE_FACTORY},
     "ppo_84": {"ours": TRAIN, "sb3": OF_SB3},
     "busy_ppo_84": {"ours": TRAIN},
@@ -77,7 +84,7 @@ PARTS: dict[str, dict[str, str]] = {
     "ga3c_42": {"ours": TRAIN},
     "a2c_42": {"ours": TRAIN},
     "limit_42": {"limit": LIMIT},
-    "impala_42": {"ours": TRAIN, "rllib": OF_RLLIB},
+    "impala_42": {"ours": TRAIN, "on_ray": TRAIN_ON_RAY, "rllib": OF_RLLIB},
     "appo_42": {"ours": TRAIN},
     "ppo_42": {"ours": TRAIN},
     "busy_ppo_42": {"ours": TRAIN},

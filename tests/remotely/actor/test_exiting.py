@@ -148,6 +148,7 @@ def test_what_actors_wrote_is_there_after_the_script(nothing_left: None, tmp_pat
     assert [(tmp_path / f"{i}.csv").read_text() for i in range(2)] == ["row\n"] * 2
 
 
+@pytest.mark.promise("own_process")
 def test_close_returns_when_the_process_has_ended(cluster: str, tmp_path: Path) -> None:
     lingerer = Lingerer()
     pids = lingerer.pids()

@@ -25,11 +25,16 @@ def on_cluster(shared: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_engine", shared)
 
 
-@pytest.fixture(params=["cluster", "local"])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the objects of a test live."""
-    if request.param == "cluster":
-        request.getfixturevalue("on_cluster")
-    else:
-        monkeypatch.setattr(connection, "_engine", InProcess())
+@pytest.fixture
+def home(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, home: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the objects of a test live."""
+    if home == "local":
+        monkeypatch.setattr(connection, "_engine", InProcess())
+    else:
+        request.getfixturevalue("on_ray" if home == "ray" else "on_cluster")
+    return home

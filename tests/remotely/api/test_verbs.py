@@ -60,6 +60,7 @@ def test_status_tells_of_actors_and_of_clients(place: str) -> None:
     assert actor.owner.pid == os.getpid()
     (me,) = [client for client in found.clients if client.pid == os.getpid()]
     assert me.actors >= 1
-    assert sum(machine.cpus for machine in found.machines) == (32 if place == "cluster" else 0)
+    cpus = {"cluster": 32, "ray": 16, "local": 0}[place]
+    assert sum(machine.cpus for machine in found.machines) == cpus
     remotely.kill(stubborn)
     assert actor.name not in [actor.name for actor in remotely.status().actors]

@@ -30,6 +30,7 @@ def ring(size: int, **options: Any) -> list[Any]:
     return nodes
 
 
+@pytest.mark.promise("deadlocks")
 @pytest.mark.parametrize("size", [2, 3])
 def test_actors_that_wait_for_each_other_are_told_in_seconds(cluster: str, size: int) -> None:
     nodes = ring(size)

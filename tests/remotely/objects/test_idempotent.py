@@ -107,7 +107,7 @@ class Frail:
         lives = len(list(self.folder.iterdir()))
         (self.folder / str(lives)).touch()
         if not lives:
-            os.kill(os.getpid(), signal.SIGSEGV)
+            signal.raise_signal(signal.SIGSEGV)
         return lives
 
     def die_always(self) -> None:
@@ -131,6 +131,7 @@ def test_an_idempotent_call_outlives_its_actor(cluster: str, tmp_path: Path, way
         assert future.result(timeout=30) == 1
 
 
+@pytest.mark.promise("exit_status")
 def test_another_is_told_and_its_actor_is_made_anew(cluster: str, tmp_path: Path) -> None:
     frail = Frail(str(tmp_path))
     with pytest.raises(ActorDied, match="ended with 3"):

@@ -205,6 +205,7 @@ def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -
         cluster.stop()
 
 
+@pytest.mark.promise("exit_status")
 def test_a_lost_call_is_repeated_if_its_function_says_so_and_fails_alone_if_not(
     cluster: str, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def test_whoever_stops_reading_leaves_nothing_running(here: None) -> None:
         assert pool.submit(Player.play, 1).result(10) == 1
 
 
+@pytest.mark.promise("exit_status")
 def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_path: Path) -> None:
     with remotely.Pool(Player, 2, 5) as pool:
         before = set(pool.actors.pid())

@@ -234,6 +234,7 @@ class Leaver:
         return pid
 
 
+@pytest.mark.promise("own_process")
 @pytest.mark.parametrize("env", [{}, {"A": "1"}])
 def test_what_an_actor_forked_into_a_session_of_its_own_goes_with_the_actor(
     cluster: str, env: dict[str, str]
@@ -249,6 +250,7 @@ def test_what_an_actor_forked_into_a_session_of_its_own_goes_with_the_actor(
     wait_until(lambda: not is_running(kept), "the end of the other")
 
 
+@pytest.mark.promise("own_process")
 def test_daemons_of_a_dead_actor_go_and_those_of_the_living_stay(cluster: str) -> None:
     dies, lives = Leaver(), Leaver()
     left = psutil.Process(dies.leave(2))

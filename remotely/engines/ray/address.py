@@ -1,0 +1,85 @@
+"""Addresses that name a Ray cluster.
+
+ray:local        one of this process alone
+ray:auto         the one that `ray start` has started on this machine, or RAY_ADDRESS
+ray:HOST:PORT    the one whose head listens there
+"""
+
+import ipaddress
+import os
+import socket
+
+from remotely.errors import NotAllowed, RemotelyError
+from remotely.protocol.address import join_address, split_address
+
+PREFIX = "ray:"
+GCS_PORT = 6379  # what `ray start --head` listens at
+
+_CLIENT = (
+    "{!r}: Ray Client (ray://) cannot stream and is not developed further. Run the script on the "
+    "head of the cluster with 'ray:auto', or as a Ray job: ray job submit -- python script.py"
+)
+_MISSING = (
+    "{!r} needs Ray, which is not installed here: pip install 'remotely-actors[ray]', on every "
+    "machine of the Ray cluster too"
+)
+_OPEN = (
+    "{!r} is another machine, and this process would send it code without proof of who it is: set "
+    "RAY_AUTH_MODE=token here and where 'ray start' runs, with the same ~/.ray/auth_token "
+    "(ray get-auth-token --generate)"
+)
+
+
+def parse(address: str) -> str:
+    """Return what `ray.init` takes as its address: "local", "auto" or "host:port".
+
+    Raises RemotelyError for ray://, ValueError for anything else that is no address.
+    """
+    if address.startswith("ray://"):
+        raise RemotelyError(_CLIENT.format(address))
+    where = address.removeprefix(PREFIX)
+    if where in ("local", "auto"):
+        return where
+    try:
+        host, port = split_address(where)
+    except ValueError:
+        host, port = "", None
+    if not host:
+        raise ValueError(
+            f"{address!r} is no address of a Ray cluster: write ray:local, ray:auto or "
+            f"ray:HOST:{GCS_PORT}"
+        )
+    return join_address(host, port or GCS_PORT)
+
+
+def check_trust(where: str) -> None:
+    """Refuse a head on another machine if Ray does not check a token.  Raises NotAllowed."""
+    if where in ("local", "auto") or os.environ.get("RAY_AUTH_MODE", "token") == "token":
+        return
+    host, _ = split_address(where)
+    if not _is_here(host):
+        raise NotAllowed(_OPEN.format(where))
+
+
+def check_installed(address: str) -> None:
+    """Raise RemotelyError if Ray cannot be imported."""
+    try:
+        import ray  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        raise RemotelyError(_MISSING.format(address)) from None
+
+
+def _is_here(host: str) -> bool:
+    """Tell whether a host is this machine: only then can its address be bound."""
+    try:
+        found = ipaddress.ip_address(socket.gethostbyname(host))
+    except (OSError, ValueError):
+        return False
+    if found.is_loopback:
+        return True
+    with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET) as probe:
+        try:
+            probe.bind((str(found), 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,408 @@
+"""The verbs of the seam on Ray.
+
+The class is over 250 lines: it has each verb of the seam, most of them a few lines.
+"""
+
+import atexit
+import contextlib
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from remotely.engine import Arrival, Options, RemoteActor
+from remotely.engines.ray import births, ends
+from remotely.engines.ray.calls import Calls, put_beside
+from remotely.engines.ray.factory import ActorFactory
+from remotely.engines.ray.host import CONTROL
+from remotely.engines.ray.promises import PROMISES
+from remotely.engines.ray.put import PlasmaRef
+from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name
+from remotely.engines.ray.replies import Completions, Lost
+from remotely.engines.ray.report import report
+from remotely.engines.ray.restarts import Restarts
+from remotely.errors import (
+    ActorDied,
+    CallTimeout,
+    NameTaken,
+    NotConnected,
+    WorkerLost,
+)
+from remotely.futures.future import CallFuture
+from remotely.futures.unretrieved import report_key, report_text
+from remotely.objects.idempotent import RetriedFuture
+from remotely.protocol import wire
+from remotely.protocol.lease import DRAIN_S, PLACE_S
+from remotely.protocol.wire import Kind
+from remotely.reporting.cluster_status import ClusterStatus
+from remotely.reporting.throttled_log import ThrottledLog
+from remotely.values import codec, notes, source_finder, source_library
+from remotely.values.codec import NOTHING, Encoded
+from remotely.values.notes import Notes
+from remotely.values.references import Named, named_arguments
+from remotely.values.shipping import Shipment
+
+NEXT_LIFE_S, LOOK_EVERY_S = 5.0, 0.05  # how long a caller who is not the owner waits for one
+SHUT_DOWN = "this process has left the Ray cluster: it called remotely.shutdown(), or ends"
+
+
+class RayEngine:
+    """Implements `engine.Engine` on the Ray cluster to which this process is connected.
+
+    cluster         its address, and what names it for good
+    inside          the name of the actor that this process is; empty in a script
+    owns_session    whether Ray was started by us, and is left with us
+    """
+
+    promises = PROMISES
+
+    def __init__(
+        self,
+        cluster: str,
+        shipment: Shipment,
+        patience_s: float = PLACE_S,
+        inside: str = "",
+        owns_session: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self._owns_session = owns_session
+        self._actors: weakref.WeakValueDictionary[str, HostedActor] = weakref.WeakValueDictionary()
+        self._is_closed = False
+        self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
+        self._completions = Completions()
+        self._calls = Calls(self._completions, self._host_of, self._lost)
+        self._factory = ActorFactory(self, self._calls, shipment, patience_s, inside)
+        self._restarts = Restarts(self._factory.make, self._completions.run)
+        atexit.register(self.shutdown)  # before Ray's, which was there first
+
+    # --- making -----------------------------------------------------------------------------------
+
+    def place(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
+        while options.get_if_exists:
+            with contextlib.suppress(NameError):
+                return [self.find(options.name)]
+            try:
+                return self._make(cls, args, kwargs, options, 1)
+            except NameTaken as error:  # another was faster, and its actor may end before we look
+                if error.__cause__ is not None:  # it is the constructor's own
+                    raise
+        return self._make(cls, args, kwargs, options, count)
+
+    def _make(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
+        self._check()
+        source_finder.refuse_while_importing("makes an actor")
+        births.check(options)
+        source_library.library.gather()
+        what = cls.__name__
+        encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
+        births.check_feasible(options, what)
+        actors = [self._factory.new(cls, options) for _ in range(count)]
+        self._actors.update((actor.actor, actor) for actor in actors)
+        try:
+            self._factory.make(actors, encoded, options)
+        except BaseException:
+            self._kill(actors, "not made")
+            raise
+        if options.max_restarts:
+            for actor in actors:
+                self._restarts.watch(actor, encoded, options)
+        return list(actors)
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    def call(
+        self,
+        remotes: Sequence[RemoteActor],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        background: bool,
+        retries: int = 0,
+    ) -> list[CallFuture[Any]]:
+        encoded, named = codec.encode_atoms(args, kwargs), _NOTHING_NAMED
+        if encoded is None:
+            encoded, named = _referring(remotes, method, args, kwargs)
+        return self._send(remotes, Kind.CALL, method, encoded, background, retries, named)
+
+    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
+        return self._send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
+
+    def set(
+        self, remotes: Sequence[RemoteActor], name: str, value: object
+    ) -> list[CallFuture[Any]]:
+        return self._send(remotes, Kind.SET, name, codec.encode(value, name), len(remotes) > 1)
+
+    def _send(
+        self,
+        remotes: Sequence[RemoteActor],
+        kind: Kind,
+        name: str,
+        encoded: Encoded,
+        background: bool,
+        retries: int = 0,
+        named: Sequence[Named] = (),
+    ) -> list[CallFuture[Any]]:
+        self._check()
+        source_library.library.look()
+        beside = put_beside(encoded) if len(remotes) > 1 else None
+        futures: list[CallFuture[Any]] = []
+        for actor in remotes:
+            assert isinstance(actor, HostedActor)
+
+            def leave(future: CallFuture[Any], actor: HostedActor = actor) -> None:
+                self._calls.send(actor, kind, name, encoded, future, named, beside)
+
+            def leave_again(future: CallFuture[Any], actor: HostedActor = actor) -> None:
+                leave(future, actor)
+                _attend(future)
+
+            what = f"{actor.name}.{name}"
+            future: CallFuture[Any]
+            if retries:
+                future = RetriedFuture(what, actor, leave_again, retries)
+            else:
+                future = CallFuture(what, actor)
+            if encoded.travelling:
+                future.travelling = encoded.travelling
+            if background and kind is Kind.CALL:
+                future.on_unretrieved = self._on_unretrieved
+            leave(future)
+            if background:
+                _attend(future)
+            futures.append(future)
+        return futures
+
+    def put(self, value: object) -> PlasmaRef:
+        self._check()
+        return PlasmaRef(codec.encode(value))
+
+    def value_of(self, ref: object) -> Any:
+        if not isinstance(ref, PlasmaRef):
+            raise TypeError(
+                f"get() takes what ref() or put() returned, or the future of a call; {ref!r} is "
+                "none of these"
+            )
+        return ref.get()
+
+    # --- finding ----------------------------------------------------------------------------------
+
+    def find(self, name: str) -> RemoteActor:
+        self._check()
+        with contextlib.suppress(ValueError, RayError):
+            host = ray.get_actor(name, namespace=NAMESPACE)
+            return self._found(host, _state_of(host)["actor"], name)
+        raise NameError(f"there is no actor named {name!r} on this cluster")
+
+    def _found(self, host: Any, actor: str, name: str) -> RemoteActor:
+        remote = self.borrow(actor, name)
+        assert isinstance(remote, HostedActor)
+        if remote.host is None:
+            remote.lives_as(host)
+        return remote
+
+    def borrow(self, actor: str, name: str) -> RemoteActor:
+        found = self._actors.get(actor)
+        if found is None:
+            found = self._actors[actor] = HostedActor(self, actor, name, owned=False)
+        return found
+
+    def await_arrival(self, class_name: str) -> Arrival:
+        raise NotConnected(
+            "a process cannot dial in to a Ray cluster: serve objects, and wait for them, on a "
+            "cluster of 'remotely start'"
+        )
+
+    def report(self, fresh: bool = True) -> ClusterStatus:
+        self._check()
+        return report(self.cluster.partition(" ")[0])
+
+    def _host_of(self, actor: HostedActor) -> Any:
+        """Return Ray's handle of an actor.  Raises ActorDied if there is none."""
+        self._check()
+        if actor.ended is not None:
+            raise actor.ended(False)
+        if actor.host is None:
+            self._look_up(actor)
+        return actor.host
+
+    def _look_up(self, actor: HostedActor) -> None:
+        """Find an actor of others; if its owner may restart it, wait a while for its next life."""
+        deadline = time.monotonic() + (NEXT_LIFE_S if actor.may_return else 0.0)
+        while True:
+            try:
+                host = ray.get_actor(ray_name(actor.actor), namespace=NAMESPACE)
+                state = _state_of(host)
+            except (ValueError, RayError):
+                if time.monotonic() >= deadline:
+                    raise ends.closed(actor.name, "closed, or has died")(False) from None
+                time.sleep(LOOK_EVERY_S)
+                continue
+            if state["actor"] != actor.actor:  # another one has the name by now
+                raise ends.closed(actor.name, "closed")(False)
+            actor.life, actor.may_return = state["life"], state["max_restarts"] > 0
+            actor.lives_as(host)
+            return
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
+        self._check()
+        actors = [r for r in remotes if isinstance(r, HostedActor) and r.ended is None]
+        if not grace_s:
+            self._kill(actors, "killed")
+            return
+        deadline = time.monotonic() + grace_s
+        asked: list[tuple[HostedActor, CallFuture[Any], Any]] = []
+        for actor in actors:
+            future: CallFuture[Any] = CallFuture(f"close of {actor.name}", actor)
+            self._calls.send(actor, Kind.END, "", NOTHING, future)
+            left = None if actor.host is None else _leave(actor.host, grace_s)
+            actor.ended = ends.closed(actor.name, "closed")  # now: its end is no death
+            asked.append((actor, future, left))
+        failures: list[BaseException] = []  # of the classes' own `close`
+        while asked:
+            actor, future, left = asked.pop(0)
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except (ActorDied, WorkerLost, CallTimeout):
+                pass
+            except Exception as error:
+                failures.append(error)
+            finally:
+                del future  # see future.py
+            with contextlib.suppress(RayError):
+                if left is not None:
+                    ray.get(left, timeout=max(0.1, deadline - time.monotonic()))
+            self._kill([actor], "closed")
+        if failures:
+            raise failures[0]
+
+    def release(self, remote: RemoteActor) -> None:
+        assert isinstance(remote, HostedActor)
+        host, route, number = remote.host, remote.route, remote.number + 1
+        if self._is_closed or host is None:
+            return
+        # The last reference may go anywhere, even in the middle of a call: so not here.
+        if not remote.owned:
+            self._completions.run(lambda: _control(host.forget, route))
+        elif remote.ended is None:
+            self._completions.run(lambda: _end_unasked(host, route, number))
+
+    def _kill(self, actors: Sequence[HostedActor], how: str) -> None:
+        for actor in actors:
+            with actor.lock:
+                if actor.ended is None:
+                    actor.ended = ends.closed(actor.name, how)
+                host, actor.host = actor.host, None
+            if host is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(host, no_restart=True)
+
+    def forget(self) -> None:
+        """In a forked child: leave everything to the parent."""
+        self._is_closed = True
+
+    def shutdown(self) -> None:
+        atexit.unregister(self.shutdown)
+        if self._is_closed or not ray.is_initialized():
+            self._is_closed = True
+            return
+        actors = list(self._actors.values())
+        owned = [actor for actor in actors if actor.owned]
+        for actor in owned:
+            actor.ended = actor.ended or ends.closed(actor.name, "closed")
+        try:
+            hosts = [actor.host for actor in owned if actor.host is not None]
+            left = [_leave(host, DRAIN_S, stops=True) for host in hosts]
+            if left:
+                ray.wait(left, num_returns=len(left), timeout=DRAIN_S)
+            self._kill(owned, "closed")
+        finally:
+            self._completions.close(lambda: NotConnected(SHUT_DOWN))
+            self._is_closed = True
+            if self._owns_session:
+                ray.shutdown()
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def _lost(self, actor: HostedActor, life: int) -> Lost:
+        def lost(error: RayError, may_have_run: bool) -> BaseException:
+            if actor.ended is not None:
+                return actor.ended(may_have_run)
+            end = ends.end_error(actor.name, actor.place, error)
+            if ends.ends_actor(error):
+                self._restarts.hear_of_death(actor, life, end)
+            return end(may_have_run)
+
+        return lost
+
+    def _check(self) -> None:
+        if self._is_closed or not ray.is_initialized():  # Ray would connect to any that it finds
+            raise NotConnected(SHUT_DOWN)
+
+    def _on_unretrieved(self, what: str, error: BaseException) -> None:
+        if not isinstance(error, NotConnected):
+            key, text = report_key(what, error), report_text(what, error)
+            self._throttled.add(key, text, time.monotonic())
+
+
+def _attend(future: CallFuture[Any]) -> None:
+    """Have a future completed that nobody may wait for."""
+    if future.receiver is not None:
+        future.receiver.attend()
+
+
+_NOTHING_NAMED: Sequence[Named] = ()
+
+
+def _referring(
+    remotes: Sequence[RemoteActor], method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Encoded, Sequence[Named]]:
+    """Pickle arguments, and say which of them refer to futures or refs."""
+    local, noting = notes.local, Notes(remotes)
+    outer, local.notes = local.notes, noting
+    try:
+        encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
+    finally:
+        local.notes = outer
+    return encoded, named_arguments(method, args, kwargs, noting.things) if noting.things else ()
+
+
+def _end_unasked(host: Any, route: bytes, number: int) -> None:
+    """End an actor whose last handle is gone, after the calls made before."""
+    (head,) = wire.encode(Kind.END, number)
+    host.do.remote(route + bytes(head))
+    # Ray ends an actor with the last handle of its maker, and this one has to close first.
+    _leave(host, PLACE_S).future().add_done_callback(lambda done, host=host: done.exception())
+
+
+def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:
+    """Have a process end within a time; the reference fails when it has."""
+    return _control(host.leave, grace_s, stops)
+
+
+def _state_of(host: Any) -> Any:
+    return ray.get(_control(host.state))
+
+
+def _control(method: Any, *args: Any) -> Any:
+    """Call what never waits for users' code."""
+    return method.options(concurrency_group=CONTROL).remote(*args)

@@ -1,0 +1,142 @@
+"""How an actor is made on Ray: it gets a process, and then what its object is made of."""
+
+import gc
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+
+from remotely.engine import Engine, Options
+from remotely.engines.ray import births, ends
+from remotely.engines.ray.calls import Calls, put_beside
+from remotely.engines.ray.host import Birth, Place
+from remotely.engines.ray.remote import HostedActor, new_id
+from remotely.errors import NameTaken, NoResources, name_taken
+from remotely.futures.future import CallFuture
+from remotely.machine import this_machine
+from remotely.protocol import control
+from remotely.protocol.wire import Kind
+from remotely.values import script_settings, source_library
+from remotely.values.codec import Encoded
+from remotely.values.shipping import Shipment
+
+NAME_FREE_S, LOOK_EVERY_S = 10.0, 0.05  # how long Ray may keep the name of a life that has ended
+COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
+
+
+class ActorFactory:
+    """`inside` is the name of the actor that this process is; empty in a script."""
+
+    def __init__(
+        self, engine: Engine, calls: Calls, shipment: Shipment, patience_s: float, inside: str
+    ) -> None:
+        self._engine = engine
+        self._calls = calls
+        self._shipment = shipment
+        self._patience_s = patience_s
+        self._inside = inside
+        self._prefix = f"{secrets.token_hex(2)}." if inside else ""
+        self._counts: dict[str, itertools.count[int]] = {}
+
+    def new(self, cls: type, options: Options) -> HostedActor:
+        """Return an actor that has a name and no process yet."""
+        number = self._counts.setdefault(cls.__name__, itertools.count(1))
+        name = options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
+        owned = not options.detached
+        return HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
+
+    def make(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
+        """Give each a process and its object.  Makes all of them or raises an error."""
+        made: list[CallFuture[Any]] = []
+        try:
+            for actor in actors:
+                self._start(actor, options)
+            begun = [self._introduce(actor, options) for actor in actors]
+            self._wait_for_room(begun, actors[0].class_name)
+            beside = put_beside(encoded) if len(actors) > 1 else None
+            for actor, place in zip(actors, begun, strict=True):
+                actor.place = msgspec.msgpack.decode(ray.get(place), type=Place)
+                made.append(self._prepare(actor, encoded, options, beside))
+            while made:
+                made.pop(0).result()
+        except RayError as error:
+            raise ends.end_error(actors[0].name, None, error)(False) from None
+
+    def _start(self, actor: HostedActor, options: Options) -> None:
+        deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
+        while True:
+            try:
+                actor.lives_as(births.new_host(actor.actor, actor.name, options))
+                return
+            except ValueError:
+                if time.monotonic() >= deadline:
+                    break
+            time.sleep(LOOK_EVERY_S)
+        raise NameTaken(name_taken(options.name, "on this cluster"))
+
+    def _introduce(self, actor: HostedActor, options: Options) -> Any:
+        assert isinstance(options.memory, int)
+        owner = (0, "", "")
+        if not options.detached:
+            owner = (os.getpid(), this_machine.machine_name(), self._inside)
+        birth = Birth(
+            actor=actor.actor,
+            name=actor.name,
+            class_name=actor.class_name,
+            life=actor.life,
+            max_restarts=options.max_restarts,
+            cpus=options.cpus,
+            gpus=options.gpus,
+            env=list(options.env),
+            memory=options.memory,
+            resources=dict(options.resources),
+            owner=owner,
+            cluster=self._engine.cluster,
+        )
+        return actor.host.begin.remote(msgspec.msgpack.encode(birth))
+
+    def _wait_for_room(self, begun: list[Any], what: str) -> None:
+        deadline = time.monotonic() + self._patience_s
+        for timeout_s in (min(COLLECT_AFTER_S, self._patience_s), self._patience_s):
+            left_s = min(timeout_s, max(0.0, deadline - time.monotonic()))
+            _, waiting = ray.wait(begun, num_returns=len(begun), timeout=left_s)
+            if not waiting:
+                return
+            gc.collect()
+        raise NoResources(
+            f"the Ray cluster has had no room for {len(waiting)} of {len(begun)} {what} for "
+            f"{self._patience_s:g} s: close actors, ask for less, or wait longer by "
+            "connect(patience_s=...)"
+        )
+
+    def _prepare(
+        self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any = None
+    ) -> CallFuture[Any]:
+        """Send settings, code, files, and what the object is made of."""
+        whole, stands_for = source_library.library.whole()
+        actor.learnt = len(stands_for)
+        actor.sent = actor.life, frozenset((whole.digest, *stands_for))
+        prepare = script_settings.prepare(
+            ray.get_runtime_context().get_job_id(),
+            this_machine.identity(),
+            self._shipment.files,
+            options.concurrency,
+            whole.content,
+        )
+        missing: CallFuture[list[str]] = CallFuture("the actor", actor)
+        self._calls.send(actor, Kind.PREPARE, "", Encoded((control.encode(prepare),), ()), missing)
+        if self._shipment.files:
+            for digest in missing.result():
+                stored: CallFuture[None] = CallFuture("the actor", actor)
+                content = memoryview(self._shipment.read(digest))
+                self._calls.send(actor, Kind.FILE, digest, Encoded((), (content,)), stored)
+                stored.result()
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor)
+        self._calls.send(actor, Kind.INIT, "", encoded, future, beside=beside)
+        return future

@@ -1,0 +1,34 @@
+"""A value that is pickled once, kept in Ray's object store, and passed many times."""
+
+from typing import Any
+
+import ray
+
+from remotely.engines.ray.host import received, sendable
+from remotely.protocol import wire
+from remotely.protocol.wire import Kind
+from remotely.values import codec, in_transit, notes, references
+
+
+class PlasmaRef:
+    """Pass it as an argument: it arrives as the value was when you put it."""
+
+    def __init__(self, encoded: codec.Encoded) -> None:
+        self._travelling = encoded.travelling
+        # As the reply to a call: where it arrives, nobody need know which of the two it is.
+        frames = wire.encode(Kind.RESULT, 0, "", encoded.pieces, encoded.buffers)
+        self.ref = ray.put(sendable(frames))
+
+    def get(self) -> Any:
+        """Return the value; a copy of its own each time."""
+        return codec.decode(*self._parts())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        in_transit.note(self._travelling)
+        if (noting := notes.local.notes) is not None:
+            return references.entry(noting.number_of(self))
+        return codec.decode_parts, codec.parts(*self._parts())
+
+    def _parts(self) -> tuple[Any, Any]:
+        message = wire.decode(received(ray.get(self.ref)), "actor")
+        return message.payload, message.buffers

@@ -1,0 +1,64 @@
+"""One actor as a client on Ray knows it."""
+
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from remotely.engine import Engine, Options, RemoteActor
+from remotely.engines.ray.host import ROUTE_BYTES, Place
+from remotely.values.codec import Encoded
+
+NAMESPACE = "remotely"
+
+EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
+
+
+class HostedActor(RemoteActor):
+    """One actor, as all its handles in this process share it.
+
+    class_name  known to its maker alone
+    host        Ray's handle; None until it is looked up, and between two lives
+    place       where it is, as far as this process knows
+    may_return  its owner, another process, restarts it
+    route       names this object to that life, which hears its messages in the order of numbers
+    number      of the last of these messages
+    learnt      how many batches of sources it was sent
+    ended       makes the error of its calls, once it has ended for good
+    made_from   the class and the arguments, if it may be restarted
+    is_settled  false while this process restarts it
+    """
+
+    def __init__(
+        self, engine: Engine, actor: str, name: str, owned: bool, class_name: str = ""
+    ) -> None:
+        super().__init__(engine, actor, name, owned)
+        self.class_name = class_name
+        self.lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self.host: Any = None
+        self.place: Place | None = None
+        self.life = 0
+        self.may_return = False
+        self.route = b""
+        self.number = 0
+        self.learnt = 0
+        self.ended: EndError | None = None
+        self.made_from: tuple[Encoded, Options] | None = None
+        self.is_settled = True
+        self.lives: list[float] = []  # when those after the first began
+
+    def lives_as(self, host: Any) -> None:
+        """It has a process from now on, which has had no message of ours."""
+        self.host, self.number, self.learnt = host, 0, 0
+        self.route = secrets.token_bytes(ROUTE_BYTES)
+
+
+def new_id(name: str) -> str:
+    """Return the id of an actor; that of a named one begins with its name."""
+    return f"{name}/{secrets.token_hex(8)}"
+
+
+def ray_name(actor: str) -> str:
+    """Return what Ray knows an actor by.  No user can give a name that begins with "/"."""
+    name, _, number = actor.partition("/")
+    return name or f"/{number}"

@@ -1,0 +1,161 @@
+"""How the outcomes of calls arrive: in the thread that waits, or where nobody does, on one of ours.
+
+Ray tells of an outcome on a thread of its own, which must not run users' code.  So callbacks run on
+a thread of this engine, and may make calls themselves.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from remotely.engines.ray.host import CONTROL, NOT_RUN, received
+from remotely.errors import RemotelyError
+from remotely.futures.future import CallFuture
+from remotely.objects import outcome
+from remotely.objects.outcome import StreamOf
+from remotely.protocol import wire
+
+log = logging.getLogger("remotely")
+
+CANCEL_S = 0.5  # how long a caller waits to learn whether its call was taken back
+
+Lost = Callable[[RayError, bool], BaseException]  # the error of a call, from Ray's and a doubt
+
+
+class Reply:
+    """Receives the outcome of one call.  `lost` says what an error of Ray's means."""
+
+    __slots__ = (
+        *("_attended", "_completions", "_future", "_host", "_lock", "_lost", "_ref", "_route"),
+        "_stream_of",
+    )
+
+    def __init__(
+        self,
+        future: CallFuture[Any],
+        ref: Any,
+        host: Any,
+        route: bytes,
+        completions: "Completions",
+        lost: Lost,
+        stream_of: StreamOf,
+    ) -> None:
+        self._future = weakref.ref(future)  # which has this for its receiver
+        self._ref = ref
+        self._host = host
+        self._route = route
+        self._completions = completions
+        self._lost = lost
+        self._stream_of = stream_of
+        self._lock = threading.Lock()
+        self._attended = False
+
+    def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            data = ray.get(self._ref, timeout=timeout)
+        except GetTimeoutError:
+            return
+        except RayError as error:
+            data = error
+        self.deliver(future, data)
+        future.tell()
+        if not future.answered:  # it is tried again, by another thread
+            future.block(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    @property
+    def ref(self) -> Any:
+        """What Ray knows the outcome by: it may be passed on, and arrives as what it is then."""
+        return self._ref
+
+    def attend(self) -> None:
+        """Have the outcome delivered as it comes, though nobody waits."""
+        future = self._future()
+        if future is not None and not self._attended:
+            self._attended = True
+            self._completions.add(self, future)
+
+    attend_soon = attend  # on another thread in any case
+
+    def holds(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def recall(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def cancel(self, future: CallFuture[Any]) -> bool:
+        cancel = self._host.cancel.options(concurrency_group=CONTROL)
+        with contextlib.suppress(RayError):
+            return bool(ray.get(cancel.remote(self._route, future.call_id), timeout=CANCEL_S))
+        return False
+
+    def deliver(self, future: CallFuture[Any], data: Any) -> None:
+        """Give the call its outcome: what the host returned, or Ray's error."""
+        with self._lock:  # a stream that was made twice would close its generator
+            if future.answered:
+                return
+            if isinstance(data, RayError):
+                future.lose(self._lost(data, True))
+            elif data == NOT_RUN:
+                future.lose(self._lost(RayError("it has ended"), False))
+            else:
+                outcome.settle(future, wire.decode(received(data), "actor"), self._stream_of)
+
+
+class Completions:
+    """The thread on which calls are completed that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._pending: dict[int, CallFuture[Any]] = {}  # by their identity
+        self._thread = threading.Thread(target=self._run, name="remotely-replies", daemon=True)
+        self._thread.start()
+
+    def add(self, reply: Reply, future: CallFuture[Any]) -> None:
+        """Complete a call when Ray has its outcome."""
+
+        self._pending[id(future)] = future
+
+        def hear(done: Future[Any]) -> None:
+            data = done.exception() or done.result()
+            self._work.put(lambda: self._complete(reply, future, data))
+
+        reply.ref.future().add_done_callback(hear)
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do something where no caller waits for it."""
+        self._work.put(work)
+
+    def close(self, error: Callable[[], BaseException]) -> None:
+        """Do what is left to do, and give every call that is pending an error."""
+        self._work.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        while self._pending:
+            _, future = self._pending.popitem()
+            future.lose(error())
+            future.tell()
+
+    def _complete(self, reply: Reply, future: CallFuture[Any], data: Any) -> None:
+        self._pending.pop(id(future), None)
+        reply.deliver(future, data)
+        future.tell()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except (RemotelyError, RayError):  # the cluster is being left
+                pass
+            except Exception:  # other calls still have to be completed
+                log.exception("an outcome from Ray could not be delivered")
+            del work

@@ -1,0 +1,104 @@
+"""What the owner of an actor does when it has died: it gives the actor its next life.
+
+Ray can restart actors by itself, but counts the lives of all time, and fails the calls that are
+made meanwhile.  Here those wait, as on our own cluster.
+"""
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from remotely.engine import Options
+from remotely.engines.ray import ends
+from remotely.engines.ray.host import CONTROL
+from remotely.engines.ray.remote import EndError, HostedActor
+from remotely.errors import ActorDied, RemotelyError
+from remotely.futures import wakeup
+from remotely.protocol.lease import RESTARTS_WITHIN_S
+from remotely.values.codec import Encoded
+
+Make = Callable[[list[HostedActor], Encoded, Options], None]
+Run = Callable[[Callable[[], object]], None]
+
+
+class Restarts:
+    """`make` makes the next life, and `run` does something where no caller waits."""
+
+    def __init__(self, make: Make, run: Run) -> None:
+        self._make = make
+        self._run = run
+
+    def watch(self, actor: HostedActor, encoded: Encoded, options: Options) -> None:
+        """Restart this actor when its present life ends."""
+        actor.made_from = encoded, options
+        life = actor.life
+        watched = actor.host.watch.options(concurrency_group=CONTROL).remote().future()
+        actor_ref = weakref.ref(actor)
+
+        def hear(done: Any) -> None:
+            error = done.exception()
+            if (found := actor_ref()) is not None and isinstance(error, RayError):
+                end = ends.end_error(found.name, found.place, error)
+                self._run(lambda: self.hear_of_death(found, life, end))
+
+        watched.add_done_callback(hear)
+
+    def hear_of_death(self, actor: HostedActor, life: int, end: EndError) -> None:
+        """A life of an actor has ended.  Of an actor of others, the next call looks for the next.
+
+        Any thread may call this, and more than one may.
+        """
+        with actor.lock:
+            if actor.ended is not None or actor.life != life:
+                return
+            host, actor.host = actor.host, None
+            if actor.owned and host is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(host)  # else Ray keeps the name as long as there is a handle
+            if actor.made_from is None:
+                if actor.owned:
+                    actor.ended = end
+                return
+            if not self._may_restart(actor):
+                actor.ended = end
+                return
+            actor.life += 1
+            actor.is_settled = False
+        threading.Thread(
+            target=self._restart, args=(actor,), name="remotely-restart", daemon=True
+        ).start()
+
+    def _may_restart(self, actor: HostedActor) -> bool:
+        """Count one more life; false if the actor has had as many as it may."""
+        assert actor.made_from is not None
+        _, options = actor.made_from
+        now = time.monotonic()
+        actor.lives = [began for began in actor.lives if now - began < RESTARTS_WITHIN_S]
+        if len(actor.lives) >= options.max_restarts:
+            return False
+        actor.lives.append(now)
+        return True
+
+    def _restart(self, actor: HostedActor) -> None:
+        assert actor.made_from is not None
+        try:
+            self._make([actor], *actor.made_from)
+            if actor.ended is None:
+                self.watch(actor, *actor.made_from)
+            else:  # it was closed meanwhile
+                ray.kill(actor.host)
+        except RemotelyError as error:
+            why = f"{actor.name} died, and could not be restarted: {error}"
+            actor.ended = lambda may: ActorDied(why, may_have_run=may)
+        except Exception as error:  # of the class's own constructor
+            why = f"{actor.name} died, and its constructor raised {error!r}"
+            actor.ended = lambda may: ActorDied(why, may_have_run=may)
+        finally:
+            actor.is_settled = True
+            wakeup.wake(actor)

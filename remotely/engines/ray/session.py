@@ -1,0 +1,82 @@
+"""How this process joins a Ray cluster, or starts one of its own."""
+
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from remotely.engines.ray.address import GCS_PORT, check_trust
+from remotely.engines.ray.engine import RayEngine
+from remotely.engines.ray.remote import NAMESPACE
+from remotely.errors import MasterLost
+from remotely.machine.gpus import Gpus, choose
+from remotely.protocol.address import split_address
+from remotely.protocol.lease import CONNECT_S
+from remotely.values.shipping import Shipment
+
+STORE_BYTES = 1 << 30  # Ray's object store, in /dev/shm, of a cluster of this process alone
+
+
+def connect(
+    where: str,
+    cpus: float | None,
+    gpus: Gpus | None,
+    resources: Mapping[str, float] | None,
+    shipment: Shipment,
+    patience_s: float,
+    show_output: bool,
+) -> RayEngine:
+    """Return an engine on the cluster `where`, as `address.parse` returns it.
+
+    A process that has joined Ray by itself, as a Ray job has, goes on as it is.
+    """
+    check_trust(where)
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        settings: dict[str, Any] = {
+            "namespace": NAMESPACE,
+            "log_to_driver": show_output,
+            "logging_level": logging.WARNING,
+        }
+        if where == "local":
+            settings |= own_cluster(cpus, gpus, resources)
+        try:
+            _check_answers(where)
+            ray.init(address=where, **settings)
+        except (OSError, ray.exceptions.RaySystemError) as error:
+            raise MasterLost(
+                f"no Ray cluster at ray:{where}: {error}. Start one there with 'ray start --head', "
+                "or use ray:local for one of your own"
+            ) from None
+    return RayEngine(cluster_of_this_process(), shipment, patience_s, owns_session=is_ours)
+
+
+def _check_answers(where: str) -> None:
+    """Raise OSError at once if nothing listens there; Ray tries for minutes."""
+    if where not in ("local", "auto"):
+        host, port = split_address(where)
+        socket.create_connection((host, port or GCS_PORT), CONNECT_S).close()
+
+
+def own_cluster(
+    cpus: float | None = None,
+    gpus: Gpus | None = None,
+    resources: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of `ray.init` for a cluster of this process alone."""
+    return {
+        "num_cpus": None if cpus is None else int(cpus),
+        "num_gpus": None if gpus is None else len(choose(gpus)),
+        "resources": dict(resources or {}),
+        "object_store_memory": STORE_BYTES,
+        "include_dashboard": False,
+    }
+
+
+def cluster_of_this_process() -> str:
+    """Return what handles carry: the address, and the session that nobody else has had."""
+    context = ray.get_runtime_context()
+    session = ray._private.worker.global_worker.node.session_name
+    return f"ray:{context.gcs_address} {session}"

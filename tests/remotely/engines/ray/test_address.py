@@ -1,0 +1,60 @@
+"""Addresses of Ray clusters, and what is said about bad ones; Ray itself need not be there."""
+
+import subprocess
+import sys
+
+import pytest
+
+import remotely
+from remotely.engines.ray import address
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ("ray:local", "local"),
+        ("ray:auto", "auto"),
+        ("ray:node0:7000", "node0:7000"),
+        ("ray:10.0.0.1", "10.0.0.1:6379"),
+        ("ray:[fd00::1]:7000", "[fd00::1]:7000"),
+    ],
+)
+def test_an_address_names_a_cluster(given: str, where: str) -> None:
+    assert address.parse(given) == where
+
+
+@pytest.mark.parametrize("given", ["ray:", "ray:node0:", "ray::6379", "ray:node0:port"])
+def test_no_address_is_told_what_addresses_there_are(given: str) -> None:
+    with pytest.raises(ValueError, match=r"ray:local, ray:auto or ray:HOST:6379"):
+        address.parse(given)
+
+
+def test_ray_client_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(remotely.RemotelyError, match="on the head of the cluster with 'ray:auto'"):
+        remotely.connect("ray://head:10001")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+    with pytest.raises(remotely.RemotelyError, match=r"remotely-actors\[ray\]"):
+        remotely.connect("ray:local")
+
+
+def test_another_machine_is_refused_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+
+    address.check_trust("127.0.0.1:6379")
+    with pytest.raises(remotely.NotAllowed, match="RAY_AUTH_MODE=token"):
+        address.check_trust("192.0.2.77:6379")
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    address.check_trust("192.0.2.77:6379")
+
+
+def test_importing_remotely_never_imports_ray() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import remotely, sys; sys.exit('ray' in sys.modules)"], check=False
+    )
+
+    assert done.returncode == 0

@@ -1,0 +1,9 @@
+"""Ours, on Ray's actors in the place of our own."""
+
+import os
+
+from tools.bench_rl.ours import train
+
+if __name__ == "__main__":
+    os.environ["REMOTELY_ADDRESS"] = "ray:local"
+    train.main()
