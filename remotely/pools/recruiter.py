@@ -77,14 +77,15 @@ class Recruiter:
         with self._lock:
             if self._thread is not None or self._stopped.is_set():
                 return
-            self._thread = threading.Thread(
-                target=self._run, name="remotely-recruiter", daemon=True
-            )
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # no further thread can be started
-            self._thread = None
-            self._give_up(error)
+            thread = threading.Thread(target=self._run, name="remotely-recruiter", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no further thread can be started
+                failure = error
+            else:
+                self._thread = thread
+                return
+        self._give_up(failure)
 
     def _run(self) -> None:
         while self._goes_on():

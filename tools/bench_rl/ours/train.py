@@ -18,10 +18,10 @@ TOO_LONG_MIN = 3.5
 SETTINGS: dict[str, dict[str, Any]] = {
     "a2c": {"actors": cores(), "rollout_steps": 16},
     "ppo": {"actors": cores(), "epochs": 1, "minibatches": 4},
-    "impala": {"actors": cores(), "epochs": 1, "minibatches": 1},
+    "impala": {"actors": cores(), "epochs": 1, "minibatches": 1, "target_kl": 0.0},
     "appo": {"actors": cores(), "epochs": 1, "v_trace": False},
     "dqn": {"actors": cores(), "learn_from": 2048, "replay_rows": 50_000, "save_replay": False},
-    "ga3c": {"actors": 2 * cores(), "epochs": 1, "minibatches": 1},
+    "ga3c": {"actors": 2 * cores(), "epochs": 1, "minibatches": 1, "target_kl": 0.0},
 }
 
 
