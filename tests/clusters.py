@@ -72,6 +72,13 @@ class Traces:
         left = {name: value - vars(before)[name] for name, value in vars(self).items()}
         return {name: value for name, value in left.items() if value}
 
+    def left_after(self, seconds: float) -> dict[str, object]:
+        """What is held now and was not when this was made; given so long to go."""
+        deadline = time.monotonic() + seconds
+        while (left := Traces().left_since(self)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
 
 def _lives(process: psutil.Process) -> bool:
     try:

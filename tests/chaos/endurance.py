@@ -133,9 +133,7 @@ def _finding(n: int, begun: float, holdings: Holdings, megabytes: float, before:
         if by > (1000 * max(FLOOR_MB, megabytes) if name.endswith("KiB") else 2)
     ]
     remotely.shutdown()
-    deadline = time.monotonic() + END_S
-    while (left := Traces().left_since(before)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    left = before.left_after(END_S)
     wrong += [f"left behind: {name}: {value}" for name, value in left.items()]
     grown = ", ".join(f"{name} {by:+,}" for name, by in growth.items() if name.endswith("KiB"))
     return Finding(n, time.monotonic() - begun, grown, wrong)

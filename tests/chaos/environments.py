@@ -67,10 +67,7 @@ def _figures(what: str, seconds: list[float]) -> list[str]:
 
 
 def _left(before: Traces) -> list[str]:
-    until = time.monotonic() + 20
-    while (left := Traces().left_since(before)) and time.monotonic() < until:
-        time.sleep(0.1)
-    return [f"{name}: {what}" for name, what in left.items()]
+    return [f"{name}: {what}" for name, what in before.left_after(20).items()]
 
 
 TRIALS = {

@@ -24,6 +24,7 @@ from tests.chaos.finding import Finding, Trial
 from tests.clusters import Started, Traces, processes, wait_until
 
 MACHINES = 3
+LEFT_S = 20.0  # within which what was killed or stopped is to leave nothing
 END_S = 60.0
 SIZES = (200_000, 1_000_000, 5_000_000)  # numbers: 1.6 to 40 MB
 
@@ -126,7 +127,7 @@ def _run(harm: Callable[[Stage], None], n: int, seed: int, folder: Path) -> Find
                 wrong.append(f"after trial {number + 1} a group got another value")
     finally:
         stage.close()
-    left = Traces().left_since(before)
+    left = before.left_after(LEFT_S)
     wrong += [f"left behind: {name}: {value}" for name, value in left.items()]
     return Finding(n, time.monotonic() - begun, f"{9 * n} calls", wrong)
 
