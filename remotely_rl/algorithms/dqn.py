@@ -41,6 +41,7 @@ from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput
 from remotely_rl.config import OffPolicy
+from remotely_rl.config.off_policy import check_has_no_memory
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
@@ -111,11 +112,7 @@ class Config(OffPolicy):
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         assert isinstance(model, QNetwork)
-        if networks.is_recurrent(model.model):
-            raise TrainingError(
-                "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
-                " impala"
-            )
+        check_has_no_memory(model.model)
 
     def warning_of(self, reward: NDArray[np.float32]) -> str:
         bound = self.clips_rewards_at

@@ -34,6 +34,7 @@ from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput
 from remotely_rl.config import OffPolicy
+from remotely_rl.config.off_policy import check_has_no_memory
 from remotely_rl.environments import Source
 from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
 from remotely_rl.errors import TrainingError
@@ -53,23 +54,19 @@ from remotely_rl.trees import Tree
 class Config(OffPolicy):
     """The settings.  Their prose is the help of `remotely-rl train sac`."""
 
-    env: Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"] = (
-        "Pendulum-v1"
-    )
-    actors: Annotated[int, "processes that sample", COUNT] = 1
-    envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 1
-    rollout_steps: Annotated[int, "steps of each environment in a round", COUNT] = 32
+    env: Source = "Pendulum-v1"
+    actors: int = 1
+    envs_per_actor: int = 1
+    rollout_steps: int = 32
 
-    replay_rows: Annotated[int, "steps that the replay holds, of all environments", COUNT] = (
-        1_000_000
-    )
-    learn_from: Annotated[int, "steps of random play before the first update", COUNT] = 1_000
-    batch_size: Annotated[int, "steps that an update draws from the replay", COUNT] = 256
+    replay_rows: int = 1_000_000
+    learn_from: int = 1_000
+    batch_size: int = 256
     replay_ratio: Annotated[
         float, "times that a step is learnt from, on average; batch_size: an update for each step",
         NOT_NEGATIVE,
     ] = 256.0  # fmt: skip
-    n_step: Annotated[int, "rewards in a target before it bootstraps", COUNT] = 1
+    n_step: int = 1
 
     learning_rate_end: Annotated[
         float | None, "learning rate after anneal_steps; none: as at the start", NOT_NEGATIVE
@@ -108,11 +105,7 @@ class Config(OffPolicy):
             policy: nn.Module = SoftPolicy(spec, actions.outputs, self.hidden_units)
         else:
             policy = super().make_model(source, spec, actions)
-        if networks.is_recurrent(policy):
-            raise TrainingError(
-                "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
-                " impala"
-            )
+            check_has_no_memory(policy)
         critics = Critics(spec, width, self.hidden_units)
         return SoftActorCritic(policy, critics, self.initial_temperature)
 

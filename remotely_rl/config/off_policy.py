@@ -7,7 +7,9 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
+from remotely_rl import networks
 from remotely_rl.config.common import ATARI_STACK, Common, Device, LearnerThreads
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
@@ -110,4 +112,13 @@ class OffPolicy(Common):
     def learning_rate_at(self, env_steps: int) -> float:
         return super().learning_rate_at(env_steps) * RATE_RULES[self.scale_rate](
             self.batch_size / RATE_IS_FOR
+        )
+
+
+def check_has_no_memory(model: nn.Module) -> None:
+    """Raises TrainingError for a network with a memory."""
+    if networks.is_recurrent(model):
+        raise TrainingError(
+            "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
+            " impala"
         )
