@@ -17,7 +17,7 @@ def alone(side: int, rows: str, prioritised: float, row_bytes: int) -> tuple[Row
         Row(
             f"{what}, uniform",
             uniform,
-            (at_least(0.6, Term(TAKE, "numpy.take of as many bytes", uniform)),),
+            (at_least(0.6, Term(TAKE, "numpy.take of as many bytes")),),
         ),
         Row(
             f"{what}, by priority, with update",
@@ -46,25 +46,25 @@ ROWS = (
         "30,000 rows of 84x84, uniform",
         "beside_84_per_s",
         (
-            at_least(1.3, Term("sb3", "SB3", "beside_84_per_s")),
-            at_least(1.5, Term("cpprb", "cpprb, compressed", "beside_84_per_s")),
+            at_least(1.3, Term("sb3", "SB3")),
+            at_least(1.5, Term("cpprb", "cpprb, compressed")),
             at_least(10, Term("torchrl", "torchrl, CatFrames", "stacked_84_per_s")),
         ),
     ),
     Row(
         "30,000 rows of 84x84, by priority, with update",
         "beside_prioritised_84_per_s",
-        (at_least(1.5, Term("torchrl", "torchrl", "beside_prioritised_84_per_s")),),
+        (at_least(1.5, Term("torchrl", "torchrl")),),
     ),
     Row(
         "100,000 rows of 4 numbers, uniform",
         "beside_vector_per_s",
-        (at_least(1.3, Term("sb3", "SB3", "beside_vector_per_s")),),
+        (at_least(1.3, Term("sb3", "SB3")),),
     ),
     Row(
         "100,000 rows of 4 numbers, by priority, with update",
         "beside_prioritised_vector_per_s",
-        (at_least(1.5, Term("torchrl", "torchrl", "beside_prioritised_vector_per_s")),),
+        (at_least(1.5, Term("torchrl", "torchrl")),),
     ),
     Row(
         "appended rows of 84x84, 4 steps of 64 environments at a time",
