@@ -73,9 +73,9 @@ SHARED: dict[str, Any] = {
 }  # fmt: skip
 # Small problems need few steps, and each step is worth an update's work.
 FROM_REPLAY: dict[str, Any] = {
-    "rollout_steps": 4, "replay_rows": 100_000, "learn_from": 1000, "n_step": 5,
-    "explore_steps": 8_000, "learning_rate": 1e-3, "learning_rate_end": 1e-4,
-    "anneal_steps": 40_000, "target_update_interval": 2_000, "save_replay": False,
+    "rollout_steps": 4, "replay_rows": 100_000, "learn_from": 1000, "replay_ratio": 4.0,
+    "n_step": 3, "explore_steps": 8_000, "learning_rate": 1e-3, "learning_rate_end": 1e-4,
+    "anneal_steps": 60_000, "save_replay": False,
 }  # fmt: skip
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "a2c": {**ONE_PASS, "scale_rate": False},
@@ -125,6 +125,12 @@ BOTH = {
     for env, differing in LATE.items()
     for algorithm, more in {"a2c": {}, "a3c": SHORTER}.items()
 }
+# Acrobot rewards nothing until its first success, and then has to make much of little: with the
+# ratio of 4 that suits CartPole the best mean of 30 returns was -134 after 274,000 steps.
+BOTH["dqn", "Acrobot-v1"] = {
+    "replay_ratio": 16.0, "target_update_interval": 1_000, "learning_rate_end": 2e-4,
+    "anneal_steps": 100_000,
+}  # fmt: skip
 # Pendulum's actions are continuous, all others numbered.
 UNFIT = {
     *((name, "Pendulum-v1") for name in ("n_step_q", "dqn")),

@@ -142,14 +142,10 @@ class Config(OffPolicy):
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> QNetwork:
         if not isinstance(actions, Discrete):
-            others = (
-                "several choices at once use ppo"
-                if actions.choices
-                else ("continuous actions use sac or ppo")
-            )
-            raise TrainingError(
-                f"dqn, c51 and rainbow need a Discrete(n) action space; for {others}"
-            )
+            fits = "continuous actions use sac or ppo"
+            if actions.choices:
+                fits = "several choices at once use ppo"
+            raise TrainingError(f"dqn, c51 and rainbow need a Discrete(n) action space; for {fits}")
         made = networks.build_q_network(
             source,
             spec,

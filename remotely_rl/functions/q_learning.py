@@ -13,9 +13,10 @@ from remotely_rl.functions.distributions import ILLEGAL, categorical_sample, is_
 def dueling(value: Tensor, advantage: Tensor, legal: Tensor, dim: int = -1) -> Tensor:
     """V + A - mean A, where the mean is over the legal actions, which lie along `dim`.
 
-    The three broadcast.  Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9.
+    The three broadcast.  Where nothing is legal the mean is 0: an observation from which no value
+    is taken may have any mask.  Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9.
     """
-    mean = (advantage * legal).sum(dim, keepdim=True) / legal.sum(dim, keepdim=True)
+    mean = (advantage * legal).sum(dim, keepdim=True) / legal.sum(dim, keepdim=True).clamp(min=1)
     return value + advantage - mean
 
 

@@ -26,6 +26,7 @@ class Sample(NamedTuple):
     steps: int = 1
     episodes: list[Episode] = []  # noqa: RUF012 - nobody writes into it
     crashes: tuple[CrashReport, ...] = ()
+    actor: int = 0
 
 
 class Fake:

@@ -18,7 +18,7 @@ def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
     for actor in reversed(rounds.crew.actors):
         actor.finish()
     taken: list[Any] = list(rounds.take(0))
-    assert taken == [Sample(who, 1, 4) for who in range(3)]
+    assert taken == [Sample(who, 1, 4, actor=who) for who in range(3)]
     assert rounds.idle
 
 
@@ -34,7 +34,7 @@ def test_all_of_a_round_sample_once_and_with_the_same_parameters() -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_who_dies_in_a_round_is_missing_from_it_and_replaced_by_the_next() -> None:
+def test_who_dies_in_a_round_is_missing_and_replaced_in_its_place_by_the_next() -> None:
     said: list[str] = []
     rounds = Rounds(crew_of(3, said=said))
     rounds.begin(params(1))
@@ -49,7 +49,7 @@ def test_who_dies_in_a_round_is_missing_from_it_and_replaced_by_the_next() -> No
     for actor in rounds.crew.actors:
         actor.finish()
     second: list[Any] = list(rounds.take(0))
-    assert second == [Sample(0, 2, 2), Sample(2, 2, 2), Sample(3, 1, 2)]
+    assert second == [Sample(0, 2, 2), Sample(2, 2, 2, actor=2), Sample(3, 1, 2, actor=1)]
 
 
 @pytest.mark.usefixtures("fakes")
@@ -62,7 +62,7 @@ def test_a_round_that_is_not_over_can_be_asked_for_again() -> None:
     assert not rounds.idle
     two.finish()
     taken: list[Any] = list(rounds.take(0))
-    assert taken == [Sample(0, 1, 1), Sample(1, 1, 1)]
+    assert taken == [Sample(0, 1, 1), Sample(1, 1, 1, actor=1)]
 
 
 @pytest.mark.usefixtures("fakes")
@@ -90,7 +90,7 @@ def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
     one.fail(ZeroDivisionError("in the environment"))
     two.finish()
     taken: list[Any] = list(rounds.take(0))
-    assert taken == [Sample(1, 1, 1)]
+    assert taken == [Sample(1, 1, 1, actor=1)]
     assert said[0].startswith("actor 0 raised: ZeroDivisionError: in the environment; it is")
     wait_for_newcomer(rounds.crew)
     assert one.closed

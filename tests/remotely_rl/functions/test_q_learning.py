@@ -25,6 +25,12 @@ def test_the_dueling_mean_is_over_legal_actions() -> None:
     assert q.tolist() == [[9, ILLEGAL, 11], [ILLEGAL, ILLEGAL, 7]]
 
 
+def test_an_observation_without_a_legal_action_makes_no_nan() -> None:
+    advantage, none = torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool)
+
+    assert q_learning.dueling(torch.ones(1, 1), advantage, none).tolist() == [[2.0, 2.0]]
+
+
 def test_dueling_takes_distributions_atom_by_atom() -> None:
     value = torch.tensor([[[1.0, 10.0]]])
     advantage = torch.tensor([[[2.0, 4.0], [0.0, 8.0], [9.0, 9.0]]])

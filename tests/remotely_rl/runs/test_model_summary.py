@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import nn
 
-from remotely_rl import a2c, environments, networks
+from remotely_rl import a2c, environments, networks, sac
 from remotely_rl.runs import model_summary
 from tests.remotely_rl import space_toys, toys
 
@@ -98,6 +98,14 @@ def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
     assert line.startswith("model: MLP")
     assert "flattened to" in line
     assert warning.startswith("no convolutions see the images in it")
+
+
+def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
+    envs = environments.make(toys.Aim, 1)
+    model = sac.Config(hidden_units=16).make_model(None, envs.spec, envs.actions)
+    (line,) = model_summary.lines(model, envs)
+    assert line.startswith("model: MLP, 16, 16; ")
+    assert line.endswith("; sees 1 number")
 
 
 def test_that_illegal_actions_are_masked_is_said() -> None:
