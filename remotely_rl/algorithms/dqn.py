@@ -24,6 +24,7 @@ the papers:
     truncated episodes bootstrap
     an error counts as surprising by its size, unclipped; a distribution by its KL divergence
     noisy layers begin with the means that the plain network has
+    resets go back to the weights that the run began with; BBF draws others each time
 """
 
 import copy
@@ -109,6 +110,8 @@ class Config(OffPolicy):
         super().check_run()
         if self.atoms > 1 and self.value_bound == 0:
             raise TrainingError("value_bound must be more than 0 for atoms to differ")
+        if self.gamma_start is not None and self.gamma_start >= 1:
+            raise TrainingError("gamma_start must be less than 1: its horizon is annealed")
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         assert isinstance(model, QNetwork)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor, Parameters, Rollout
+from remotely_rl.acting.rounds import Rounds
 from remotely_rl.config import OffPolicy
 from remotely_rl.experience.replay import Draw, Ratio, Replay
 from remotely_rl.experience.trajectory import Trajectory
@@ -55,7 +56,7 @@ class RunReplay:
         self._config = config
         self._folder = session.folder.path / FOLDER
         self._say = session.say
-        self._saved = session.saved["replay"] if session.saved else None
+        self._saved: dict[str, Any] | None = session.saved["replay"] if session.saved else None
         self._is_told = False
         self.replay: Replay | None = None
         self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
@@ -67,6 +68,11 @@ class RunReplay:
             replay.append(rollout.trajectory, column=rollout.actor * self._config.envs_per_actor)
             self.ratio.appended(rollout.steps)
             self._warn(rollout.trajectory)
+
+    @property
+    def owes_update(self) -> bool:
+        """Whether the learner owes an update, and there is a row whose window is closed."""
+        return self.ratio.updates_owed > 0 and self.replay is not None and len(self.replay) > 0
 
     def draw(self, env_steps: int, updates: int) -> Draw:
         """Draw a batch for the next update, after so many steps and updates of the run."""
@@ -84,11 +90,15 @@ class RunReplay:
             self.replay.update(draw.rows, priority)
 
     def save(self) -> dict[str, Any]:
-        """Save the replay, if the config says so; return what the checkpoint keeps of it."""
-        if self.replay is None or not self._config.save_replay:
+        """Save the replay, if the config says so; return what the checkpoint keeps of it.
+
+        Before the first round of a resumed run it is what was saved before.
+        """
+        if self.replay is None:
+            return self._saved or {}
+        if not self._config.save_replay:
             return {}
-        self.replay.save(self._folder)
-        return {"rows": self.ratio.rows, "updates": self.ratio.updates}
+        return {"number": self.replay.save(self._folder), **self.ratio.state()}
 
     def _warn(self, seen: Trajectory) -> None:
         warning = self._config.warning_of(seen.reward[seen.valid])
@@ -98,7 +108,7 @@ class RunReplay:
 
     def _make(self, example: Trajectory) -> Replay:
         config = self._config
-        self.replay = Replay(
+        replay = Replay(
             config.replay_rows,
             config.actors * config.envs_per_actor,
             example,
@@ -110,20 +120,25 @@ class RunReplay:
             say=self._say,
         )
         if self._saved is not None:
-            self._load(self.replay, self._saved)
-        return self.replay
+            self._load(replay, self._saved)
+        self.replay = replay  # from here on it is saved over what was saved before
+        return replay
 
-    def _load(self, replay: Replay, saved: dict[str, int]) -> None:
+    def _load(self, replay: Replay, saved: dict[str, Any]) -> None:
         """Continue with the replay that was saved, or say why not and fill a new one."""
-        if not saved:
+        if not saved or not Replay.is_saved(self._folder):
+            why = "is gone" if saved else "was not saved"
             self._say(
-                "the replay was not saved: the loaded policy first plays"
-                f" {self._config.learn_from:,} steps"
+                f"the replay {why}: the loaded policy first plays {self._config.learn_from:,} steps"
             )
             return
-        replay.load(self._folder)
-        self.ratio.appended(saved["rows"])
-        self.ratio.updated(saved["updates"])
+        number = replay.load(self._folder)
+        if number != saved["number"]:
+            self._say(
+                "the replay was saved after the checkpoint, which the run did not live to write:"
+                " some steps will be in it twice"
+            )
+        self.ratio.restore(saved)
 
 
 def learn_from_replay(
@@ -136,9 +151,8 @@ def learn_from_replay(
     `update(learner, steps, env_steps)` takes a step on a batch; `kind` is the class of the actors.
     """
     learner = session.learner
-    config: OffPolicy = learner.config
+    experience = session.replay = RunReplay(session)  # first: a checkpoint keeps what was saved
     actors = sampling.rounds(session, kind)
-    experience = session.replay = RunReplay(session)
     while not session.over():
         if actors.idle:
             actors.begin(parameters(session))
@@ -149,8 +163,8 @@ def learn_from_replay(
             experience.append(rollouts)
             count_in(learner, rollouts)
         staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
-        while experience.ratio.updates_owed:
-            if config.overlap and actors.idle and experience.ratio.rows_allowed:
+        while experience.owes_update:
+            if overlaps(session, experience, actors):
                 actors.begin(parameters(session))
             with session.spending("learning"):
                 draw = experience.draw(session.env_steps, learner.version)
@@ -159,6 +173,16 @@ def learn_from_replay(
             session.count_update(metrics, staleness)
             staleness = []
         session.tick()
+
+
+def overlaps(session: Session[Any], experience: RunReplay, actors: Rounds) -> bool:
+    """Whether actors may sample the next round while this one is learnt from."""
+    return (
+        session.learner.config.overlap
+        and actors.idle
+        and experience.ratio.rows_allowed > 0
+        and not session.over()
+    )
 
 
 def parameters(session: Session[Any]) -> Parameters:
@@ -174,6 +198,8 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
     """
     for rollout in rollouts:
         seen = rollout.trajectory
+        if not rollout.steps:  # each environment was just reset: nothing to take a mean of
+            continue
         learner.reward_clipper.count(seen)
         if networks.has_normalizer(learner.model):
             obs = trees.map_tree(lambda x: learner.to_device(x[:-1][seen.valid]), seen.obs)  # noqa: B023 - called at once

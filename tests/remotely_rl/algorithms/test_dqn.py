@@ -1,6 +1,7 @@
 """DQN and its family: targets worked by hand, what they refuse, and that they learn and resume."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ def steps(reward: float = 1.0, discount: float = 0.5, weight: float = 1.0) -> St
     obs = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     action = torch.tensor([0, 2])
     return Steps(obs, action, numbers(reward), numbers(discount), obs, numbers(weight))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(("double", "value"), [(True, 0.5), (False, 5.0)])
@@ -304,15 +309,74 @@ def test_a_run_resumed_without_its_replay_fills_it_anew_and_owes_nothing(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_replay_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_a_replay_of_another_shape_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, target=None, total_steps=500)
     dqn.train(config, run=tmp_path / "run")
+    saved = contents(tmp_path / "run" / "replay")
 
     with pytest.raises(TrainingError, match="replay"):
         dqn.train(
             dataclasses.replace(config, envs_per_actor=3, total_steps=1000),
             resume=tmp_path / "run",
         )
+
+    assert contents(tmp_path / "run" / "replay") == saved
+    resumed = dqn.train(dataclasses.replace(config, total_steps=550), resume=tmp_path / "run")
+    assert resumed.updates > 0
+
+
+@pytest.mark.usefixtures("local")
+def test_a_resumed_run_that_ends_before_its_first_round_keeps_the_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(CONFIG, target=None, total_steps=500)
+    dqn.train(config, run=tmp_path / "run")
+    dqn.train(config, resume=tmp_path / "run")  # its limit is reached already
+    capsys.readouterr()
+
+    dqn.train(dataclasses.replace(config, total_steps=550), resume=tmp_path / "run")
+
+    assert "first plays" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("local")
+def test_a_replay_that_is_gone_is_filled_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(CONFIG, target=None, total_steps=500)
+    first = dqn.train(config, run=tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "replay")
+
+    again = dqn.train(
+        dataclasses.replace(config, total_steps=500 + config.learn_from // 2),
+        resume=tmp_path / "run",
+    )
+
+    assert "the replay is gone" in capsys.readouterr().out
+    assert again.updates == first.updates
+
+
+@pytest.mark.usefixtures("local")
+def test_another_ratio_at_resume_acts_on_the_steps_from_then_on(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, target=None, total_steps=500)
+    first = dqn.train(config, run=tmp_path / "run")
+
+    more = dataclasses.replace(config, total_steps=700, replay_ratio=4 * config.replay_ratio)
+    again = dqn.train(more, resume=tmp_path / "run")
+
+    owed = (again.env_steps - first.env_steps) * more.replay_ratio / config.batch_size
+    assert again.updates - first.updates == pytest.approx(owed, abs=1)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_round_of_resets_alone_teaches_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        CONFIG, env=toys.Counting, target=None, total_steps=200, rollout_steps=1, random_start=0
+    )
+
+    done = dqn.train(config, run=tmp_path / "run")  # its episodes end in step
+
+    assert done.env_steps >= 200
 
 
 @pytest.mark.usefixtures("local")

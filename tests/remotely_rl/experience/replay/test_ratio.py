@@ -47,12 +47,26 @@ def test_neither_side_runs_ahead_by_more_than_a_hundredth_and_one_turn(
 ) -> None:
     ratio = Ratio(times, batch_size, learn_from=100)
     for is_learner in turns:
-        assert ratio.updates_allowed or ratio.rows_allowed, "both wait"
+        assert ratio.updates_owed or ratio.rows_allowed, "both wait"
         if is_learner:
-            ratio.updated(ratio.updates_allowed)
+            ratio.updated(ratio.updates_owed)
         elif ratio.rows_allowed:
             ratio.appended(at_once)
         due = max(0, ratio.rows - 100) * times
-        done = ratio.updates * batch_size
-        assert done <= 1.01 * due + 1e-6
+        done = ratio.trained
+        assert done <= due + 1e-6
         assert due <= max(1.01 * done, done + batch_size) + (at_once + 1) * times
+
+
+def test_another_ratio_acts_on_the_rows_that_come_from_then_on() -> None:
+    before = Ratio(1, 32, learn_from=1_000)
+    before.appended(3_010)
+    before.updated(before.updates_owed)
+    assert before.trained == 62 * 32
+
+    after = Ratio(8, 64, learn_from=1_000)
+    after.restore(before.state())
+    assert after.updates_owed == 0
+
+    after.appended(60)
+    assert after.updates_owed == (26 + 60 * 8) // 64
