@@ -200,7 +200,8 @@ class _Outcome:
         try:
             self._task()
         except Exception as error:
-            self.error = error
+            # Without its frames: they hold this, and the memory of the value.
+            self.error = error.with_traceback(None)
 
 
 def connect(address: BulkAddress) -> Connection:

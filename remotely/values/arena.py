@@ -111,7 +111,7 @@ class Arena:
         self._free_slots = list(range(SLOTS - 1, -1, -1))
         self._top = 0  # slots from here on were never used
         self._lent: dict[int, tuple[Block, Borrower]] = {}
-        self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their view
+        self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their owner
         self._dropped: deque[StoredValue] = deque()
         self._lock = threading.Lock()
         self._warned = False
@@ -241,10 +241,10 @@ class Arena:
         for which, start, nbytes in placed.pieces:
             block = blocks[which]
             begin = self._start + block.offset + start
-            view = self._memory[begin : begin + nbytes]
-            self._pinned[id(view)] = block, start
-            views.append(view)
-        left = [id(view) for view in views]
+            owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
+            self._pinned[id(owner)] = block, start
+            views.append(memoryview(owner).cast("B"))
+        left = [id(view.obj) for view in views]
 
         def unpin(key: int) -> None:
             del self._pinned[key]
@@ -253,7 +253,7 @@ class Arena:
                 self.let_go(placed)
 
         for view in views:
-            weakref.finalize(view, unpin, id(view)).atexit = False
+            weakref.finalize(view.obj, unpin, id(view.obj)).atexit = False
         return views
 
     def tidy(self) -> None:

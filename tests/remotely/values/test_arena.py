@@ -257,9 +257,9 @@ def test_what_is_pinned_is_lent_again_and_again_without_a_copy(arena: Arena) -> 
     assert arena.lent_bytes == 0
 
 
-def views_of(views: list[memoryview]) -> list[memoryview]:
-    """As pickling a ref hands them on."""
-    return [pickle.PickleBuffer(view).raw() for view in views]
+def views_of(buffers: list[memoryview]) -> list[memoryview]:
+    """As they are within another value that is pickled."""
+    return [buffer.raw() for buffer in codec.parts(b"", buffers)[1]]
 
 
 # --- an arena that is not there -------------------------------------------------------------------

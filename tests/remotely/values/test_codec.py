@@ -462,3 +462,42 @@ def test_a_pure_file_has_no_way_to_the_world(name: str) -> None:
 
 def test_pickles_are_of_the_protocol_that_has_buffers() -> None:
     assert encode(1).payload[:2] == pickle.PROTO + bytes([5])
+
+
+class Within:
+    """Pickles as what was encoded before, in these views."""
+
+    def __init__(self, views: list[memoryview]) -> None:
+        self.views = views
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return codec.decode_parts, codec.parts(encode(None).payload, self.views)
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(100, 100 + LARGE)], ids=["whole", "a slice"])
+@pytest.mark.parametrize("of", [bytearray, bytes])
+def test_the_views_of_a_value_within_another_are_not_lent(
+    of: type[bytes | bytearray], part: slice
+) -> None:
+    content = of(range(256)) * LARGE
+    view = memoryview(content)[part]
+
+    encoded = encode(Within([view]))
+
+    view.release()  # raises BufferError if it is lent
+    assert bytes(encoded.buffers[0]) == content[part]
+
+
+def test_a_cycle_of_garbage_with_a_value_within_another_ends_no_process() -> None:
+    code = """
+        import gc
+        from remotely.values import codec
+        from tests.remotely.values.test_codec import LARGE, Within
+        for _ in range(20):
+            view = memoryview(bytearray(LARGE))
+            cycle = [view, codec.encode(Within([view]))]
+            cycle.append(cycle)
+            del view, cycle
+            gc.collect()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, check=True)
