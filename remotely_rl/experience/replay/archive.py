@@ -27,7 +27,7 @@ from remotely_rl import durable
 from remotely_rl.errors import ReplayError
 from remotely_rl.experience.replay.rings import Ring
 
-FORMAT = 1
+FORMAT = 2
 HEADER = "replay.json"
 WRITTEN = re.compile(r"[a-z]+-(\d+)\.raw(?:\.tmp)?")
 # A file holds at most one part in so many of a full replay: it stays until its last row is given
@@ -51,11 +51,15 @@ class File:
 
 
 class Archive:
-    """A folder, and what is saved there."""
+    """A folder, and what is saved there.
+
+    `number` counts the saves to the folder.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.facts: dict[str, Any] = {}
+        self.number = 0
         self._rows: list[File] = []
         self._arrays: dict[str, File] = {}
         self._settled: dict[str, NDArray[np.int64]] = {}
@@ -77,7 +81,7 @@ class Archive:
                 )
             if zlib.crc32(_text(content)) != whole["crc"]:
                 raise ValueError("its checksum is wrong")
-            archive.facts = content["facts"]
+            archive.facts, archive.number = content["facts"], content["number"]
             archive._rows = [File(**file) for file in content["rows"]]
             archive._arrays = {name: File(**file) for name, file in content["arrays"].items()}
             for file in archive._files:
@@ -90,6 +94,11 @@ class Archive:
             raise ReplayError(f"the replay saved in {folder} cannot be read: {error}") from error
         return archive
 
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether anything was saved to a folder, readable or not."""
+        return (folder / HEADER).exists()
+
     @property
     def is_current(self) -> bool:
         """Whether the folder holds what was last saved or read here."""
@@ -101,15 +110,22 @@ class Archive:
     def save(self, facts: dict[str, Any], rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
         """Save facts (for JSON), entries of rings since the last save, and whole arrays.
 
-        Raises ReplayError if they cannot be written; what was saved before stays.
+        Raises OSError if they cannot be written; then what was saved before stays, and nothing
+        else.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._save(facts, rings, arrays)
+            before = self._on_disk()
+            try:
+                self._save(facts, rings, arrays)
+            except BaseException:
+                self._drop(self._on_disk().keys() - before.keys())
+                raise
         except OSError as error:
-            raise ReplayError(
+            raise OSError(
+                error.errno,
                 f"the replay cannot be saved to {self.folder}: {error}; the replay that was saved"
-                " there before, if any, is as it was"
+                " there before, if any, is as it was",
             ) from error
 
     def fill(self, rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
@@ -132,7 +148,11 @@ class Archive:
         first = {
             name: np.maximum(group[0].first, settled.get(name, 0)) for name, group in rings.items()
         }
-        new = {name: group[0].end - first[name] for name, group in rings.items()}
+        # The observation after the last action is written again only if the column moved on.
+        new = {
+            name: np.where(settled.get(name, -1) == group[0].settled, 0, group[0].end - first[name])
+            for name, group in rings.items()
+        }
         parts = math.ceil(PARTS * new["rows"].sum() / len(rings["rows"][0].data))
         needed = [file for file in before if not _is_given_up(file, rings)]
 
@@ -152,8 +172,10 @@ class Archive:
             )
             for name, array in arrays.items()
         }
+        saves = 1 + (self.number or _number(self.folder))
         content = {
             "format": FORMAT,
+            "number": saves,
             "facts": facts,
             "rows": [asdict(file) for file in needed],
             "arrays": {name: asdict(file) for name, file in saved.items()},
@@ -161,11 +183,23 @@ class Archive:
         header = _text({"crc": zlib.crc32(_text(content)), "content": content})
         durable.write(self.folder / HEADER, [header])
         self.facts, self._header, self._rows, self._arrays = facts, header, needed, saved
+        self.number = saves
         self._settled, self._shapes = _settled(rings), _shapes(rings)
         names = {file.name for file in self._files}
         for path in self._on_disk():
             if path.name not in names:
                 path.unlink()
+
+    def _drop(self, paths: Iterable[Path]) -> None:
+        """Delete the files of a save that failed, unless its header is in place already."""
+        try:
+            named = (self.folder / HEADER).read_text()
+        except OSError:
+            named = ""
+        for path in paths:
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+        (self.folder / f"{HEADER}.tmp").unlink(missing_ok=True)
 
     def _read(self, file: File, pieces: Iterable[memoryview]) -> None:
         crc = 0
@@ -221,6 +255,14 @@ def _write(
     return File(path.name, nbytes, crc, first, end)
 
 
+def _number(folder: Path) -> int:
+    """Return how many saves a folder has seen that others saved to; 0 if it does not tell."""
+    try:
+        return Archive.read(folder).number
+    except ReplayError:
+        return 0
+
+
 def _settled(rings: Rings) -> dict[str, NDArray[np.int64]]:
     return {name: group[0].settled.copy() for name, group in rings.items()}
 
@@ -230,7 +272,12 @@ def _shapes(rings: Rings) -> dict[str, list[tuple[int, ...]]]:
 
 
 def _is_given_up(file: File, rings: Rings) -> bool:
-    return all((np.array(file.end[name]) <= group[0].first).all() for name, group in rings.items())
+    """Whether no entry in a file is kept; of some columns it may have none."""
+    return all(
+        ((end <= group[0].first) | (end == file.first[name])).all()
+        for name, group in rings.items()
+        for end in [np.array(file.end[name])]
+    )
 
 
 def _text(content: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ AHEAD = 0.01  # of what was trained on so far, by which sampling may run ahead
 
 
 class Ratio:
-    """Counts rows appended and updates made, and says which side may go on.
+    """Counts rows appended and updates made, and says how many of each are to follow.
 
     `ratio` is how often each row is trained on; an update trains on `batch_size` rows.  The first
     `learn_from` rows owe none.  What is owed is counted when rows come: a run that is resumed with

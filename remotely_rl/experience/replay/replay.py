@@ -167,11 +167,18 @@ class Replay:
         chosen = is_number & is_there
         self._choices.update(places[chosen], priorities[chosen])
 
-    def save(self, folder: Path) -> None:
+    @staticmethod
+    def is_saved(folder: Path) -> bool:
+        """Whether a replay was saved to a folder."""
+        return Archive.exists(folder)
+
+    def save(self, folder: Path) -> int:
         """Save everything beside a checkpoint, so that `load` goes on as if nothing had been.
 
-        Only rows since the last save to that folder are written.  If the process dies meanwhile,
-        what was saved before is there.  Raises ReplayError if the disk is full, and the like.
+        Returns the number of the save: each to that folder has one of its own, one more than the
+        last.  Only rows since the last save to that folder are written.  If the process dies
+        meanwhile, what was saved before is there.  So it is after an OSError, raised if the disk is
+        full, and the like, which leaves nothing else behind.
         """
         if self._archive is None or self._archive.folder != folder or not self._archive.is_current:
             self._archive = Archive(folder)
@@ -184,9 +191,12 @@ class Replay:
             "random": self._random.bit_generator.state,
         }
         self._archive.save(facts, self._rows.rings(), self._choices.arrays())
+        return self._archive.number
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path) -> int:
         """Go on from what was saved in a folder: draws are those of the replay that was saved.
+
+        Returns the number that the save returned.
 
         Raises ReplayError if it is not there, or of a replay that was made with other rows,
         environments, shapes, `n_step` or `alpha`; nothing is changed then.  If a file is damaged it
@@ -214,6 +224,7 @@ class Replay:
         self._random.bit_generator.state = facts["random"]
         self._close(np.arange(self.width), self._rows.length)
         self._archive = archive
+        return archive.number
 
     def _no_choices(self) -> Uniform | Prioritised:
         return Prioritised(self._rows, self._alpha) if self._alpha else Uniform(self._rows)

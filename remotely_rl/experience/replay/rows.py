@@ -8,6 +8,7 @@ the place stays as a row that is not valid, and windows end there.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,7 +148,7 @@ class Rows:
     def state(self) -> dict[str, Any]:
         """What the arrays do not tell, as plain values."""
         frames = {
-            index: [store.written.tolist(), store.moved, store.broken]
+            index: [store.leaf.frame, store.written.tolist(), store.moved, store.broken]
             for index, store in enumerate(self.stores)
             if isinstance(store, Frames)
         }
@@ -158,11 +159,12 @@ class Rows:
         self.count[:], self.oldest[:] = state["count"], state["oldest"]
         frames = state["frames"]
         for index, store in enumerate(self.stores):
-            kind: type[Store] = Frames if str(index) in frames else Whole
-            if not isinstance(store, kind):
-                self.stores[index] = self._room_for(kind, store.leaf)
+            # An example may look like stacks or not; what was saved was decided by another one.
+            frame, *counts = frames.get(str(index), [0])
+            if store.leaf.frame != frame:
+                self.stores[index] = self._room_for(replace(store.leaf, frame=frame))
             if isinstance(restored := self.stores[index], Frames):
-                restored.written[:], restored.moved, restored.broken = frames[str(index)]
+                restored.written[:], restored.moved, restored.broken = counts
 
     def clear(self) -> None:
         """Give up all rows."""
@@ -174,7 +176,7 @@ class Rows:
     def _keep_whole(self, index: int) -> None:
         """Keep the observations of a store of frames whole from now on."""
         frames = self.stores[index]
-        whole = self._room_for(Whole, frames.leaf)
+        whole = self._room_for(replace(frames.leaf, frame=0))
         for column in np.flatnonzero(self.count).tolist():
             numbers = np.arange(self.oldest[column], self.count[column] + 1)
             for start in range(0, len(numbers), AT_ONCE):
@@ -182,8 +184,9 @@ class Rows:
                 whole.data[places] = frames.gather(places)
         self.stores[index] = whole
 
-    def _room_for(self, kind: type[Store], leaf: layout.Leaf) -> Store:
+    def _room_for(self, leaf: layout.Leaf) -> Store:
         """Return an empty store in the place of another.  Raise ReplayError without memory."""
+        kind = _kind(leaf)
         room.check(kind.nbytes_of(leaf, self.width, self.ring), self.width * self.length)
         return kind(leaf, self.width, self.ring)
 

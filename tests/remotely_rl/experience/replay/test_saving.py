@@ -1,19 +1,23 @@
 """A saved replay goes on as if nothing had been, and no crash loses what was saved."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remotely_rl import trees
+from remotely_rl import durable, trees
 from remotely_rl.errors import ReplayError
 from remotely_rl.experience.replay import Draw, Replay
+from remotely_rl.experience.replay.archive import FORMAT
 from tests.remotely_rl.experience.replay.worlds import NEXT_STEP, SAME_STEP, World
 
 WIDTH, LENGTH = 3, 25
@@ -107,6 +111,70 @@ def test_files_of_rows_that_were_given_up_are_deleted(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("priorities-*"))) == 1
 
 
+def test_an_environment_that_stands_still_keeps_no_files(tmp_path: Path) -> None:
+    idle, busy = World(1, ends=0.0, loses_life=0.0), World(1, 2, ends=0.0, loses_life=0.0)
+    replay = Replay(400, 2, busy.play(2), alpha=0.5)
+    replay.append(idle.play(50), column=1)
+    for _ in range(40):
+        replay.append(busy.play(60), column=0)
+        replay.save(tmp_path)
+    files = list(tmp_path.glob("*.raw"))
+    assert len(files) < 20
+    assert sum(path.stat().st_size for path in files) < 1.5 * 400 * replay.bytes_per_row
+    replay.append(idle.play(5), column=1)
+    replay.save(tmp_path)
+    resumed = Replay(400, 2, World(1).play(2), alpha=0.5)
+    resumed.load(tmp_path)
+    assert_equal(resumed.draw(50), replay.draw(50))
+
+
+def test_images_are_loaded_as_the_stacks_that_they_were_saved_as(tmp_path: Path) -> None:
+    """Though the example of the replay that loads them shows none."""
+    world = World(WIDTH)
+    replay = made(world)
+    replay.append(world.play(20))
+    replay.save(tmp_path)
+    resumed = made(World(WIDTH, newest_first=True))
+    resumed.load(tmp_path)
+    trajectory = world.play(7)
+    for each in (replay, resumed):
+        each.append(trajectory)
+    assert resumed.bytes_per_row == replay.bytes_per_row
+    assert_equal(resumed.draw(50), replay.draw(50))
+
+
+@pytest.mark.parametrize("full_at", ["rows-", "priorities-", "replay.json"])
+def test_a_save_that_fails_leaves_only_what_was_saved_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str
+) -> None:
+    world = World(WIDTH)
+    replay = made(world)
+    replay.append(world.play(10))
+    replay.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    replay.append(world.play(25))
+    write = durable.write
+
+    def fails(path: Path, parts: Iterable[Any]) -> None:
+        if not path.name.startswith(full_at):
+            return write(path, parts)
+        path.with_suffix(path.suffix + ".tmp").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", fails)
+        for each in (replay, made(World(WIDTH))):  # the other one has not saved there before
+            each.append(world.play(1))
+            with pytest.raises(OSError, match="No space left") as caught:
+                each.save(tmp_path)
+            assert caught.value.errno == errno.ENOSPC
+            assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert replay.save(tmp_path) == 2
+    resumed = made(World(WIDTH))
+    resumed.load(tmp_path)
+    assert_equal(resumed.draw(50), replay.draw(50))
+
+
 def test_a_replay_may_be_saved_to_two_folders(tmp_path: Path) -> None:
     world = World(WIDTH)
     replay = made(world)
@@ -141,6 +209,24 @@ def test_the_length_of_windows_is_that_of_the_save(tmp_path: Path) -> None:
     resumed.load(tmp_path)
     assert resumed.n_step == 7
     assert_equal(resumed.draw(30), replay.draw(30))
+
+
+def test_each_save_to_a_folder_has_a_number_that_loading_returns(tmp_path: Path) -> None:
+    replay = made(World(WIDTH))
+    assert [replay.save(tmp_path) for _ in range(3)] == [1, 2, 3]
+    assert made(World(WIDTH)).save(tmp_path) == 4  # another replay, not loaded from there
+    resumed = made(World(WIDTH))
+    assert resumed.load(tmp_path) == 4
+    assert resumed.save(tmp_path) == 5
+
+
+def test_a_folder_tells_whether_a_replay_was_saved_there(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    assert not Replay.is_saved(folder)
+    folder.mkdir()
+    assert not Replay.is_saved(folder)
+    made(World(WIDTH)).save(folder)
+    assert Replay.is_saved(folder)
 
 
 class TestBadInput:
@@ -219,12 +305,14 @@ class TestBadInput:
         header = json.loads((saved / "replay.json").read_text())
         header["content"]["format"] = 7
         (saved / "replay.json").write_text(json.dumps(header))
-        with pytest.raises(ReplayError, match="of format 7, and this version reads only format 1"):
+        with pytest.raises(
+            ReplayError, match=f"of format 7, and this version reads only format {FORMAT}"
+        ):
             made(World(WIDTH)).load(saved)
 
     def test_a_folder_that_cannot_be_written_to(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(ReplayError, match=r"cannot be saved to .*/file/below"):
+        with pytest.raises(OSError, match=r"cannot be saved to .*/file/below"):
             made(World(WIDTH)).save(tmp_path / "file" / "below")
 
 
