@@ -2,7 +2,6 @@
 
 import gc
 import os
-import pickle
 from typing import Any
 
 import hypothesis
