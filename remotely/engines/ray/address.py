@@ -38,6 +38,9 @@ def parse(address: str) -> str:
     if address.startswith("ray://"):
         raise RemotelyError(_CLIENT.format(address))
     where = address.removeprefix(PREFIX)
+    told = os.environ.get("RAY_ADDRESS", "")
+    if where == "auto" and told not in ("", "auto", "local"):
+        return parse(PREFIX + told if "://" not in told else told)
     if where in ("local", "auto"):
         return where
     try:
@@ -53,8 +56,11 @@ def parse(address: str) -> str:
 
 
 def check_trust(where: str) -> None:
-    """Refuse a head on another machine if Ray does not check a token.  Raises NotAllowed."""
-    if where in ("local", "auto") or os.environ.get("RAY_AUTH_MODE", "token") == "token":
+    """Refuse a head on another machine unless Ray was told to check a token.  Raises NotAllowed.
+
+    What Ray does without being told differs from version to version.
+    """
+    if where in ("local", "auto") or os.environ.get("RAY_AUTH_MODE") == "token":
         return
     host, _ = split_address(where)
     if not _is_here(host):

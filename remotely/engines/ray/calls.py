@@ -77,24 +77,29 @@ class Calls:
         named: Sequence[Named],
         beside: Any,
     ) -> None:
-        number = actor.number + 1
-        head, *buffers = wire.encode(kind, number, name, encoded.pieces, encoded.buffers)
-        data = b"".join((actor.route, head))
-        if named:
-            refs = [_ref_of(thing) for thing, _ in named]
-            words = [name for _, name in named]
-            ref = host.do.remote(data, beside or out_of_band(buffers), refs, words)
-        elif buffers:
-            ref = host.do.remote(data, beside or out_of_band(buffers))
-        else:
-            ref = host.do.remote(data)
-        actor.number = number  # not earlier: what did not leave leaves no gap
+        refs = [_ref_of(thing) for thing, _ in named]
+        words = [name for _, name in named]
+        # Taken first: the garbage collector, or a signal, may call the same actor from in here.
+        actor.number = number = actor.number + 1
+        route = actor.route
+        try:
+            head, *buffers = wire.encode(kind, number, name, encoded.pieces, encoded.buffers)
+            data = b"".join((route, head))
+            if refs:
+                ref = host.do.remote(data, beside or out_of_band(buffers), refs, words)
+            elif buffers:
+                ref = host.do.remote(data, beside or out_of_band(buffers))
+            else:
+                ref = host.do.remote(data)
+        except BaseException:
+            actor.take_new_route()  # this number never arrives
+            raise
         future.call_id = number
         future.receiver = Reply(
             future,
             ref,
             host,
-            actor.route,
+            route,
             self._completions,
             self._lost(actor, actor.life),
             self.stream_of,
@@ -131,7 +136,7 @@ class Calls:
 
 def out_of_band(buffers: Sequence[bytes | memoryview]) -> list[pickle.PickleBuffer]:
     """Return buffers as Ray is given them, so that it copies them once, into its store."""
-    return [pickle.PickleBuffer(buffer) for buffer in buffers]
+    return codec.parts(b"", [memoryview(buffer) for buffer in buffers])[1]
 
 
 def put_beside(encoded: Encoded) -> Any:

@@ -14,8 +14,6 @@ from remotely.engines.ray.host import Place
 from remotely.engines.ray.remote import EndError
 from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 
-_LOST = (ActorUnavailableError, ObjectLostError)
-
 
 def ends_actor(error: RayError) -> bool:
     """Tell whether an actor is gone for good, and not only out of reach for now."""
@@ -26,7 +24,9 @@ def end_error(name: str, place: Place | None, error: RayError) -> EndError:
     """Return what calls raise, from Ray's error of one of them."""
     where = name if place is None else f"{name} (pid {place.pid} on {place.machine})"
     why = _reason(error)
-    if isinstance(error, _LOST) or (place is not None and not _lives(place.node)):
+    if isinstance(error, ActorUnavailableError):
+        return lambda may: WorkerLost(f"{where} cannot be reached: {why}{doubt(may)}", may)
+    if isinstance(error, ObjectLostError) or (place is not None and not _lives(place.node)):
         return lambda may: WorkerLost(f"the machine of {where} is gone: {why}{doubt(may)}", may)
     if isinstance(error, RayTaskError | OutOfMemoryError):
         return lambda may: RemotelyError(f"{where}: {error}")

@@ -350,6 +350,8 @@ class RayEngine:
             end = ends.end_error(actor.name, actor.place, error)
             if ends.ends_actor(error):
                 self._restarts.hear_of_death(actor, life, end)
+            else:
+                actor.take_new_route()  # the message may not have arrived
             return end(may_have_run)
 
         return lost

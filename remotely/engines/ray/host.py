@@ -140,21 +140,23 @@ class Host:
         loop = asyncio.get_running_loop()
         if number != turn.due:
             await turn.waiting.setdefault(number, loop.create_future())
-        entries: Entries = ()
-        if refs:
-            entries = await asyncio.gather(*refs, return_exceptions=True)
         outcome = loop.create_future()
-        if self._is_over:
-            outcome.set_result(NOT_RUN)
-        else:
-            self._asked[route, number] = outcome
-            assert self._hosted is not None
-            self._hosted.take(
-                route, [head, *(memoryview(buffer) for buffer in buffers)], entries, names
-            )
-        turn.due += 1
-        if (next_one := turn.waiting.pop(turn.due, None)) is not None:
-            next_one.set_result(None)
+        try:
+            entries: Entries = ()
+            if refs:
+                entries = await asyncio.gather(*refs, return_exceptions=True)
+            if self._is_over:
+                outcome.set_result(NOT_RUN)
+            else:
+                self._asked[route, number] = outcome
+                assert self._hosted is not None
+                self._hosted.take(
+                    route, [head, *(memoryview(buffer) for buffer in buffers)], entries, names
+                )
+        finally:  # whatever became of it, the next one is not to wait for it
+            turn.due += 1
+            if (next_one := turn.waiting.pop(turn.due, None)) is not None:
+                next_one.set_result(None)
         return await outcome
 
     async def cancel(self, route: bytes, call_id: int) -> bool:

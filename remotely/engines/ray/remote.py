@@ -49,8 +49,14 @@ class HostedActor(RemoteActor):
 
     def lives_as(self, host: Any) -> None:
         """It has a process from now on, which has had no message of ours."""
-        self.host, self.number, self.learnt = host, 0, 0
-        self.route = secrets.token_bytes(ROUTE_BYTES)
+        self.host = host
+        self.take_new_route()
+
+    def take_new_route(self) -> None:
+        """Number messages anew: the host waits for ever for one of the old route that was lost."""
+        with self.lock:
+            self.number = self.learnt = 0
+            self.route = secrets.token_bytes(ROUTE_BYTES)
 
 
 def new_id(name: str) -> str:

@@ -147,7 +147,10 @@ class Completions:
 
     def _complete(self, reply: Reply, future: CallFuture[Any], data: Any) -> None:
         self._pending.pop(id(future), None)
-        reply.deliver(future, data)
+        try:
+            reply.deliver(future, data)
+        except Exception as error:  # it is to have an outcome, whatever it is
+            future.lose(error.with_traceback(None))
         future.tell()
 
     def _run(self) -> None:

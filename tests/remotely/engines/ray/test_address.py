@@ -34,6 +34,15 @@ def test_ray_client_is_refused_with_what_to_do_instead() -> None:
         remotely.connect("ray://head:10001")
 
 
+def test_auto_is_what_ray_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.77:6379")
+    assert address.parse("ray:auto") == "192.0.2.77:6379"
+
+    monkeypatch.setenv("RAY_ADDRESS", "ray://192.0.2.77:10001")
+    with pytest.raises(remotely.RemotelyError, match="cannot stream"):
+        address.parse("ray:auto")
+
+
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
 
@@ -42,11 +51,14 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_another_machine_is_refused_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-
-    address.check_trust("127.0.0.1:6379")
-    with pytest.raises(remotely.NotAllowed, match="RAY_AUTH_MODE=token"):
-        address.check_trust("192.0.2.77:6379")
+    for mode in ("disabled", None):
+        if mode is None:
+            monkeypatch.delenv("RAY_AUTH_MODE")
+        else:
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        address.check_trust("127.0.0.1:6379")
+        with pytest.raises(remotely.NotAllowed, match="RAY_AUTH_MODE=token"):
+            address.check_trust("192.0.2.77:6379")
 
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     address.check_trust("192.0.2.77:6379")
