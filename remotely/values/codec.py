@@ -113,7 +113,12 @@ def parts(
 ) -> tuple[bytes | pickle.PickleBuffer, list[pickle.PickleBuffer]]:
     """Return the arguments of `decode_parts`, for something that pickles as what it encoded."""
     head = payload if isinstance(payload, bytes) else _pickle_buffer(payload)
-    return head, [_pickle_buffer(buffer) for buffer in buffers]
+    return head, out_of_band(buffers)
+
+
+def out_of_band(buffers: Sequence[bytes | memoryview]) -> list[pickle.PickleBuffer]:
+    """Return what a pickler leaves out of its pickle, for an engine that pickles by itself."""
+    return [_pickle_buffer(memoryview(buffer)) for buffer in buffers]
 
 
 def _pickle_buffer(view: memoryview) -> pickle.PickleBuffer:

@@ -80,7 +80,10 @@ STDLIB_AND_CORE = sys.stdlib_module_names | {
     "zmq",
 }
 # What an optional library asks for, which is imported together with it.
-WITH_OPTIONAL = {"pools.joblib_backend": {"joblib", "numpy"}}
+WITH_OPTIONAL = {
+    "pools.joblib_backend": {"joblib", "numpy"},
+    **{stem: {"ray", "numpy"} for stem in FILES if stem.startswith("engines.ray.")},
+}
 
 
 @cache

@@ -45,7 +45,7 @@ def test_every_field_of_an_algorithm_is_an_option_with_its_prose_as_help(name: s
         assert f"--{field.name.replace('_', '-')} " in text.replace("/", " ")
     assert algorithms.ALGORITHMS[name].description.split(";")[0] in text
     assert "Discount of a reward one step later, from 0 to 1. [0." in text
-    for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address HOST:PORT"):
+    for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address ADDRESS"):
         assert option in text
 
 

@@ -1,6 +1,5 @@
 """How calls leave: each to its host, with a number, and with its large buffers beside it."""
 
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,9 +85,9 @@ class Calls:
             head, *buffers = wire.encode(kind, number, name, encoded.pieces, encoded.buffers)
             data = b"".join((route, head))
             if refs:
-                ref = host.do.remote(data, beside or out_of_band(buffers), refs, words)
+                ref = host.do.remote(data, beside or codec.out_of_band(buffers), refs, words)
             elif buffers:
-                ref = host.do.remote(data, beside or out_of_band(buffers))
+                ref = host.do.remote(data, beside or codec.out_of_band(buffers))
             else:
                 ref = host.do.remote(data)
         except BaseException:
@@ -134,16 +133,11 @@ class Calls:
         return Stream(ask, end)
 
 
-def out_of_band(buffers: Sequence[bytes | memoryview]) -> list[pickle.PickleBuffer]:
-    """Return buffers as Ray is given them, so that it copies them once, into its store."""
-    return codec.parts(b"", [memoryview(buffer) for buffer in buffers])[1]
-
-
 def put_beside(encoded: Encoded) -> Any:
     """Put the buffers of a value for several actors into Ray's store; None if they are small."""
     if sum(buffer.nbytes for buffer in encoded.buffers) < PUT_FROM_BYTES:
         return None
-    return ray.put(out_of_band(encoded.buffers))
+    return ray.put(codec.out_of_band(encoded.buffers))
 
 
 def _ref_of(thing: Any) -> Any:

@@ -13,7 +13,6 @@ one does nothing, and the object is made by a message, INIT, as on our own clust
 import asyncio
 import importlib
 import os
-import pickle
 import threading
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ import ray
 
 from remotely.machine import this_machine
 from remotely.protocol import wire
+from remotely.values import codec
 
 ROUTE_BYTES = 8  # what names a client, before each of its messages
 CONTROL = "control"  # the concurrency group
@@ -250,7 +250,7 @@ def sendable(frames: Frames) -> Any:
     """Return what Ray is given: bytes go as they are, and buffers out of band."""
     head, *buffers = frames
     head = bytes(head)
-    return (head, [pickle.PickleBuffer(buffer) for buffer in buffers]) if buffers else head
+    return (head, codec.out_of_band(buffers)) if buffers else head
 
 
 def received(data: Any) -> list[bytes | memoryview]:

@@ -10,7 +10,7 @@ def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[int] = []
-    monkeypatch.setattr(remotely, "connect", lambda cpus: started.append(cpus))
+    monkeypatch.setattr(remotely, "connect", lambda address, cpus: started.append(cpus))
     monkeypatch.setattr(cluster.connection, "current", lambda: cluster)
     monkeypatch.setattr(remotely, "is_connected", lambda: True)
     cluster.connect(4)
