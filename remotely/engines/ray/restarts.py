@@ -43,9 +43,13 @@ class Restarts:
 
         def hear(done: Any) -> None:
             error = done.exception()
-            if (found := actor_ref()) is not None and isinstance(error, RayError):
+            if (found := actor_ref()) is None or not isinstance(error, RayError):
+                return
+            if ends.ends_actor(error):
                 end = ends.end_error(found.name, found.place, error)
                 self._run(lambda: self.hear_of_death(found, life, end))
+            elif found.host is not None and found.life == life:  # only out of reach for a moment
+                self._run(lambda: self.watch(found, encoded, options))
 
         watched.add_done_callback(hear)
 
@@ -94,11 +98,20 @@ class Restarts:
             else:  # it was closed meanwhile
                 ray.kill(actor.host)
         except RemotelyError as error:
-            why = f"{actor.name} died, and could not be restarted: {error}"
-            actor.ended = lambda may: ActorDied(why, may_have_run=may)
+            _give_up(actor, f"{actor.name} died, and could not be restarted: {error}")
         except Exception as error:  # of the class's own constructor
-            why = f"{actor.name} died, and its constructor raised {error!r}"
-            actor.ended = lambda may: ActorDied(why, may_have_run=may)
+            _give_up(actor, f"{actor.name} died, and its constructor raised {error!r}")
         finally:
             actor.is_settled = True
             wakeup.wake(actor)
+
+
+def _give_up(actor: HostedActor, why: str) -> None:
+    """End an actor that could not be restarted, and free its place."""
+    with actor.lock:
+        host, actor.host = actor.host, None
+        if actor.ended is None:  # else it was closed meanwhile, which says more
+            actor.ended = lambda may: ActorDied(why, may_have_run=may)
+    if host is not None:
+        with contextlib.suppress(RayError):
+            ray.kill(host)

@@ -1,6 +1,9 @@
 """What only an engine on Ray has to keep; what every engine promises is tested elsewhere."""
 
+import gc
+import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -73,6 +76,58 @@ def test_a_handle_that_arrives_again_and_again_can_be_called_each_time() -> None
         caller.call(log, line)
 
     assert log.lines == [0, 1, 2]
+
+
+class Parting:
+    """Calls the log once more when it is garbage, wherever that is noticed."""
+
+    def __init__(self, log: Log, sent: list[CallFuture[None]]) -> None:
+        self.log, self.sent = log, sent
+        self.itself = self
+
+    def __del__(self) -> None:
+        self.sent.append(self.log.add.submit(1))
+
+
+def test_the_garbage_collector_may_call_an_actor_in_the_middle_of_a_call() -> None:
+    log = Log()
+    sent: list[CallFuture[None]] = []
+    before = gc.get_threshold()
+    gc.set_threshold(20)
+    try:
+        for _ in range(100):
+            Parting(log, sent)
+            sent.append(log.add.submit(0))
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+
+    for call in sent:
+        call.result(timeout=30)
+    assert sorted(log.lines) == [0] * 100 + [1] * 100
+
+
+@remotely.remote_class(cpus=0, max_restarts=1)
+class Once:
+    """Can be made once."""
+
+    def __init__(self, marker: Path) -> None:
+        marker.touch(exist_ok=False)
+
+    def die(self) -> None:
+        os._exit(1)
+
+
+def test_an_actor_that_cannot_be_restarted_keeps_no_place(tmp_path: Path) -> None:
+    before = hosts()
+    once = Once(tmp_path / "made")
+    with pytest.raises(remotely.ActorDied):
+        once.die()
+
+    with pytest.raises(remotely.ActorDied, match="its constructor raised FileExistsError"):
+        once.die()
+
+    wait_until(lambda: hosts() <= before, "the end of its host")
 
 
 def test_a_callback_may_call_an_actor_itself() -> None:
