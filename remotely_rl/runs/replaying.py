@@ -57,7 +57,8 @@ class RunReplay:
         self._folder = session.folder.path / FOLDER
         self._say = session.say
         self._saved: dict[str, Any] | None = session.saved["replay"] if session.saved else None
-        self._is_told = False
+        self._is_told = False  # of rewards
+        self._is_unsaved = False
         self.replay: Replay | None = None
         self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
 
@@ -98,7 +99,15 @@ class RunReplay:
             return self._saved or {}
         if not self._config.save_replay:
             return {}
-        return {"number": self.replay.save(self._folder), **self.ratio.state()}
+        try:
+            number = self.replay.save(self._folder)
+        except OSError as error:  # a full disk, say: the checkpoint is small, and may still fit
+            if not self._is_unsaved:
+                self._say(f"{error.strerror or error}; the checkpoint is without the replay")
+            self._is_unsaved = True
+            return {}
+        self._is_unsaved = False
+        return {"number": number, **self.ratio.state()}
 
     def _warn(self, seen: Trajectory) -> None:
         warning = self._config.warning_of(seen.reward[seen.valid])

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from remotely_rl.acting.actor import Rollout
 from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.environments.observations import Leaf
+from remotely_rl.experience.replay import Replay
 from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import RunReplay
 from tests.remotely_rl import toys
@@ -118,3 +120,23 @@ def test_images_of_a_batch_become_channels_last_and_stay_what_they_are(run_repla
 
     assert torch.equal(steps.obs, torch.from_numpy(images))
     assert steps.obs.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_replay_that_the_disk_cannot_hold_is_told_once_and_leaves_the_checkpoint(
+    run_replay: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experience = run_replay()
+    said: list[str] = []
+    monkeypatch.setattr(experience, "_say", said.append)
+    experience.append([rollout()])
+
+    def full(replay: Replay, folder: Path) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Replay, "save", full)
+        assert experience.save() == {}
+        assert experience.save() == {}
+    assert said == ["No space left on device; the checkpoint is without the replay"]
+
+    assert experience.save()["rows"] == 18
