@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from remotely.engine import Engine, Options, RemoteActor
@@ -51,6 +51,13 @@ class HostedActor(RemoteActor):
         """It has a process from now on, which has had no message of ours."""
         self.host = host
         self.take_new_route()
+
+    def is_found(self, host: Any, state: Mapping[str, Any]) -> None:
+        """It has a process, as this says itself; one that we know already stays."""
+        with self.lock:
+            if self.host is None:
+                self.life, self.may_return = state["life"], state["max_restarts"] > 0
+                self.lives_as(host)
 
     def take_new_route(self) -> None:
         """Number messages anew: the host waits for ever for one of the old route that was lost."""

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from remotely.engine import Options
 from remotely.engines.ray import ends
-from remotely.engines.ray.host import CONTROL
+from remotely.engines.ray.questions import ask
 from remotely.engines.ray.remote import EndError, HostedActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
@@ -37,8 +37,10 @@ class Restarts:
     def watch(self, actor: HostedActor, encoded: Encoded, options: Options) -> None:
         """Restart this actor when its present life ends."""
         actor.made_from = encoded, options
-        life = actor.life
-        watched = actor.host.watch.options(concurrency_group=CONTROL).remote().future()
+        host, life = actor.host, actor.life
+        if host is None:  # it was ended meanwhile
+            return
+        watched = ask(host.watch).future()
         actor_ref = weakref.ref(actor)
 
         def hear(done: Any) -> None:
@@ -93,10 +95,7 @@ class Restarts:
         assert actor.made_from is not None
         try:
             self._make([actor], *actor.made_from)
-            if actor.ended is None:
-                self.watch(actor, *actor.made_from)
-            else:  # it was closed meanwhile
-                ray.kill(actor.host)
+            self.watch(actor, *actor.made_from)
         except RemotelyError as error:
             _give_up(actor, f"{actor.name} died, and could not be restarted: {error}")
         except Exception as error:  # of the class's own constructor
