@@ -7,7 +7,6 @@
     calls       how calls leave
     replies     how the outcomes of calls arrive
     host        the Ray actor in which one object lives
-    questions   what is asked of it though the object is busy
     births      what a new actor is given, and where it may be
     room        what room actors need, and how a group waits for it
     ends        what Ray's errors mean

@@ -20,8 +20,8 @@ from remotely.engines.ray.calls import Calls, put_beside
 from remotely.engines.ray.factory import ActorFactory
 from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
-from remotely.engines.ray.questions import ask, state_of
-from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name
+from remotely.engines.ray.referred import Referred
+from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name, state_of
 from remotely.engines.ray.replies import Completions, Lost
 from remotely.engines.ray.report import report
 from remotely.engines.ray.restarts import Restarts
@@ -40,7 +40,7 @@ from remotely.protocol.lease import DRAIN_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values import codec, notes, source_finder, source_library
+from remotely.values import codec, notes, references, source_finder, source_library
 from remotely.values.codec import NOTHING, Encoded
 from remotely.values.notes import Notes
 from remotely.values.references import Named, named_arguments
@@ -163,6 +163,7 @@ class RayEngine:
         named: Sequence[Named] = (),
     ) -> list[CallFuture[Any]]:
         self._check()
+        referred = Referred(named)
         source_library.library.look()
         beside = put_beside(encoded) if len(remotes) > 1 else None
         futures: list[CallFuture[Any]] = []
@@ -170,7 +171,7 @@ class RayEngine:
             assert isinstance(actor, HostedActor)
 
             def leave(future: CallFuture[Any], actor: HostedActor = actor) -> None:
-                self._calls.send(actor, kind, name, encoded, future, named, beside)
+                self._calls.send(actor, kind, name, encoded, future, referred, beside)
 
             def leave_again(future: CallFuture[Any], actor: HostedActor = actor) -> None:
                 leave(future, actor)
@@ -212,7 +213,7 @@ class RayEngine:
             host = ray.get_actor(name, namespace=NAMESPACE)
             if (state := state_of(host)) is not None:
                 found = self.borrow(state["actor"], name)
-                found.is_found(host, state)
+                found.found(host, state)
                 return found
         raise NameError(f"there is no actor named {name!r} on this cluster")
 
@@ -254,7 +255,7 @@ class RayEngine:
             time.sleep(LOOK_EVERY_S)
         if state["actor"] != actor.actor:  # another one has the name by now
             raise ends.closed(actor.name, "closed")(False)
-        actor.is_found(host, state)
+        actor.found(host, state)
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class RayEngine:
             return
         # The last reference may go anywhere, even in the middle of a call: so not here.
         if not remote.owned:
-            self._completions.run(lambda: ask(host.forget, route))
+            self._completions.run(lambda: host.forget.remote(route))
         elif remote.ended is None:
             self._completions.run(lambda: _end_unasked(host, route, number))
 
@@ -345,6 +346,9 @@ class RayEngine:
         def lost(error: RayError, may_have_run: bool) -> BaseException:
             if actor.ended is not None:
                 return actor.ended(may_have_run)
+            if ends.is_of_argument(error):
+                lost = ends.end_error("its actor", None, error.cause)(True)
+                return references.of_argument(lost, "an argument")
             end = ends.end_error(actor.name, actor.place, error)
             if ends.ends_actor(error):
                 self._restarts.hear_of_death(actor, life, end)
@@ -396,4 +400,7 @@ def _end_unasked(host: Any, route: bytes, number: int) -> None:
 
 def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:
     """Have a process end within a time; the reference fails when it has."""
-    return ask(host.leave, grace_s, stops)
+    left = host.leave.remote(grace_s, stops)
+    if stops:
+        host.end_if_stopped.remote()
+    return left

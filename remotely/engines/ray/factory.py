@@ -21,6 +21,7 @@ from remotely.engines.ray.room import Look
 from remotely.errors import NameTaken, NoResources, name_taken
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
+from remotely.objects import introspection
 from remotely.protocol import control
 from remotely.protocol.wire import Kind
 from remotely.values import script_settings, source_library
@@ -50,7 +51,9 @@ class ActorFactory:
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
         name = options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
         owned = not options.detached
-        return HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
+        actor = HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
+        actor.is_serial = introspection.is_serial(cls, options.concurrency)
+        return actor
 
     def make(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
         """Give each a process and its object.  Makes all of them or raises an error."""
@@ -90,7 +93,7 @@ class ActorFactory:
                 with actor.lock:  # whoever ends it meanwhile finds its host, or keeps it from one
                     if actor.ended is not None:
                         raise actor.ended(False)
-                    actor.lives_as(births.new_host(actor.actor, actor.name, options, node))
+                    actor.lives_as(births.new_host(actor, options, node))
                 return
             except ValueError:
                 if time.monotonic() >= deadline:
@@ -108,6 +111,7 @@ class ActorFactory:
             name=actor.name,
             class_name=actor.class_name,
             life=actor.life,
+            is_serial=actor.is_serial,
             max_restarts=options.max_restarts,
             cpus=options.cpus,
             gpus=options.gpus,

@@ -5,11 +5,15 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ray
+
 from remotely.engine import Engine, Options, RemoteActor
-from remotely.engines.ray.host import ROUTE_BYTES, Place
+from remotely.engines.ray.frames import ROUTE_BYTES
+from remotely.engines.ray.host import Place
 from remotely.values.codec import Encoded
 
 NAMESPACE = "remotely"
+ANSWER_S = 10.0  # what a host has to say what it is; one without room yet says nothing
 
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
 
@@ -18,6 +22,7 @@ class HostedActor(RemoteActor):
     """One actor, as all its handles in this process share it.
 
     class_name  known to its maker alone
+    is_serial   its host is a SerialHost
     host        Ray's handle; None until it is looked up, and between two lives
     place       where it is, as far as this process knows
     may_return  its owner, another process, restarts it
@@ -35,6 +40,7 @@ class HostedActor(RemoteActor):
         super().__init__(engine, actor, name, owned)
         self.class_name = class_name
         self.lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self.is_serial = False
         self.host: Any = None
         self.place: Place | None = None
         self.life = 0
@@ -52,11 +58,12 @@ class HostedActor(RemoteActor):
         self.host = host
         self.take_new_route()
 
-    def is_found(self, host: Any, state: Mapping[str, Any]) -> None:
-        """It has a process, as this says itself; one that we know already stays."""
+    def found(self, host: Any, state: Mapping[str, Any]) -> None:
+        """It is an actor of others, of which its host has told; one that we know already stays."""
         with self.lock:
             if self.host is None:
-                self.life, self.may_return = state["life"], state["max_restarts"] > 0
+                self.life, self.is_serial = state["life"], state["is_serial"]
+                self.may_return = not self.owned and state["max_restarts"] > 0
                 self.lives_as(host)
 
     def take_new_route(self) -> None:
@@ -75,3 +82,8 @@ def ray_name(actor: str) -> str:
     """Return what Ray knows an actor by.  No user can give a name that begins with "/"."""
     name, _, number = actor.partition("/")
     return name or f"/{number}"
+
+
+def state_of(host: Any) -> Any:
+    """Return what a host says of itself; None before it has begun.  Raises RayError."""
+    return ray.get(host.state.remote(), timeout=ANSWER_S)

@@ -16,7 +16,6 @@ from ray.exceptions import RayError
 
 from remotely.engine import Options
 from remotely.engines.ray import ends
-from remotely.engines.ray.questions import ask
 from remotely.engines.ray.remote import EndError, HostedActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
@@ -40,7 +39,7 @@ class Restarts:
         host, life = actor.host, actor.life
         if host is None:  # it was ended meanwhile
             return
-        watched = ask(host.watch).future()
+        watched = host.watch.remote().future()
         actor_ref = weakref.ref(actor)
 
         def hear(done: Any) -> None:
