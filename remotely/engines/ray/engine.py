@@ -234,12 +234,14 @@ class RayEngine:
         return report(self.cluster.partition(" ")[0])
 
     def _host_of(self, actor: HostedActor) -> Any:
-        """Return Ray's handle of an actor.  Raises ActorDied if there is none."""
+        """Return Ray's handle of an actor; None between two lives.  Raises ActorDied."""
         self._check()
-        if actor.ended is not None:
-            raise actor.ended(False)
-        if actor.host is None:
-            self._look_up(actor)
+        with actor.lock:
+            if actor.ended is not None:
+                raise actor.ended(False)
+            if actor.host is not None or not actor.is_settled:
+                return actor.host
+        self._look_up(actor)
         return actor.host
 
     def _look_up(self, actor: HostedActor) -> None:

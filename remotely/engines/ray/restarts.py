@@ -19,6 +19,7 @@ from remotely.engines.ray import ends
 from remotely.engines.ray.remote import EndError, HostedActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
+from remotely.futures.shield import shield
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 from remotely.values.codec import Encoded
 
@@ -52,7 +53,8 @@ class Restarts:
             elif found.host is not None and found.life == life:  # only out of reach for a moment
                 self._run(lambda: self.watch(found, encoded, options))
 
-        watched.add_done_callback(hear)
+        with shield:  # an interrupt could leave a lock held for which a thread of Ray's waits
+            watched.add_done_callback(hear)
 
     def hear_of_death(self, actor: HostedActor, life: int, end: EndError) -> None:
         """A life of an actor has ended.  Of an actor of others, the next call looks for the next.

@@ -15,7 +15,6 @@ def test_a_machine_that_is_gone_takes_its_actors_along_but_one_that_may_be_resta
     told = own_ray("two_nodes.py", **LOOKS_OFTEN)
 
     assert {each["error"] for each in told["after"]} == {"WorkerLost"}
-    running, last = told["after"][0], told["after"][-1]
-    assert running["may_have_run"]
-    assert "the machine of Sleeper-2" in last["words"]
+    assert told["after"][0]["may_have_run"]
+    assert any("the machine of Sleeper-2" in each["words"] for each in told["after"])
     assert told["moved"]

@@ -49,7 +49,7 @@ def lose_a_node(cluster: Cluster) -> dict[str, object]:
     while "is gone" not in str(after[-1].get("words")):  # Ray needs a moment to be sure
         after.append(outcome(idle.where))
     while "value" not in (moved := outcome(movable.where)):
-        pass
+        after.append(moved)
     return {"after": after, "moved": moved["value"] != doomed.node_id}
 
 
