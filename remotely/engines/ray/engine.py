@@ -404,5 +404,5 @@ def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:
     """Have a process end within a time; the reference fails when it has."""
     left = host.leave.remote(grace_s, stops)
     if stops:
-        host.end_if_stopped.remote()
+        host.stop.remote()
     return left
