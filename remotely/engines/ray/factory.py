@@ -78,30 +78,33 @@ class ActorFactory:
             self._wait_for_room(look, deadline, count, what)
 
         with room.reserved(options, count, node, wait_for_room):
-            for actor in actors:
-                self._start(actor, options, node)
-            begun = [self._introduce(actor, options) for actor in actors]
+            hosts = [self._start(actor, options, node) for actor in actors]
+            begun = [
+                host.begin.remote(self._birth_of(actor, options))
+                for actor, host in zip(actors, hosts, strict=True)
+            ]
         wait_for_room(
             lambda timeout_s: len(ray.wait(begun, num_returns=count, timeout=timeout_s)[1])
         )
         return begun
 
-    def _start(self, actor: HostedActor, options: Options, node: str) -> None:
+    def _start(self, actor: HostedActor, options: Options, node: str) -> Any:
         deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
         while True:
             try:
                 with actor.lock:  # whoever ends it meanwhile finds its host, or keeps it from one
                     if actor.ended is not None:
                         raise actor.ended(False)
-                    actor.lives_as(births.new_host(actor, options, node))
-                return
+                    host = births.new_host(actor, options, node)
+                    actor.lives_as(host)
+                return host
             except ValueError:
                 if time.monotonic() >= deadline:
                     break
             time.sleep(LOOK_EVERY_S)
         raise NameTaken(name_taken(options.name, "on this cluster"))
 
-    def _introduce(self, actor: HostedActor, options: Options) -> Any:
+    def _birth_of(self, actor: HostedActor, options: Options) -> bytes:
         assert isinstance(options.memory, int)
         owner = (0, "", "")
         if not options.detached:
@@ -121,7 +124,7 @@ class ActorFactory:
             owner=owner,
             cluster=self._engine.cluster,
         )
-        return actor.host.begin.remote(msgspec.msgpack.encode(birth))
+        return msgspec.msgpack.encode(birth)
 
     def _wait_for_room(self, look: Look, deadline: float, count: int, what: str) -> None:
         for timeout_s in (COLLECT_AFTER_S, self._patience_s):

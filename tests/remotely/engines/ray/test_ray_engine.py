@@ -5,8 +5,10 @@ import gc
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -14,6 +16,7 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.engine import Options
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
 
@@ -258,6 +261,31 @@ def test_while_the_cluster_is_being_left_no_call_begins_and_no_actor_is_made(
 
     (tmp_path / "may close").touch()
     leaving.join()
+
+
+def test_a_call_that_was_sent_while_the_cluster_was_left_has_its_error_at_once() -> None:
+    from remotely.engines.ray.replies import Completions
+
+    completions = Completions()
+    completions.close(lambda: remotely.NotConnected("it has left"))
+    call: CallFuture[None] = CallFuture("a call")
+
+    completions.add(cast(Any, SimpleNamespace(ref=SimpleNamespace(future=Future))), call)
+
+    with pytest.raises(remotely.NotConnected, match="it has left"):
+        call.result(20)
+
+
+def test_an_actor_whose_process_has_not_begun_is_not_found() -> None:
+    engine: Any = connection.current()
+    early = engine._factory.new(Log, Options(cpus=0, name="early"))
+    engine._factory._start(early, Options(cpus=0, name="early"), "")
+
+    with pytest.raises(NameError):
+        remotely.get_actor("early")
+
+    assert not remotely.status().actors
+    engine._kill([early], "killed")
 
 
 @pytest.mark.slow
