@@ -71,11 +71,13 @@ ONE_PASS: dict[str, Any] = {
 SHARED: dict[str, Any] = {
     "actors": 4, "envs_per_actor": 4, "optimizer": "adam",
 }  # fmt: skip
-# Small problems need few steps, and each step is worth an update's work.
+# Small problems need few steps, and each step is worth an update's work.  Exploration has to last
+# until there is something to prefer: with a ratio of 4 and 8,000 steps a seed of CartPole had made
+# 240 updates when epsilon was 0.01: it leant to one side, and fell there after 127 steps each time.
 FROM_REPLAY: dict[str, Any] = {
-    "rollout_steps": 4, "replay_rows": 100_000, "learn_from": 1000, "replay_ratio": 4.0,
-    "n_step": 3, "explore_steps": 8_000, "learning_rate": 1e-3, "learning_rate_end": 1e-4,
-    "anneal_steps": 60_000, "save_replay": False,
+    "rollout_steps": 4, "replay_rows": 100_000, "learn_from": 1000, "replay_ratio": 16.0,
+    "n_step": 3, "explore_steps": 20_000, "target_update_interval": 1_000, "learning_rate": 1e-3,
+    "learning_rate_end": 1e-4, "anneal_steps": 60_000, "save_replay": False,
 }  # fmt: skip
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "a2c": {**ONE_PASS, "scale_rate": False},
@@ -125,11 +127,18 @@ BOTH = {
     for env, differing in LATE.items()
     for algorithm, more in {"a2c": {}, "a3c": SHORTER}.items()
 }
-# Acrobot rewards nothing until its first success, and then has to make much of little: with the
-# ratio of 4 that suits CartPole the best mean of 30 returns was -134 after 274,000 steps.
+# Once CartPole goes well, falls are rare in the replay; drawn like all else they are forgotten, and
+# a seed that had 498 after 42,000 steps was at 242 after 58,000.
+BOTH["dqn", "CartPole-v1"] = {"gamma": 0.99, "prioritized_alpha": 0.5}
+# Acrobot rewards nothing until its first success, and then has to make much of little.
 BOTH["dqn", "Acrobot-v1"] = {
-    "replay_ratio": 16.0, "target_update_interval": 1_000, "learning_rate_end": 2e-4,
-    "anneal_steps": 100_000,
+    "explore_steps": 8_000, "learning_rate_end": 2e-4, "anneal_steps": 100_000,
+}  # fmt: skip
+# In LunarLander nobody lands by chance for long, and until then hovering is best: where epsilon was
+# 0.01 after 20,000 steps, a seed hovered until the time limit, at -14 after 126,000 steps.
+BOTH["dqn", "LunarLander-v3"] = {
+    "envs_per_actor": 4, "gamma": 0.99, "replay_ratio": 32.0, "explore_steps": 100_000,
+    "learning_rate_end": 2e-4, "anneal_steps": 150_000,
 }  # fmt: skip
 # Pendulum's actions are continuous, all others numbered.
 UNFIT = {
