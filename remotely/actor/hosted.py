@@ -1,7 +1,7 @@
 """An actor in a process that Ray has started: the same servant, with a host for a socket.
 
 It has what the main thread of an actor of ours has (actor.py), and messages run in the same order
-(dispatch.py).  The process, its end and its memory are the Host's (engines/ray/host.py), which
+(dispatch.py).  The process, its end and its memory are the host's (engines/ray/host.py), which
 finds this module by its name.
 """
 
@@ -11,100 +11,43 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from remotely.actor import exiting, startup
 from remotely.actor.cancellations import Cancellations
 from remotely.actor.dispatch import Dispatcher
+from remotely.actor.plasma_values import PlasmaValues
 from remotely.actor.preparation import Preparation
 from remotely.actor.replies import RoutedReply
-from remotely.actor.servant import Does, Servant
+from remotely.actor.servant import Servant
 from remotely.api import connection, current_actor
 from remotely.engines.ray.engine import RayEngine
-from remotely.engines.ray.host import (
-    Birth,
-    Entries,
-    Frames,
-    Host,
-    Place,
-    received,
-    session_folder,
-    writable,
-)
+from remotely.engines.ray.frames import Entries, Frames
+from remotely.engines.ray.host import Birth, Host, Place, session_folder
 from remotely.machine import gpus
 from remotely.protocol import control, wire
-from remotely.protocol.wire import Kind, Message
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
-from remotely.values import codec, in_transit, raised_error, references
-from remotely.values.memory_peer import Unpacked
 from remotely.values.shipping import Shipment
 
 TIDY_EVERY_S = 2.0
 
 
 def start(birth: Birth, place: Place, host: Host) -> "Hosted":
-    """Begin to serve; called on the host's event loop."""
+    """Begin to serve; called where the host takes in messages."""
     if not birth.gpus:
         os.environ[gpus.VARIABLE] = ""  # Ray would show it all of them
     if not set(birth.env) & set(startup.THREAD_VARIABLES):  # else they are the user's
         startup.warm()
         startup.set_threads(max(1, int(birth.cpus)))
     current_actor.become(birth.actor, birth.name, birth.class_name, birth.life, place.machine)
-    return Hosted(birth, place, host)
-
-
-class PlasmaValues:
-    """Values that come with their messages, beside entries that Ray has fetched."""
-
-    does: Mapping[Kind, Does] = {}
-
-    def __init__(self) -> None:
-        self._entries: dict[tuple[bytes, int], tuple[Entries, Sequence[str]]] = {}
-
-    def refer(self, route: bytes, call_id: int, entries: Entries, names: Sequence[str]) -> None:
-        """The arguments of a call refer to these."""
-        self._entries[route, call_id] = entries, names
-
-    def unpack(self, route: bytes, message: Message) -> Unpacked:
-        """Return a pickle and its buffers, which are copied: those of Ray's store are shared."""
-        return message.payload, [writable(buffer) for buffer in message.buffers]
-
-    def decode(self, route: bytes, message: Message) -> Any:
-        entries, names = self._entries.pop((route, message.call_id), ((), ()))
-        values = [_value_of(entry, name) for entry, name in zip(entries, names, strict=True)]
-        return references.arrive(values, *self.unpack(route, message))
-
-    def decline(self, route: bytes, message: Message) -> None:
-        self._entries.pop((route, message.call_id), None)
-
-    def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
-        what = f"the result of {message.name}" if message.name else "the result"
-        encoded = codec.encode(value, what)
-        if encoded.travelling:
-            in_transit.keep_result(encoded.travelling, time.monotonic())
-        frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
-        return RoutedReply(route, frames)
-
-    def waiting(self, now: float) -> list[bytes]:
-        return []  # Ray counts who needs a result
-
-    def forget(self, route: bytes) -> None:
-        """Nothing is kept for a client."""
-
-    def tidy(self) -> None:
-        in_transit.tidy(time.monotonic())
+    return (SerialHosted if birth.is_serial else LoopHosted)(birth, place, host)
 
 
 class Hosted:
-    """What the host asks of the servant.
-
-    Plain classes are served on the host's event loop, which then takes in no further message, as
-    the socket of an actor of ours is not read meanwhile.  A class with async methods has a loop on
-    a thread of its own: SystemExit in a method ends a loop, and Ray's must go on until then.
-    """
+    """What the host asks of the servant; the kinds differ in where messages run."""
 
     def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         self._host = host
@@ -121,18 +64,12 @@ class Hosted:
         self._cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
         line = SimpleNamespace(send=self._send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
-        self._hosts_loop = self._loop = asyncio.get_running_loop()
         self._has_ended = False
-        self._tidy()
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         if entries:
             self._values.refer(route, wire.call_id_of(frames[0]), entries, names)
-        message = wire.decode(frames, "client")
-        if self._loop is self._hosts_loop:
-            self._run(self._dispatcher.handle, route, message)
-        else:
-            self._loop.call_soon_threadsafe(self._run, self._dispatcher.handle, route, message)
+        self._handle(route, wire.decode(frames, "client"))
 
     def cancel(self, route: bytes, call_id: int) -> bool:
         return self._cancellations.cancels(route, call_id)
@@ -144,11 +81,91 @@ class Hosted:
         seen = activity.look(self._page)
         return {**seen._asdict(), "calls": self._servant.calls}
 
+    def _handle(self, route: bytes, message: wire.Message) -> None:
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        raise NotImplementedError
+
     def _client(self, birth: Birth, prepare: control.Prepare) -> RayEngine:
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
         return RayEngine(birth.cluster, shipment, inside=birth.name)
 
-    # --- on the loop that serves ------------------------------------------------------------------
+    def _send(self, reply: RoutedReply) -> None:
+        if os.getpid() != self._pid:
+            exiting.end_fork()
+        self._host.reply(reply.route, reply.frames)
+
+    def _tidy(self) -> None:
+        self._servant.tidy()
+        self._cancellations.tidy()
+
+    def _end(self) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._dispatcher.end()
+        self._servant.let_go()
+        connection.shutdown()
+        exiting.flush_files()
+        self._host.over()
+
+
+class SerialHosted(Hosted):
+    """Runs each message at once, on the thread that brings it, which is always the same."""
+
+    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+        super().__init__(birth, place, host)
+        self._lock = threading.Lock()
+        threading.Thread(target=self._keep_tidy, name="remotely-tidy", daemon=True).start()
+
+    def end_if_stopped(self) -> None:
+        self._run(lambda: None)
+
+    def _handle(self, route: bytes, message: wire.Message) -> None:
+        self._run(self._dispatcher.handle, route, message)
+
+    def _wake(self) -> None:
+        """Whoever stops the object has the host run `end_if_stopped`."""
+
+    def _run(self, work: Callable[..., object], *args: Any) -> None:
+        try:
+            with self._lock:
+                work(*args)
+                if self._dispatcher.is_over():
+                    self._end()
+        except BaseException as error:
+            _exit(error)
+
+    def _keep_tidy(self) -> None:
+        while True:
+            time.sleep(TIDY_EVERY_S)
+            with self._lock:
+                self._tidy()
+
+
+class LoopHosted(Hosted):
+    """Serves several calls at a time.
+
+    A class without async methods is served on the host's event loop, which then takes in no further
+    message, as the socket of an actor of ours is not read meanwhile.  One with async methods has a
+    loop on a thread of its own: SystemExit in a method ends a loop, and Ray's must go on until
+    then.
+    """
+
+    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+        super().__init__(birth, place, host)
+        self._hosts_loop = self._loop = asyncio.get_running_loop()
+        self._tidy()
+
+    def end_if_stopped(self) -> None:
+        """Its loop has been woken by `stop`."""
+
+    def _handle(self, route: bytes, message: wire.Message) -> None:
+        if self._loop is self._hosts_loop:
+            self._run(self._dispatcher.handle, route, message)
+        else:
+            self._loop.call_soon_threadsafe(self._run, self._dispatcher.handle, route, message)
 
     def _run(self, work: Callable[..., object], *args: Any) -> None:
         """Run users' code, and whatever is due after it."""
@@ -160,12 +177,8 @@ class Hosted:
             self._dispatcher.send_finished()
             if self._dispatcher.is_over() and not self._servant.is_async:
                 self._end()
-        except SystemExit as error:
-            exiting.flush_files()
-            os._exit(exiting.exit_code(error))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
+        except BaseException as error:
+            _exit(error)
         finally:
             if hides:
                 asyncio._set_running_loop(self._loop)
@@ -180,19 +193,8 @@ class Hosted:
         self._loop.call_soon_threadsafe(self._run, self._dispatcher.send_finished)
 
     def _tidy(self) -> None:
-        self._servant.tidy()
-        self._cancellations.tidy()
+        super()._tidy()
         self._hosts_loop.call_later(TIDY_EVERY_S, self._tidy)
-
-    def _end(self) -> None:
-        if self._has_ended:
-            return
-        self._has_ended = True
-        self._dispatcher.end()
-        self._servant.let_go()
-        connection.shutdown()
-        exiting.flush_files()
-        self._host.over()
 
     # --- of a class with async methods ------------------------------------------------------------
 
@@ -205,12 +207,8 @@ class Hosted:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._until_over())
             self._end()
-        except SystemExit as error:
-            exiting.flush_files()
-            os._exit(exiting.exit_code(error))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
+        except BaseException as error:
+            _exit(error)
 
     async def _until_over(self) -> None:
         self._over = asyncio.Event()
@@ -218,22 +216,11 @@ class Hosted:
             await self._over.wait()
         await self._dispatcher.before_end()
 
-    # --- replies ----------------------------------------------------------------------------------
 
-    def _send(self, reply: RoutedReply) -> None:
-        if os.getpid() != self._pid:
-            exiting.end_fork()
-        # Ray reads the buffers later, on another thread, when the object may have changed them.
-        head, *buffers = reply.frames
-        self._host.reply(reply.route, [head, *map(writable, buffers)])
-
-
-def _value_of(entry: Any, name: str) -> Any:
-    """Return the value of an argument from the reply that it stands for."""
-    if isinstance(entry, BaseException):
-        raise references.of_argument(entry, name)
-    message = wire.decode(received(entry), "actor")
-    if message.kind is Kind.RAISED:
-        error = raised_error.unpack(message.payload, message.buffers[0])
-        raise references.of_argument(error, name)
-    return codec.decode(message.payload, message.buffers)
+def _exit(error: BaseException) -> None:
+    """End the process, by what a method raised to that end or by a fault of ours."""
+    if isinstance(error, SystemExit):
+        exiting.flush_files()
+        os._exit(exiting.exit_code(error))
+    traceback.print_exception(error)
+    os._exit(1)

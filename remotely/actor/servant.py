@@ -15,12 +15,12 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol
 
 from remotely.actor.introduction import Introduction
-from remotely.actor.introspection import async_methods, has_async_streams, unknown_name
 from remotely.actor.preparation import Preparation
 from remotely.actor.replies import RoutedReply, raised
 from remotely.actor.streams import Streams
 from remotely.errors import RemotelyError
 from remotely.objects.batching import Arguments, Batching, batched_methods
+from remotely.objects.introspection import async_methods, has_async_streams, unknown_name
 from remotely.objects.placeholders import (
     CancelledPlaceholder,
     RoutinePlaceholder,

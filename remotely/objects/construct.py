@@ -27,6 +27,15 @@ def is_under_way(cls: type) -> bool:
     return making is cls and bool(owners)
 
 
+def has_new(cls: type) -> bool:
+    """Tell whether a class has a `__new__` besides ours, which may make an object of any class."""
+    for base in cls.__mro__[:-1]:
+        own = vars(base)
+        if own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__"):
+            return True
+    return False
+
+
 def own_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the `__new__` that the next class of the MRO had before it was decorated."""
     _, owners = _here.making

@@ -6,15 +6,18 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from remotely.engine import Options
-from remotely.engines.ray.host import CONTROL, Host
-from remotely.engines.ray.remote import NAMESPACE, ray_name
+from remotely.engines.ray.async_host import AsyncHost
+from remotely.engines.ray.host import CONTROL, WAITS
+from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name
+from remotely.engines.ray.serial_host import SerialHost
 from remotely.errors import NoResources, RemotelyError
 from remotely.protocol.resources import format_bytes
 
-CALLS_AT_ONCE = 1_000_000  # in the host's event loop; how many run is the servant's matter
-CONTROL_AT_ONCE = 1_000
+CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; how many run is the servant's matter
 
-_Class = ray.remote(concurrency_groups={CONTROL: CONTROL_AT_ONCE})(Host)
+# How many calls of each group run at once: on threads, or in an event loop.
+_Serial = ray.remote(concurrency_groups={CONTROL: 4, WAITS: 8})(SerialHost)
+_Async = ray.remote(concurrency_groups={CONTROL: 1_000, WAITS: 1_000})(AsyncHost)
 
 _NOT_DETACHED = (
     "an actor that is detached cannot be restarted on Ray, since whoever made it may be gone: "
@@ -28,13 +31,14 @@ def check(options: Options) -> None:
         raise RemotelyError(_NOT_DETACHED)
 
 
-def new_host(actor: str, name: str, options: Options) -> Any:
+def new_host(actor: HostedActor, options: Options) -> Any:
     """Have Ray start the process of an actor; returns at once."""
-    return _Class.options(
-        name=ray_name(actor),
+    kind, at_once = (_Serial, 1) if actor.is_serial else (_Async, CALLS_AT_ONCE)
+    return kind.options(
+        name=ray_name(actor.actor),
         namespace=NAMESPACE,
         lifetime="detached" if options.detached else "non_detached",
-        max_concurrency=CALLS_AT_ONCE,
+        max_concurrency=at_once,
         max_restarts=0,  # Ray's know no window, and fail calls meanwhile: the owner restarts it
         max_task_retries=0,
         num_cpus=options.cpus,
@@ -43,7 +47,7 @@ def new_host(actor: str, name: str, options: Options) -> Any:
         memory=options.memory or None,
         runtime_env={"env_vars": dict(options.env)} if options.env else None,
         scheduling_strategy=_strategy(options),
-    ).remote(name)
+    ).remote(actor.name)
 
 
 def check_feasible(options: Options, what: str) -> None:
@@ -97,5 +101,5 @@ def _node_near(actor: str) -> str:
         host = ray.get_actor(ray_name(actor), namespace=NAMESPACE)
     except ValueError:
         raise NoResources("near=...: that actor has ended") from None
-    state = ray.get(host.state.options(concurrency_group=CONTROL).remote())
+    state = ray.get(host.state.remote())
     return str(state["node"])

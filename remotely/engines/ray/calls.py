@@ -1,11 +1,11 @@
 """How calls leave: each to its host, with a number, and with its large buffers beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import ray
 
-from remotely.engines.ray.put import PlasmaRef
+from remotely.engines.ray.referred import Referred
 from remotely.engines.ray.remote import HostedActor
 from remotely.engines.ray.replies import Completions, Lost, Reply
 from remotely.errors import RemotelyError
@@ -17,10 +17,10 @@ from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, source_library
 from remotely.values.codec import NOTHING, Encoded
-from remotely.values.references import Named
 
 PUT_FROM_BYTES = 100_000  # of a value for several actors: Ray copies smaller ones into the call
 _OF_BIRTHS = frozenset((Kind.PREPARE, Kind.FILE, Kind.INIT))
+_NOTHING_REFERRED = Referred()
 
 
 class Calls:
@@ -46,22 +46,25 @@ class Calls:
         name: str,
         encoded: Encoded,
         future: CallFuture[Any],
-        named: Sequence[Named] = (),
+        referred: Referred = _NOTHING_REFERRED,
         beside: Any = None,
     ) -> None:
-        """Send one message.  If there is no host, the future gets the error.
+        """Send one message.  If it cannot be sent, the future gets the error.
 
         `beside` are its buffers, if Ray has them already.
         """
         try:
+            referred.refs()  # which may wait
             if kind not in _OF_BIRTHS:
                 wakeup.sleep_until(lambda: actor.is_settled, about=actor)
             with shield, actor.lock:  # an interrupt between a number and its message leaves a gap
                 host = self._find(actor)
                 if kind in (Kind.CALL, Kind.GET, Kind.SET):
                     self._send_sources(actor)
-                self._send(actor, host, kind, name, encoded, future, named, beside)
-        except RemotelyError as error:
+                self._send(actor, host, kind, name, encoded, future, referred, beside)
+        except BaseException as error:
+            if not isinstance(error, RemotelyError) and not hasattr(error, "of_argument"):
+                raise
             future.lose(error.with_traceback(None))  # its frames hold the future; see future.py
             future.tell()
 
@@ -73,11 +76,10 @@ class Calls:
         name: str,
         encoded: Encoded,
         future: CallFuture[Any],
-        named: Sequence[Named],
+        referred: Referred,
         beside: Any,
     ) -> None:
-        refs = [_ref_of(thing) for thing, _ in named]
-        words = [name for _, name in named]
+        refs = referred.refs()
         # Taken first: the garbage collector, or a signal, may call the same actor from in here.
         actor.number = number = actor.number + 1
         route = actor.route
@@ -85,7 +87,9 @@ class Calls:
             head, *buffers = wire.encode(kind, number, name, encoded.pieces, encoded.buffers)
             data = b"".join((route, head))
             if refs:
-                ref = host.do.remote(data, beside or codec.out_of_band(buffers), refs, words)
+                entries = refs if actor.is_serial else [refs]
+                large = beside or codec.out_of_band(buffers)
+                ref = host.do.remote(data, large, referred.names, *entries)
             elif buffers:
                 ref = host.do.remote(data, beside or codec.out_of_band(buffers))
             else:
@@ -114,7 +118,16 @@ class Calls:
             if life != actor.life or digest not in there:
                 learnt: CallFuture[None] = CallFuture("the actor")
                 encoded = Encoded((), (memoryview(content),))
-                self._send(actor, actor.host, Kind.SOURCES, digest, encoded, learnt, (), None)
+                self._send(
+                    actor,
+                    actor.host,
+                    Kind.SOURCES,
+                    digest,
+                    encoded,
+                    learnt,
+                    _NOTHING_REFERRED,
+                    None,
+                )
         digests = frozenset(batch.digest for batch in batches)
         if actor.sent != (actor.life, digests):
             actor.sent = actor.life, digests
@@ -138,13 +151,3 @@ def put_beside(encoded: Encoded) -> Any:
     if sum(buffer.nbytes for buffer in encoded.buffers) < PUT_FROM_BYTES:
         return None
     return ray.put(codec.out_of_band(encoded.buffers))
-
-
-def _ref_of(thing: Any) -> Any:
-    """Return Ray's reference to what an argument refers to."""
-    if isinstance(thing, PlasmaRef):
-        return thing.ref
-    assert isinstance(thing, CallFuture)
-    if isinstance(thing.receiver, Reply):
-        return thing.receiver.ref
-    return PlasmaRef(codec.encode(thing.result())).ref  # of another engine, or settled by hand

@@ -17,7 +17,14 @@ from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 
 def ends_actor(error: RayError) -> bool:
     """Tell whether an actor is gone for good, and not only out of reach for now."""
+    if isinstance(error, RayTaskError):  # which may be an ActorDiedError of another actor
+        return False
     return isinstance(error, RayActorError) and not isinstance(error, ActorUnavailableError)
+
+
+def is_of_argument(error: RayError) -> bool:
+    """Tell whether a call did not run because Ray could not get what an argument refers to."""
+    return isinstance(error, RayTaskError) and isinstance(error.cause, RayError)
 
 
 def end_error(name: str, place: Place | None, error: RayError) -> EndError:

@@ -18,9 +18,9 @@ from remotely.engine import Arrival, Options, RemoteActor
 from remotely.engines.ray import births, ends
 from remotely.engines.ray.calls import Calls, put_beside
 from remotely.engines.ray.factory import ActorFactory
-from remotely.engines.ray.host import CONTROL
 from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
+from remotely.engines.ray.referred import Referred
 from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name
 from remotely.engines.ray.replies import Completions, Lost
 from remotely.engines.ray.report import report
@@ -40,7 +40,7 @@ from remotely.protocol.lease import DRAIN_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values import codec, notes, source_finder, source_library
+from remotely.values import codec, notes, references, source_finder, source_library
 from remotely.values.codec import NOTHING, Encoded
 from remotely.values.notes import Notes
 from remotely.values.references import Named, named_arguments
@@ -161,6 +161,7 @@ class RayEngine:
         named: Sequence[Named] = (),
     ) -> list[CallFuture[Any]]:
         self._check()
+        referred = Referred(named)
         source_library.library.look()
         beside = put_beside(encoded) if len(remotes) > 1 else None
         futures: list[CallFuture[Any]] = []
@@ -168,7 +169,7 @@ class RayEngine:
             assert isinstance(actor, HostedActor)
 
             def leave(future: CallFuture[Any], actor: HostedActor = actor) -> None:
-                self._calls.send(actor, kind, name, encoded, future, named, beside)
+                self._calls.send(actor, kind, name, encoded, future, referred, beside)
 
             def leave_again(future: CallFuture[Any], actor: HostedActor = actor) -> None:
                 leave(future, actor)
@@ -208,14 +209,14 @@ class RayEngine:
         self._check()
         with contextlib.suppress(ValueError, RayError):
             host = ray.get_actor(name, namespace=NAMESPACE)
-            return self._found(host, _state_of(host)["actor"], name)
+            return self._found(host, _state_of(host), name)
         raise NameError(f"there is no actor named {name!r} on this cluster")
 
-    def _found(self, host: Any, actor: str, name: str) -> RemoteActor:
-        remote = self.borrow(actor, name)
+    def _found(self, host: Any, state: dict[str, Any], name: str) -> RemoteActor:
+        remote = self.borrow(state["actor"], name)
         assert isinstance(remote, HostedActor)
         if remote.host is None:
-            remote.lives_as(host)
+            remote.found(host, state)
         return remote
 
     def borrow(self, actor: str, name: str) -> RemoteActor:
@@ -257,8 +258,7 @@ class RayEngine:
                 continue
             if state["actor"] != actor.actor:  # another one has the name by now
                 raise ends.closed(actor.name, "closed")(False)
-            actor.life, actor.may_return = state["life"], state["max_restarts"] > 0
-            actor.lives_as(host)
+            actor.found(host, state)
             return
 
     # --- ending -----------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class RayEngine:
             return
         # The last reference may go anywhere, even in the middle of a call: so not here.
         if not remote.owned:
-            self._completions.run(lambda: _control(host.forget, route))
+            self._completions.run(lambda: host.forget.remote(route))
         elif remote.ended is None:
             self._completions.run(lambda: _end_unasked(host, route, number))
 
@@ -347,6 +347,9 @@ class RayEngine:
         def lost(error: RayError, may_have_run: bool) -> BaseException:
             if actor.ended is not None:
                 return actor.ended(may_have_run)
+            if ends.is_of_argument(error):
+                lost = ends.end_error("its actor", None, error.cause)(True)
+                return references.of_argument(lost, "an argument")
             end = ends.end_error(actor.name, actor.place, error)
             if ends.ends_actor(error):
                 self._restarts.hear_of_death(actor, life, end)
@@ -398,13 +401,11 @@ def _end_unasked(host: Any, route: bytes, number: int) -> None:
 
 def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:
     """Have a process end within a time; the reference fails when it has."""
-    return _control(host.leave, grace_s, stops)
+    left = host.leave.remote(grace_s, stops)
+    if stops:
+        host.end_if_stopped.remote()
+    return left
 
 
 def _state_of(host: Any) -> Any:
-    return ray.get(_control(host.state))
-
-
-def _control(method: Any, *args: Any) -> Any:
-    """Call what never waits for users' code."""
-    return method.options(concurrency_group=CONTROL).remote(*args)
+    return ray.get(host.state.remote())

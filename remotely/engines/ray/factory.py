@@ -20,6 +20,7 @@ from remotely.engines.ray.remote import HostedActor, new_id
 from remotely.errors import NameTaken, NoResources, name_taken
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
+from remotely.objects import introspection
 from remotely.protocol import control
 from remotely.protocol.wire import Kind
 from remotely.values import script_settings, source_library
@@ -49,7 +50,9 @@ class ActorFactory:
         number = self._counts.setdefault(cls.__name__, itertools.count(1))
         name = options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
         owned = not options.detached
-        return HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
+        actor = HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
+        actor.is_serial = introspection.is_serial(cls, options.concurrency)
+        return actor
 
     def make(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
         """Give each a process and its object.  Makes all of them or raises an error."""
@@ -72,7 +75,7 @@ class ActorFactory:
         deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
         while True:
             try:
-                actor.lives_as(births.new_host(actor.actor, actor.name, options))
+                actor.lives_as(births.new_host(actor, options))
                 return
             except ValueError:
                 if time.monotonic() >= deadline:
@@ -90,6 +93,7 @@ class ActorFactory:
             name=actor.name,
             class_name=actor.class_name,
             life=actor.life,
+            is_serial=actor.is_serial,
             max_restarts=options.max_restarts,
             cpus=options.cpus,
             gpus=options.gpus,

@@ -1,44 +1,43 @@
-"""The Ray actor in which one object lives.
+"""The Ray actor in which one object lives, as far as all objects have it in common.
 
-It is an async one, because batched methods, threads and async ones need several calls at a time.
-Ray starts the calls of an async actor in any order.  So a client numbers its messages, and they are
-handed to the servant in that order (remotely/actor/hosted.py).
-
-`cancel`, `state` and the like run in a concurrency group of their own, which never waits for calls.
+A class with plain methods has a SerialHost, any other an AsyncHost.  Both have the same methods.
+Those of the group CONTROL never wait for users' code, and those of the group WAITS do nothing else.
 
 Ray swallows the errors of a constructor, and reports them to whoever makes the next call.  So this
 one does nothing, and the object is made by a message, INIT, as on our own cluster.
 """
 
-import asyncio
 import importlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
-import numpy as np
 import psutil
 import ray
 
+from remotely.engines.ray.frames import Entries, Frames
 from remotely.machine import this_machine
-from remotely.protocol import wire
-from remotely.values import codec
 
-ROUTE_BYTES = 8  # what names a client, before each of its messages
-CONTROL = "control"  # the concurrency group
-WARNS = "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"
+CONTROL, WAITS = "control", "waits"  # the concurrency groups
 LOOK_EVERY_S = 1.0  # at the memory
-NOT_RUN = b""  # instead of a reply: the actor has ended, and this call did not run
 # It imports what runs users' code, which is above the engines; so it is found by its name, as a
 # worker starts its actors' processes.
 HOSTED = "remotely.actor.hosted"
 
-Entries = Sequence[Any]  # replies of other calls, or errors, in the place of arguments
-Frames = Sequence[bytes | memoryview]
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def in_group(group: str) -> Callable[[M], M]:
+    """Mark a method that Ray runs in a concurrency group."""
+
+    def mark(method: M) -> M:
+        return cast(M, ray.method(concurrency_group=group)(method))
+
+    return mark
 
 
 class Birth(msgspec.Struct, frozen=True):
@@ -48,6 +47,7 @@ class Birth(msgspec.Struct, frozen=True):
     name: str
     class_name: str
     life: int
+    is_serial: bool  # its host is a SerialHost
     max_restarts: int
     cpus: float
     gpus: float
@@ -79,16 +79,11 @@ class Hosted(Protocol):
     def stop(self) -> None:
         """Begin no further call, and close the object."""
 
+    def end_if_stopped(self) -> None:
+        """On the thread that runs messages: close the object, if that is due."""
+
     def state(self) -> dict[str, Any]:
         """Return what it is doing."""
-
-
-class _Turn:
-    """The order of one client's messages."""
-
-    def __init__(self) -> None:
-        self.due = 1
-        self.waiting: dict[int, asyncio.Future[None]] = {}
 
 
 class Host:
@@ -96,26 +91,18 @@ class Host:
         self._name = name
         self._hosted: Hosted | None = None
         self._birth: Birth | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._turns: dict[bytes, _Turn] = {}
-        self._asked: dict[tuple[bytes, int], asyncio.Future[Any]] = {}
         self._is_over = False
-        self._over: asyncio.Event | None = None
-        self._watched: asyncio.Event | None = None
 
     def __repr__(self) -> str:
         """What Ray writes before each line that the actor prints."""
         return self._name
 
-    async def begin(self, birth: bytes) -> bytes:
+    def _begin(self, birth: bytes) -> bytes:
         """Be ready for messages; return the Place."""
-        os.environ[WARNS] = "0"  # a call that waits is what handles are for
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._birth = told = msgspec.msgpack.decode(birth, type=Birth)
         if told.memory:
             watch = threading.Thread(target=_watch_memory, args=(told.memory,), daemon=True)
-            watch.start()  # the loop may be busy with the very call that takes it all
+            watch.start()  # a call may be what takes it all
         context = ray.get_runtime_context()
         place = Place(
             os.getpid(), this_machine.machine_name(), this_machine.identity(), context.get_node_id()
@@ -123,54 +110,15 @@ class Host:
         self._hosted = importlib.import_module(HOSTED).start(told, place, self)
         return msgspec.msgpack.encode(place)
 
-    async def do(
-        self,
-        data: bytes,
-        buffers: Sequence[Any] = (),
-        refs: Sequence[Any] = (),
-        names: Sequence[str] = (),
-    ) -> Any:
-        """Run one message: a route and the head of the message, and the buffers beside it.
-
-        `refs` are what the arguments refer to, and `names` the arguments.  Returns the reply.
-        """
-        route, head = data[:ROUTE_BYTES], memoryview(data)[ROUTE_BYTES:]
-        number = wire.call_id_of(head)
-        turn = self._turns.setdefault(route, _Turn())
-        loop = asyncio.get_running_loop()
-        if number != turn.due:
-            await turn.waiting.setdefault(number, loop.create_future())
-        outcome = loop.create_future()
-        try:
-            entries: Entries = ()
-            if refs:
-                entries = await asyncio.gather(*refs, return_exceptions=True)
-            if self._is_over:
-                outcome.set_result(NOT_RUN)
-            else:
-                self._asked[route, number] = outcome
-                assert self._hosted is not None
-                self._hosted.take(
-                    route, [head, *(memoryview(buffer) for buffer in buffers)], entries, names
-                )
-        finally:  # whatever became of it, the next one is not to wait for it
-            turn.due += 1
-            if (next_one := turn.waiting.pop(turn.due, None)) is not None:
-                next_one.set_result(None)
-        return await outcome
-
-    async def cancel(self, route: bytes, call_id: int) -> bool:
+    @in_group(CONTROL)
+    def cancel(self, route: bytes, call_id: int) -> bool:
         return self._hosted is not None and self._hosted.cancel(route, call_id)
 
-    async def forget(self, route: bytes) -> None:
-        """Nobody calls by this route any more."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._turns.pop, route, None)
-
-    async def state(self) -> dict[str, Any]:
-        """Return what it is and does, for `remotely.status()`."""
-        assert self._hosted is not None
-        assert self._birth is not None
+    @in_group(CONTROL)
+    def state(self) -> dict[str, Any] | None:
+        """Return what it is and does, for `remotely.status()`; None before it has begun."""
+        if self._hosted is None or self._birth is None:
+            return None
         process = psutil.Process()
         return {
             **msgspec.structs.asdict(self._birth),
@@ -183,58 +131,15 @@ class Host:
             "node": ray.get_runtime_context().get_node_id(),
         }
 
-    async def watch(self) -> None:
-        """Fail when this process dies; return when it ends in good order."""
-        self._watched = self._watched or asyncio.Event()
-        await self._watched.wait()
-
-    async def leave(self, grace_s: float, stops: bool) -> None:
-        """End the process when the object has been closed, or after `grace_s`; never returns.
-
-        With `stops` no further call begins, and the object is closed now; else by a message, END.
-        """
-        if stops and self._hosted is not None:
-            self._hosted.stop()
-        self._over = self._over or asyncio.Event()
-        self._leaving = asyncio.get_running_loop()
-        if not self._is_over:
-            try:
-                await asyncio.wait_for(self._over.wait(), grace_s)
-            except TimeoutError:
-                os._exit(1)
-        if self._watched is not None:
-            self._watched.set()  # Ray lets the calls that run come to their end
-        ray.actor.exit_actor()
-
     # --- on any thread ----------------------------------------------------------------------------
 
     def reply(self, route: bytes, frames: Frames) -> None:
         """Give a message its reply."""
-        number = wire.call_id_of(frames[0])
-        assert self._loop is not None
-        if threading.get_ident() == self._thread:
-            self._answer(route, number, sendable(frames))
-        else:
-            self._loop.call_soon_threadsafe(self._answer, route, number, sendable(frames))
+        raise NotImplementedError
 
     def over(self) -> None:
         """The object has been let go: nothing runs any more."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._end)
-
-    # --- on the event loop ------------------------------------------------------------------------
-
-    def _answer(self, route: bytes, number: int, data: Any) -> None:
-        outcome = self._asked.pop((route, number), None)
-        if outcome is not None and not outcome.done():
-            outcome.set_result(data)
-
-    def _end(self) -> None:
-        self._is_over = True
-        for route, number in list(self._asked):
-            self._answer(route, number, NOT_RUN)
-        if self._over is not None:
-            self._leaving.call_soon_threadsafe(self._over.set)
+        raise NotImplementedError
 
 
 def _watch_memory(limit: int) -> None:
@@ -244,28 +149,6 @@ def _watch_memory(limit: int) -> None:
         time.sleep(LOOK_EVERY_S)
     print(f"remotely: the actor used {used:,} bytes, and may use {limit:,}", flush=True)
     os._exit(1)
-
-
-def sendable(frames: Frames) -> Any:
-    """Return what Ray is given: bytes go as they are, and buffers out of band."""
-    head, *buffers = frames
-    head = bytes(head)
-    return (head, codec.out_of_band(buffers)) if buffers else head
-
-
-def received(data: Any) -> list[bytes | memoryview]:
-    """Return the frames of what Ray has brought.  Buffers are copied: those of Ray's store are
-    read-only, and shared."""
-    if isinstance(data, bytes):
-        return [data]
-    head, buffers = data
-    return [head, *map(writable, buffers)]
-
-
-def writable(buffer: Any) -> memoryview:
-    """Return a copy.  numpy asks for large pages, which makes it faster than a bytearray."""
-    flat = memoryview(buffer).cast("B")
-    return np.frombuffer(flat, np.uint8).copy().data if flat.nbytes else flat
 
 
 def session_folder() -> Path:

@@ -4,7 +4,7 @@ from typing import Any
 
 import ray
 
-from remotely.engines.ray.host import received, sendable
+from remotely.engines.ray.frames import received, sendable
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, in_transit, notes, references

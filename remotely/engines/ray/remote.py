@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from remotely.engine import Engine, Options, RemoteActor
-from remotely.engines.ray.host import ROUTE_BYTES, Place
+from remotely.engines.ray.frames import ROUTE_BYTES
+from remotely.engines.ray.host import Place
 from remotely.values.codec import Encoded
 
 NAMESPACE = "remotely"
@@ -18,6 +19,7 @@ class HostedActor(RemoteActor):
     """One actor, as all its handles in this process share it.
 
     class_name  known to its maker alone
+    is_serial   its host is a SerialHost
     host        Ray's handle; None until it is looked up, and between two lives
     place       where it is, as far as this process knows
     may_return  its owner, another process, restarts it
@@ -35,6 +37,7 @@ class HostedActor(RemoteActor):
         super().__init__(engine, actor, name, owned)
         self.class_name = class_name
         self.lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self.is_serial = False
         self.host: Any = None
         self.place: Place | None = None
         self.life = 0
@@ -51,6 +54,12 @@ class HostedActor(RemoteActor):
         """It has a process from now on, which has had no message of ours."""
         self.host = host
         self.take_new_route()
+
+    def found(self, host: Any, state: dict[str, Any]) -> None:
+        """It is an actor of others, of which its host has told."""
+        self.life, self.is_serial = state["life"], state["is_serial"]
+        self.may_return = not self.owned and state["max_restarts"] > 0
+        self.lives_as(host)
 
     def take_new_route(self) -> None:
         """Number messages anew: the host waits for ever for one of the old route that was lost."""

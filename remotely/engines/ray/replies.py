@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from remotely.engines.ray.host import CONTROL, NOT_RUN, received
+from remotely.engines.ray.frames import LATER, NOT_RUN, received
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.objects import outcome
@@ -61,20 +61,24 @@ class Reply:
 
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            data = ray.get(self._ref, timeout=timeout)
-        except GetTimeoutError:
-            return
-        except RayError as error:
-            data = error
-        self.deliver(future, data)
-        future.tell()
+        while (ref := self._ref) is not None:
+            try:
+                data = ray.get(ref, timeout=timeout)
+            except GetTimeoutError:
+                return
+            except RayError as error:
+                data = error
+            if self.deliver(future, data):
+                future.tell()
+                break
+            timeout = _left(deadline)
         if not future.answered:  # it is tried again, by another thread
-            future.block(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            future.block(_left(deadline))
 
     @property
     def ref(self) -> Any:
-        """What Ray knows the outcome by: it may be passed on, and arrives as what it is then."""
+        """What Ray knows the outcome by, until it is there: it may be passed on, and arrives as
+        what it is then."""
         return self._ref
 
     def attend(self) -> None:
@@ -93,22 +97,30 @@ class Reply:
         return False
 
     def cancel(self, future: CallFuture[Any]) -> bool:
-        cancel = self._host.cancel.options(concurrency_group=CONTROL)
         with contextlib.suppress(RayError):
-            return bool(ray.get(cancel.remote(self._route, future.call_id), timeout=CANCEL_S))
+            asked = self._host.cancel.remote(self._route, future.call_id)
+            return bool(ray.get(asked, timeout=CANCEL_S))
         return False
 
-    def deliver(self, future: CallFuture[Any], data: Any) -> None:
-        """Give the call its outcome: what the host returned, or Ray's error."""
+    def deliver(self, future: CallFuture[Any], data: Any) -> bool:
+        """Give the call its outcome: what the host returned, or Ray's error.
+
+        Returns false if the host has only said that it is to be asked later.
+        """
         with self._lock:  # a stream that was made twice would close its generator
             if future.answered:
-                return
+                return True
+            if isinstance(data, bytes) and data == LATER:
+                self._ref = self._host.later.remote(self._route, future.call_id)
+                return False
+            self._ref = None  # Ray keeps what it has of the value as long as there is a reference
             if isinstance(data, RayError):
                 future.lose(self._lost(data, True))
             elif data == NOT_RUN:
                 future.lose(self._lost(RayError("it has ended"), False))
             else:
                 outcome.settle(future, wire.decode(received(data), "actor"), self._stream_of)
+            return True
 
 
 class Completions:
@@ -129,7 +141,8 @@ class Completions:
             data = done.exception() or done.result()
             self._work.put(lambda: self._complete(reply, future, data))
 
-        reply.ref.future().add_done_callback(hear)
+        if (ref := reply.ref) is not None:  # else another thread has just completed it
+            ref.future().add_done_callback(hear)
 
     def run(self, work: Callable[[], object]) -> None:
         """Do something where no caller waits for it."""
@@ -146,11 +159,13 @@ class Completions:
             future.tell()
 
     def _complete(self, reply: Reply, future: CallFuture[Any], data: Any) -> None:
-        self._pending.pop(id(future), None)
         try:
-            reply.deliver(future, data)
+            if not reply.deliver(future, data):
+                self.add(reply, future)
+                return
         except Exception as error:  # it is to have an outcome, whatever it is
             future.lose(error.with_traceback(None))
+        self._pending.pop(id(future), None)
         future.tell()
 
     def _run(self) -> None:
@@ -162,3 +177,7 @@ class Completions:
             except Exception:  # other calls still have to be completed
                 log.exception("an outcome from Ray could not be delivered")
             del work
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -4,7 +4,6 @@ from typing import Any
 
 import ray
 
-from remotely.engines.ray.host import CONTROL
 from remotely.engines.ray.remote import NAMESPACE
 from remotely.machine import this_machine
 from remotely.reporting.cluster_status import (
@@ -47,7 +46,7 @@ def _states() -> list[dict[str, Any]]:
             host = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:
             continue
-        asked.append(host.state.options(concurrency_group=CONTROL).remote())
+        asked.append(host.state.remote())
     if not asked:
         return []
     done, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)

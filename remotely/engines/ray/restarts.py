@@ -16,7 +16,6 @@ from ray.exceptions import RayError
 
 from remotely.engine import Options
 from remotely.engines.ray import ends
-from remotely.engines.ray.host import CONTROL
 from remotely.engines.ray.remote import EndError, HostedActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
@@ -38,7 +37,7 @@ class Restarts:
         """Restart this actor when its present life ends."""
         actor.made_from = encoded, options
         life = actor.life
-        watched = actor.host.watch.options(concurrency_group=CONTROL).remote().future()
+        watched = actor.host.watch.remote().future()
         actor_ref = weakref.ref(actor)
 
         def hear(done: Any) -> None:

@@ -45,7 +45,7 @@ def hosts() -> set[int]:
     """Return the processes of this Ray in which objects live."""
     me = psutil.Process()
     children = [c for c in me.children(recursive=True) if c.status() != psutil.STATUS_ZOMBIE]
-    return {child.pid for child in children if "ray::Host" in " ".join(child.cmdline())}
+    return {child.pid for child in children if "Host" in " ".join(child.cmdline())}
 
 
 def test_calls_run_in_the_order_in_which_they_were_made() -> None:

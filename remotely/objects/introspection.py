@@ -3,6 +3,8 @@
 import inspect
 
 from remotely.arguments import did_you_mean
+from remotely.objects import construct
+from remotely.objects.batching import batched_methods
 from remotely.objects.placeholders import function_of
 
 
@@ -21,6 +23,13 @@ def has_async_streams(cls: type) -> bool:
         inspect.isasyncgenfunction(function_of(inspect.getattr_static(cls, name, None)))
         for name in dir(cls)
     )
+
+
+def is_serial(cls: type, concurrency: int) -> bool:
+    """Return whether the calls of such an object surely run one at a time, on one thread."""
+    if concurrency > 1 or construct.has_new(cls):
+        return False
+    return not (async_methods(cls) or has_async_streams(cls) or batched_methods(cls))
 
 
 def unknown_name(cls: type, name: str, known: list[str]) -> str:

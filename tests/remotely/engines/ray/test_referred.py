@@ -1,0 +1,145 @@
+"""Futures as arguments on Ray, where what they stand for goes from actor to actor."""
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+
+import numpy as np
+import pytest
+import ray
+
+import remotely
+from tests.clusters import wait_until
+
+pytestmark = pytest.mark.usefixtures("on_ray")
+
+
+@remotely.remote_class(cpus=0)
+class Source:
+    def number(self) -> int:
+        return 7
+
+    def large(self) -> np.ndarray:
+        return np.ones(2_000_000)
+
+    def fail(self) -> None:
+        raise ValueError("no number today")
+
+    def itself(self) -> "Source":
+        return self
+
+    def die(self) -> None:
+        os._exit(3)
+
+
+@remotely.remote_class(cpus=0, concurrency=2)
+class Gate:
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    def wait(self) -> int:
+        self.opened.wait()
+        return 7
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+@remotely.remote_class(cpus=0)
+class Sink:
+    def take(self, value: object) -> object:
+        return value
+
+    def wait_at(self, gate: Gate) -> None:
+        gate.wait()
+
+
+SINKS = {"serial": Sink, "threaded": remotely.options(Sink, concurrency=2)}
+both = pytest.mark.parametrize("sink_class", SINKS.values(), ids=SINKS)
+
+
+@both
+def test_a_future_arrives_as_its_value_whether_or_not_it_is_there_yet(
+    sink_class: Callable[[], Sink],
+) -> None:
+    sink, source, gate = sink_class(), Source(), Gate()
+    done, waits = source.number.submit(), gate.wait.submit()
+    done.result()
+
+    first, second = sink.take.submit(done), sink.take.submit(waits)
+    gate.open()
+
+    assert [first.result(), second.result()] == [7, 7]
+
+
+@both
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_future_that_failed_fails_the_call_that_needs_it(
+    sink_class: Callable[[], Sink], settled: bool
+) -> None:
+    sink, failing = sink_class(), Source().fail.submit()
+    if settled:
+        failing.exception()
+
+    with pytest.raises(ValueError, match="no number today") as caught:
+        sink.take(failing)
+
+    assert "Argument 1 of take" in caught.value.__notes__[-1]
+
+
+@both
+def test_the_end_of_an_argument_s_actor_is_not_the_end_of_the_one_that_is_called(
+    sink_class: Callable[[], Sink],
+) -> None:
+    sink, source = sink_class(), Source()
+
+    with pytest.raises(remotely.ActorDied) as caught:
+        sink.take(source.die.submit())
+
+    told = [*getattr(caught.value, "__notes__", ()), str(caught.value.__cause__)]
+    assert any("is a future that ended so" in text for text in told)
+    assert sink.take(1) == 1
+
+
+@both
+def test_a_future_that_was_cancelled_fails_the_call_that_needs_it(
+    sink_class: Callable[[], Sink],
+) -> None:
+    sink, busy, gate = sink_class(), Sink(), Gate()
+    held = busy.wait_at.submit(gate)
+    cancelled = busy.take.submit(1)
+    assert cancelled.cancel()
+
+    with pytest.raises(CancelledError):
+        sink.take(cancelled)
+
+    gate.open()
+    held.result()
+
+
+@both
+def test_a_call_that_returns_its_actor_is_refused_as_an_argument_before_it_is_done(
+    sink_class: Callable[[], Sink],
+) -> None:
+    sink, source = sink_class(), Source()
+
+    with pytest.raises(remotely.NotPicklable, match="pass its handle"):
+        sink.take(source.itself.submit())
+
+
+def test_a_future_that_is_done_keeps_nothing_in_ray_s_store() -> None:
+    source = Source()
+    free = ray.available_resources()["object_store_memory"]
+
+    futures = [source.large.submit() for _ in range(5)]
+    for future in futures:
+        future.result()
+    gc.collect()
+
+    def is_free() -> bool:
+        return bool(ray.available_resources()["object_store_memory"] >= free - 16_000_000)
+
+    wait_until(is_free, "the store to be as free as before")
+    assert len(futures) == 5
