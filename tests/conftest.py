@@ -36,6 +36,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of a cluster
 PLACES = {"zeromq": ["cluster", "local"], "ray": ["ray"]}  # where objects live that need no setting
 
+RAY_ALONE = {"on_ray", "own_ray"}  # fixtures of tests of what only Ray has to keep
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -68,11 +70,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_for_ray(item: pytest.Item) -> bool:
     """Tell whether a test states what every engine promises, or what Ray does."""
     fixtures = set(getattr(item, "fixturenames", ()))
-    return bool(fixtures & {"setting", "home", "on_ray"}) and not item.get_closest_marker("zeromq")
+    return bool(fixtures & {"setting", "home", *RAY_ALONE}) and not item.get_closest_marker(
+        "zeromq"
+    )
 
 
 def _is_for_zeromq(item: pytest.Item) -> bool:
-    return "on_ray" not in getattr(item, "fixturenames", ())
+    return not set(getattr(item, "fixturenames", ())) & RAY_ALONE
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -139,7 +143,7 @@ def ray_session() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")  # else each test waits for whatever else runs here
-        ray.init(namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
+        ray.init("local", namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
     yield
     ray.shutdown()
 

@@ -126,7 +126,7 @@ class SerialHosted(Hosted):
         self._run(self._dispatcher.handle, route, message)
 
     def _wake(self) -> None:
-        """Whoever stops the object has the host run `end_if_stopped`."""
+        """Whoever stops the object calls `end_if_stopped` where messages run."""
 
     def _run(self, work: Callable[..., object], *args: Any) -> None:
         try:

@@ -78,9 +78,10 @@ def connect(
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
         if address not in (None, "", RAY_HERE) and (cpus, gpus, resources) != (None, None, None):
+            start = "ray start" if address.startswith(RAY) else "remotely start"
             raise RemotelyError(
                 "cpus, gpus and resources are for a cluster of your own; the one at "
-                f"{address} was given its own by 'remotely start'"
+                f"{address} was given its own by '{start}'"
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         if os.environ.get("REMOTELY_LOCAL") == "1":

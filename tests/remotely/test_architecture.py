@@ -82,6 +82,7 @@ STDLIB_AND_CORE = sys.stdlib_module_names | {
 # What an optional library asks for, which is imported together with it.
 WITH_OPTIONAL = {
     "pools.joblib_backend": {"joblib", "numpy"},
+    "actor.plasma_values": {"ray", "numpy"},  # of an actor that Ray has started
     **{stem: {"ray", "numpy"} for stem in FILES if stem.startswith("engines.ray.")},
 }
 

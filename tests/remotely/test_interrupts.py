@@ -66,7 +66,7 @@ def _are_told(seen: list[Any], told: list[Any]) -> bool:
     return len(seen) >= len(told)
 
 
-def interrupt_calls(n: int, seed: int) -> None:
+def interrupt_calls(n: int, seed: int, cluster: str) -> None:
     """Interrupt a thread that calls, n times, and have all other calls answered."""
     draw = random.Random(seed)
     echo = Echo()
@@ -92,12 +92,12 @@ def interrupt_calls(n: int, seed: int) -> None:
         assert echo.echo(strike) == strike
         wait_until(functools.partial(_are_told, seen, told), "all are told")
         assert len(seen) == len(told)
-    channel = echo._remotely_remote.channel
-    assert channel._back_pressure.nbytes == 0
+    if cluster != "ray":
+        assert echo._remotely_remote.channel._back_pressure.nbytes == 0
 
 
 def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str) -> None:
-    interrupt_calls(25, seed=1)
+    interrupt_calls(25, seed=1, cluster=cluster)
 
 
 @pytest.mark.chaos
@@ -105,7 +105,7 @@ def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str
 def test_a_thousand_interrupts_end_the_calls_that_they_interrupt_and_no_other(
     cluster: str,
 ) -> None:
-    interrupt_calls(1000, seed=2)
+    interrupt_calls(1000, seed=2, cluster=cluster)
 
 
 def test_a_signal_handler_may_call_the_actor_for_which_its_thread_waits(cluster: str) -> None:

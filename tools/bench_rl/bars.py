@@ -53,6 +53,11 @@ def composed(size: int) -> tuple[Row, ...]:
 
 ROWS = (
     *trained(84),
+    Row(
+        f"DQN in batches of 32, each step learnt from 8 times, {NETWORKS[84]}",
+        "dqn_32_84_per_s",
+        (at_least(2, SB3),),
+    ),
     *trained(42),
     Row(
         f"GA3C, {NETWORKS[42]}",

@@ -81,6 +81,7 @@ PARTS: dict[str, dict[str, str]] = {
     "busy_ppo_84": {"ours": TRAIN},
     "dqn_84": {"ours": TRAIN},
     "dqn_limit_84": {"limit": LIMIT},
+    "dqn_32_84": {"ours": TRAIN, "sb3": OF_SB3},
     "ga3c_42": {"ours": TRAIN},
     "a2c_42": {"ours": TRAIN},
     "limit_42": {"limit": LIMIT},

@@ -90,8 +90,8 @@ class AsyncHost(Host):
         self._watched = self._watched or asyncio.Event()
         await self._watched.wait()
 
-    async def end_if_stopped(self) -> None:
-        """As on a SerialHost; here the object's own loop has been woken already."""
+    async def stop(self) -> None:
+        """As on a SerialHost; here `leave` is enough, which wakes the object's own loop."""
 
     @in_group(WAITS)
     async def leave(self, grace_s: float, stops: bool) -> None:

@@ -3,15 +3,15 @@
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from remotely.engine import Options
 from remotely.engines.ray.async_host import AsyncHost
 from remotely.engines.ray.host import CONTROL, WAITS
-from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name
+from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name, state_of
 from remotely.engines.ray.serial_host import SerialHost
 from remotely.errors import NoResources, RemotelyError
-from remotely.protocol.resources import format_bytes
 
 CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; how many run is the servant's matter
 
@@ -31,8 +31,11 @@ def check(options: Options) -> None:
         raise RemotelyError(_NOT_DETACHED)
 
 
-def new_host(actor: HostedActor, options: Options) -> Any:
-    """Have Ray start the process of an actor; returns at once."""
+def new_host(actor: HostedActor, options: Options, node: str) -> Any:
+    """Have Ray start the process of an actor, on a node or, if it is empty, on any.
+
+    Returns at once.  Raises ValueError if the name is taken.
+    """
     kind, at_once = (_Serial, 1) if actor.is_serial else (_Async, CALLS_AT_ONCE)
     return kind.options(
         name=ray_name(actor.actor),
@@ -46,45 +49,15 @@ def new_host(actor: HostedActor, options: Options) -> Any:
         resources=dict(options.resources),
         memory=options.memory or None,
         runtime_env={"env_vars": dict(options.env)} if options.env else None,
-        scheduling_strategy=_strategy(options),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False) if node else "DEFAULT",
     ).remote(actor.name)
 
 
-def check_feasible(options: Options, what: str) -> None:
-    """Raise NoResources if no machine could ever have room for an actor."""
-    wanted = {
-        "CPU": options.cpus,
-        "GPU": options.gpus,
-        "memory": float(options.memory),
-        **options.resources,
-    }
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    if any(_fits(wanted, node["Resources"]) for node in nodes):
-        return
-    largest = {name: max(n["Resources"].get(name, 0) for n in nodes) for name in wanted}
-    asked = ", ".join(_words(name, amount) for name, amount in wanted.items() if amount)
-    there = ", ".join(_words(name, largest[name]) for name, amount in wanted.items() if amount)
-    raise NoResources(
-        f"no machine of the Ray cluster has room for {what}, which asks for {asked}; the most that "
-        f"one has is {there}: ask for less, or add a machine"
-    )
-
-
-def _words(name: str, amount: float) -> str:
-    if name == "memory":
-        return f"{format_bytes(int(amount))} of memory"
-    return f"{amount:g} {name}{'s' * (name in ('CPU', 'GPU'))}"
-
-
-def _fits(wanted: dict[str, float], there: dict[str, float]) -> bool:
-    return all(there.get(name, 0.0) >= amount for name, amount in wanted.items() if amount)
-
-
-def _strategy(options: Options) -> Any:
-    if not options.machine and not options.near:
-        return "DEFAULT"
-    node = _node_near(options.near) if options.near else _node_of(options.machine)
-    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+def node_for(options: Options) -> str:
+    """Return the node on which an actor has to be; empty for any.  Raises NoResources."""
+    if options.near:
+        return _node_near(options.near)
+    return _node_of(options.machine) if options.machine else ""
 
 
 def _node_of(machine: str) -> str:
@@ -98,8 +71,9 @@ def _node_of(machine: str) -> str:
 
 def _node_near(actor: str) -> str:
     try:
-        host = ray.get_actor(ray_name(actor), namespace=NAMESPACE)
-    except ValueError:
-        raise NoResources("near=...: that actor has ended") from None
-    state = ray.get(host.state.remote())
+        state = state_of(ray.get_actor(ray_name(actor), namespace=NAMESPACE))
+    except (ValueError, RayError):
+        state = None
+    if state is None:
+        raise NoResources("near=...: that actor has ended")
     return str(state["node"])

@@ -26,7 +26,7 @@ _NOTHING_REFERRED = Referred()
 class Calls:
     """Sends messages to hosts, numbered in their order.
 
-    `find` returns the host of an actor, or raises why there is none.
+    `find` returns the host of an actor, None between two lives, or raises why there is none.
     """
 
     def __init__(
@@ -55,13 +55,16 @@ class Calls:
         """
         try:
             referred.refs()  # which may wait
-            if kind not in _OF_BIRTHS:
-                wakeup.sleep_until(lambda: actor.is_settled, about=actor)
-            with shield, actor.lock:  # an interrupt between a number and its message leaves a gap
-                host = self._find(actor)
-                if kind in (Kind.CALL, Kind.GET, Kind.SET):
-                    self._send_sources(actor)
-                self._send(actor, host, kind, name, encoded, future, referred, beside)
+            is_sent = False
+            while not is_sent:
+                if kind not in _OF_BIRTHS:
+                    wakeup.sleep_until(lambda: actor.is_settled, about=actor)
+                host = self._find(actor)  # which may wait
+                with shield, actor.lock:  # an interrupt between number and message leaves a gap
+                    if is_sent := host is not None and actor.host is host:
+                        if kind in (Kind.CALL, Kind.GET, Kind.SET):
+                            self._send_sources(actor)
+                        self._send(actor, host, kind, name, encoded, future, referred, beside)
         except BaseException as error:
             if not isinstance(error, RemotelyError) and not hasattr(error, "of_argument"):
                 raise

@@ -15,13 +15,13 @@ import ray
 from ray.exceptions import RayError
 
 from remotely.engine import Arrival, Options, RemoteActor
-from remotely.engines.ray import births, ends
+from remotely.engines.ray import births, ends, room
 from remotely.engines.ray.calls import Calls, put_beside
 from remotely.engines.ray.factory import ActorFactory
 from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.referred import Referred
-from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name
+from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name, state_of
 from remotely.engines.ray.replies import Completions, Lost
 from remotely.engines.ray.report import report
 from remotely.engines.ray.restarts import Restarts
@@ -97,6 +97,7 @@ class RayEngine:
             except NameTaken as error:  # another was faster, and its actor may end before we look
                 if error.__cause__ is not None:  # it is the constructor's own
                     raise
+            time.sleep(LOOK_EVERY_S)
         return self._make(cls, args, kwargs, options, count)
 
     def _make(
@@ -113,10 +114,11 @@ class RayEngine:
         source_library.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        births.check_feasible(options, what)
+        room.check_feasible(options, what, count)
         actors = [self._factory.new(cls, options) for _ in range(count)]
         self._actors.update((actor.actor, actor) for actor in actors)
         try:
+            self._check()  # again: shutdown() ends those that are among ours by now
             self._factory.make(actors, encoded, options)
         except BaseException:
             self._kill(actors, "not made")
@@ -209,17 +211,13 @@ class RayEngine:
         self._check()
         with contextlib.suppress(ValueError, RayError):
             host = ray.get_actor(name, namespace=NAMESPACE)
-            return self._found(host, _state_of(host), name)
+            if (state := state_of(host)) is not None:
+                found = self.borrow(state["actor"], name)
+                found.found(host, state)
+                return found
         raise NameError(f"there is no actor named {name!r} on this cluster")
 
-    def _found(self, host: Any, state: dict[str, Any], name: str) -> RemoteActor:
-        remote = self.borrow(state["actor"], name)
-        assert isinstance(remote, HostedActor)
-        if remote.host is None:
-            remote.found(host, state)
-        return remote
-
-    def borrow(self, actor: str, name: str) -> RemoteActor:
+    def borrow(self, actor: str, name: str) -> HostedActor:
         found = self._actors.get(actor)
         if found is None:
             found = self._actors[actor] = HostedActor(self, actor, name, owned=False)
@@ -236,30 +234,30 @@ class RayEngine:
         return report(self.cluster.partition(" ")[0])
 
     def _host_of(self, actor: HostedActor) -> Any:
-        """Return Ray's handle of an actor.  Raises ActorDied if there is none."""
+        """Return Ray's handle of an actor; None between two lives.  Raises ActorDied."""
         self._check()
-        if actor.ended is not None:
-            raise actor.ended(False)
-        if actor.host is None:
-            self._look_up(actor)
+        with actor.lock:
+            if actor.ended is not None:
+                raise actor.ended(False)
+            if actor.host is not None or not actor.is_settled:
+                return actor.host
+        self._look_up(actor)
         return actor.host
 
     def _look_up(self, actor: HostedActor) -> None:
         """Find an actor of others; if its owner may restart it, wait a while for its next life."""
         deadline = time.monotonic() + (NEXT_LIFE_S if actor.may_return else 0.0)
         while True:
-            try:
+            with contextlib.suppress(ValueError, RayError):
                 host = ray.get_actor(ray_name(actor.actor), namespace=NAMESPACE)
-                state = _state_of(host)
-            except (ValueError, RayError):
-                if time.monotonic() >= deadline:
-                    raise ends.closed(actor.name, "closed, or has died")(False) from None
-                time.sleep(LOOK_EVERY_S)
-                continue
-            if state["actor"] != actor.actor:  # another one has the name by now
-                raise ends.closed(actor.name, "closed")(False)
-            actor.found(host, state)
-            return
+                if (state := state_of(host)) is not None:
+                    break
+            if time.monotonic() >= deadline:
+                raise ends.closed(actor.name, "closed, or has died")(False)
+            time.sleep(LOOK_EVERY_S)
+        if state["actor"] != actor.actor:  # another one has the name by now
+            raise ends.closed(actor.name, "closed")(False)
+        actor.found(host, state)
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -322,24 +320,27 @@ class RayEngine:
 
     def shutdown(self) -> None:
         atexit.unregister(self.shutdown)
-        if self._is_closed or not ray.is_initialized():
-            self._is_closed = True
+        if self._is_closed:
             return
-        actors = list(self._actors.values())
-        owned = [actor for actor in actors if actor.owned]
-        for actor in owned:
-            actor.ended = actor.ended or ends.closed(actor.name, "closed")
+        self._is_closed = True  # first: nothing is made or called while what there is ends
         try:
-            hosts = [actor.host for actor in owned if actor.host is not None]
-            left = [_leave(host, DRAIN_S, stops=True) for host in hosts]
-            if left:
-                ray.wait(left, num_returns=len(left), timeout=DRAIN_S)
-            self._kill(owned, "closed")
+            if ray.is_initialized():
+                self._end_owned()
         finally:
             self._completions.close(lambda: NotConnected(SHUT_DOWN))
-            self._is_closed = True
             if self._owns_session:
                 ray.shutdown()
+
+    def _end_owned(self) -> None:
+        owned = [actor for actor in list(self._actors.values()) if actor.owned]
+        for actor in owned:
+            with actor.lock:
+                actor.ended = actor.ended or ends.closed(actor.name, "closed")
+        hosts = [actor.host for actor in owned if actor.host is not None]
+        left = [_leave(host, DRAIN_S, stops=True) for host in hosts]
+        if left:
+            ray.wait(left, num_returns=len(left), timeout=DRAIN_S)
+        self._kill(owned, "closed")
 
     # --- errors -----------------------------------------------------------------------------------
 
@@ -403,9 +404,5 @@ def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:
     """Have a process end within a time; the reference fails when it has."""
     left = host.leave.remote(grace_s, stops)
     if stops:
-        host.end_if_stopped.remote()
+        host.stop.remote()
     return left
-
-
-def _state_of(host: Any) -> Any:
-    return ray.get(host.state.remote())

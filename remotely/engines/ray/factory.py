@@ -13,10 +13,11 @@ import ray
 from ray.exceptions import RayError
 
 from remotely.engine import Engine, Options
-from remotely.engines.ray import births, ends
+from remotely.engines.ray import births, ends, room
 from remotely.engines.ray.calls import Calls, put_beside
 from remotely.engines.ray.host import Birth, Place
 from remotely.engines.ray.remote import HostedActor, new_id
+from remotely.engines.ray.room import Look
 from remotely.errors import NameTaken, NoResources, name_taken
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
@@ -58,10 +59,7 @@ class ActorFactory:
         """Give each a process and its object.  Makes all of them or raises an error."""
         made: list[CallFuture[Any]] = []
         try:
-            for actor in actors:
-                self._start(actor, options)
-            begun = [self._introduce(actor, options) for actor in actors]
-            self._wait_for_room(begun, actors[0].class_name)
+            begun = self._begin(actors, options)
             beside = put_beside(encoded) if len(actors) > 1 else None
             for actor, place in zip(actors, begun, strict=True):
                 actor.place = msgspec.msgpack.decode(ray.get(place), type=Place)
@@ -71,19 +69,42 @@ class ActorFactory:
         except RayError as error:
             raise ends.end_error(actors[0].name, None, error)(False) from None
 
-    def _start(self, actor: HostedActor, options: Options) -> None:
+    def _begin(self, actors: Sequence[HostedActor], options: Options) -> list[Any]:
+        """Wait until each has a process; return Ray's references to their places."""
+        node, count, what = births.node_for(options), len(actors), actors[0].class_name
+        deadline = time.monotonic() + self._patience_s
+
+        def wait_for_room(look: Look) -> None:
+            self._wait_for_room(look, deadline, count, what)
+
+        with room.reserved(options, count, node, wait_for_room):
+            hosts = [self._start(actor, options, node) for actor in actors]
+            begun = [
+                host.begin.remote(self._birth_of(actor, options))
+                for actor, host in zip(actors, hosts, strict=True)
+            ]
+        wait_for_room(
+            lambda timeout_s: len(ray.wait(begun, num_returns=count, timeout=timeout_s)[1])
+        )
+        return begun
+
+    def _start(self, actor: HostedActor, options: Options, node: str) -> Any:
         deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
         while True:
             try:
-                actor.lives_as(births.new_host(actor, options))
-                return
+                with actor.lock:  # whoever ends it meanwhile finds its host, or keeps it from one
+                    if actor.ended is not None:
+                        raise actor.ended(False)
+                    host = births.new_host(actor, options, node)
+                    actor.lives_as(host)
+                return host
             except ValueError:
                 if time.monotonic() >= deadline:
                     break
             time.sleep(LOOK_EVERY_S)
         raise NameTaken(name_taken(options.name, "on this cluster"))
 
-    def _introduce(self, actor: HostedActor, options: Options) -> Any:
+    def _birth_of(self, actor: HostedActor, options: Options) -> bytes:
         assert isinstance(options.memory, int)
         owner = (0, "", "")
         if not options.detached:
@@ -103,18 +124,16 @@ class ActorFactory:
             owner=owner,
             cluster=self._engine.cluster,
         )
-        return actor.host.begin.remote(msgspec.msgpack.encode(birth))
+        return msgspec.msgpack.encode(birth)
 
-    def _wait_for_room(self, begun: list[Any], what: str) -> None:
-        deadline = time.monotonic() + self._patience_s
-        for timeout_s in (min(COLLECT_AFTER_S, self._patience_s), self._patience_s):
-            left_s = min(timeout_s, max(0.0, deadline - time.monotonic()))
-            _, waiting = ray.wait(begun, num_returns=len(begun), timeout=left_s)
+    def _wait_for_room(self, look: Look, deadline: float, count: int, what: str) -> None:
+        for timeout_s in (COLLECT_AFTER_S, self._patience_s):
+            waiting = look(min(timeout_s, max(0.0, deadline - time.monotonic())))
             if not waiting:
                 return
             gc.collect()
         raise NoResources(
-            f"the Ray cluster has had no room for {len(waiting)} of {len(begun)} {what} for "
+            f"the Ray cluster has had no room for {waiting} of {count} {what} for "
             f"{self._patience_s:g} s: close actors, ask for less, or wait longer by "
             "connect(patience_s=...)"
         )

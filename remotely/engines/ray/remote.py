@@ -2,8 +2,10 @@
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import ray
 
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.engines.ray.frames import ROUTE_BYTES
@@ -11,6 +13,7 @@ from remotely.engines.ray.host import Place
 from remotely.values.codec import Encoded
 
 NAMESPACE = "remotely"
+ANSWER_S = 10.0  # what a host has to say what it is; one without room yet says nothing
 
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
 
@@ -55,11 +58,13 @@ class HostedActor(RemoteActor):
         self.host = host
         self.take_new_route()
 
-    def found(self, host: Any, state: dict[str, Any]) -> None:
-        """It is an actor of others, of which its host has told."""
-        self.life, self.is_serial = state["life"], state["is_serial"]
-        self.may_return = not self.owned and state["max_restarts"] > 0
-        self.lives_as(host)
+    def found(self, host: Any, state: Mapping[str, Any]) -> None:
+        """It is an actor of others, of which its host has told; one that we know already stays."""
+        with self.lock:
+            if self.host is None:
+                self.life, self.is_serial = state["life"], state["is_serial"]
+                self.may_return = not self.owned and state["max_restarts"] > 0
+                self.lives_as(host)
 
     def take_new_route(self) -> None:
         """Number messages anew: the host waits for ever for one of the old route that was lost."""
@@ -77,3 +82,8 @@ def ray_name(actor: str) -> str:
     """Return what Ray knows an actor by.  No user can give a name that begins with "/"."""
     name, _, number = actor.partition("/")
     return name or f"/{number}"
+
+
+def state_of(host: Any) -> Any:
+    """Return what a host says of itself; None before it has begun.  Raises RayError."""
+    return ray.get(host.state.remote(), timeout=ANSWER_S)

@@ -20,6 +20,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from remotely.engines.ray.frames import LATER, NOT_RUN, received
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture
+from remotely.futures.shield import shield
 from remotely.objects import outcome
 from remotely.objects.outcome import StreamOf
 from remotely.protocol import wire
@@ -129,20 +130,24 @@ class Completions:
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._pending: dict[int, CallFuture[Any]] = {}  # by their identity
+        self._closed_by: Callable[[], BaseException] | None = None
         self._thread = threading.Thread(target=self._run, name="remotely-replies", daemon=True)
         self._thread.start()
 
     def add(self, reply: Reply, future: CallFuture[Any]) -> None:
         """Complete a call when Ray has its outcome."""
-
+        if (ref := reply.ref) is None:  # another thread has just completed it
+            return
         self._pending[id(future)] = future
 
         def hear(done: Future[Any]) -> None:
             data = done.exception() or done.result()
             self._work.put(lambda: self._complete(reply, future, data))
 
-        if (ref := reply.ref) is not None:  # else another thread has just completed it
+        with shield:  # an interrupt could leave a lock held for which a thread of Ray's waits
             ref.future().add_done_callback(hear)
+        if self._closed_by is not None:
+            self._lose_pending(self._closed_by)
 
     def run(self, work: Callable[[], object]) -> None:
         """Do something where no caller waits for it."""
@@ -153,10 +158,15 @@ class Completions:
         self._work.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
-        while self._pending:
-            _, future = self._pending.popitem()
-            future.lose(error())
-            future.tell()
+        self._closed_by = error
+        self._lose_pending(error)
+
+    def _lose_pending(self, error: Callable[[], BaseException]) -> None:
+        with contextlib.suppress(KeyError):  # the last may have gone to another thread
+            while self._pending:
+                _, future = self._pending.popitem()
+                future.lose(error())
+                future.tell()
 
     def _complete(self, reply: Reply, future: CallFuture[Any], data: Any) -> None:
         try:

@@ -38,7 +38,7 @@ def _owned(actors: list[ActorStatus], pid: int, machine: str) -> int:
 
 
 def _states() -> list[dict[str, Any]]:
-    """Ask every host what it does; those that have ended meanwhile say nothing."""
+    """Ask every host what it does; those that have ended or not begun say nothing."""
     names = ray.util.list_named_actors(all_namespaces=True)
     asked = []
     for name in [found["name"] for found in names if found["namespace"] == NAMESPACE]:
@@ -53,9 +53,11 @@ def _states() -> list[dict[str, Any]]:
     found = []
     for ref in done:
         try:
-            found.append(ray.get(ref))
+            state = ray.get(ref)
         except ray.exceptions.RayError:
             continue
+        if state is not None:
+            found.append(state)
     return found
 
 

@@ -19,6 +19,7 @@ from remotely.engines.ray import ends
 from remotely.engines.ray.remote import EndError, HostedActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
+from remotely.futures.shield import shield
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 from remotely.values.codec import Encoded
 
@@ -36,8 +37,10 @@ class Restarts:
     def watch(self, actor: HostedActor, encoded: Encoded, options: Options) -> None:
         """Restart this actor when its present life ends."""
         actor.made_from = encoded, options
-        life = actor.life
-        watched = actor.host.watch.remote().future()
+        host, life = actor.host, actor.life
+        if host is None:  # it was ended meanwhile
+            return
+        watched = host.watch.remote().future()
         actor_ref = weakref.ref(actor)
 
         def hear(done: Any) -> None:
@@ -50,7 +53,8 @@ class Restarts:
             elif found.host is not None and found.life == life:  # only out of reach for a moment
                 self._run(lambda: self.watch(found, encoded, options))
 
-        watched.add_done_callback(hear)
+        with shield:  # an interrupt could leave a lock held for which a thread of Ray's waits
+            watched.add_done_callback(hear)
 
     def hear_of_death(self, actor: HostedActor, life: int, end: EndError) -> None:
         """A life of an actor has ended.  Of an actor of others, the next call looks for the next.
@@ -92,10 +96,7 @@ class Restarts:
         assert actor.made_from is not None
         try:
             self._make([actor], *actor.made_from)
-            if actor.ended is None:
-                self.watch(actor, *actor.made_from)
-            else:  # it was closed meanwhile
-                ray.kill(actor.host)
+            self.watch(actor, *actor.made_from)
         except RemotelyError as error:
             _give_up(actor, f"{actor.name} died, and could not be restarted: {error}")
         except Exception as error:  # of the class's own constructor

@@ -70,17 +70,18 @@ class SerialHost(Host):
         self._watched = watched = threading.Event()
         watched.wait()
 
-    def end_if_stopped(self) -> None:
-        """What `leave` asks for takes place here, where messages run."""
+    def stop(self) -> None:
+        """Close the object, here where messages run; `leave` may come before or after."""
         if self._hosted is not None:
+            self._hosted.stop()
             self._hosted.end_if_stopped()
 
     @in_group(WAITS)
     def leave(self, grace_s: float, stops: bool) -> None:
         """End the process when the object has been closed, or after `grace_s`; never returns.
 
-        With `stops` no further call begins, and the object is closed by `end_if_stopped`; else by a
-        message, END.
+        With `stops` no further call begins, and the object is closed by `stop`; else by a message,
+        END.
         """
         if stops and self._hosted is not None:
             self._hosted.stop()

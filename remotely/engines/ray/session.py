@@ -6,17 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError, RayError
 
 from remotely.engines.ray.address import GCS_PORT, check_trust
 from remotely.engines.ray.engine import RayEngine
 from remotely.engines.ray.remote import NAMESPACE
-from remotely.errors import MasterLost
+from remotely.errors import MasterLost, NotAllowed
 from remotely.machine.gpus import Gpus, choose
 from remotely.protocol.address import split_address
 from remotely.protocol.lease import CONNECT_S
 from remotely.values.shipping import Shipment
 
 STORE_BYTES = 1 << 30  # Ray's object store, in /dev/shm, of a cluster of this process alone
+
+_NO_TOKEN = (
+    "the Ray cluster at ray:{} does not admit this process: set RAY_AUTH_MODE=token here, with the "
+    "token of that cluster in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+)
 
 
 def connect(
@@ -45,7 +52,9 @@ def connect(
         try:
             _check_answers(where)
             ray.init(address=where, **settings)
-        except (OSError, ray.exceptions.RaySystemError) as error:
+        except AuthenticationError:
+            raise NotAllowed(_NO_TOKEN.format(where)) from None
+        except (OSError, RayError) as error:
             raise MasterLost(
                 f"no Ray cluster at ray:{where}: {error}. Start one there with 'ray start --head', "
                 "or use ray:local for one of your own"
@@ -54,10 +63,11 @@ def connect(
 
 
 def _check_answers(where: str) -> None:
-    """Raise OSError at once if nothing listens there; Ray tries for minutes."""
+    """Raise OSError or AuthenticationError at once, where `ray.init` tries again and again."""
     if where not in ("local", "auto"):
         host, port = split_address(where)
         socket.create_connection((host, port or GCS_PORT), CONNECT_S).close()
+        GcsClient(address=where)
 
 
 def own_cluster(
@@ -65,7 +75,12 @@ def own_cluster(
     gpus: Gpus | None = None,
     resources: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of `ray.init` for a cluster of this process alone."""
+    """Return the arguments of `ray.init` for a cluster of this process alone.
+
+    Raises ValueError if `cpus` are not whole: Ray counts whole ones only.
+    """
+    if cpus is not None and cpus != int(cpus):
+        raise ValueError(f"cpus={cpus!r}: a Ray cluster offers whole CPUs")
     return {
         "num_cpus": None if cpus is None else int(cpus),
         "num_gpus": None if gpus is None else len(choose(gpus)),

@@ -1,10 +1,10 @@
-"""Stable-Baselines3's A2C and PPO at 84x84, by its Nature CNN; 8 games, each in a process."""
+"""Stable-Baselines3's A2C, PPO and DQN at 84x84, by its Nature CNN; 8 games, each in a process."""
 
 from typing import Any
 
 import ale_py
 import gymnasium
-from stable_baselines3 import A2C, PPO
+from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
@@ -16,10 +16,21 @@ GAME = "PongNoFrameskip-v4"  # frames in fours by its wrappers, no sticky action
 GAMES = 8
 WITHOUT_END = 10**9
 
-# A2C as it comes.  PPO goes over its rollout once, as ours does here.
+# A2C as it comes.  PPO goes over its rollout once, as ours does here.  DQN learns twice from each
+# step of eight games, in batches of 32: so each step is drawn eight times.
 ALGORITHMS: dict[str, tuple[Any, dict[str, int]]] = {
     "a2c": (A2C, {}),
     "ppo": (PPO, {"n_steps": 128, "batch_size": 256, "n_epochs": 1}),
+    "dqn_32": (
+        DQN,
+        {
+            "batch_size": 32,
+            "train_freq": 1,
+            "gradient_steps": 2,
+            "learning_starts": 1_000,
+            "buffer_size": 50_000,
+        },
+    ),
 }
 
 
@@ -32,7 +43,8 @@ class Counting(BaseCallback):  # type: ignore[misc]
         self.runs_on = True
 
     def _on_rollout_start(self) -> None:
-        self.runs_on = self.meter.runs_on(self.model.n_steps * GAMES)
+        steps = getattr(self.model, "n_steps", 1)  # DQN's rollout is one
+        self.runs_on = self.meter.runs_on(steps * GAMES)
 
     def _on_step(self) -> bool:
         return self.runs_on

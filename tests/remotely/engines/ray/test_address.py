@@ -43,6 +43,11 @@ def test_auto_is_what_ray_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
         address.parse("ray:auto")
 
 
+def test_the_cores_of_a_cluster_that_runs_are_those_of_ray_start() -> None:
+    with pytest.raises(remotely.RemotelyError, match="was given its own by 'ray start'"):
+        remotely.connect("ray:auto", cpus=2)
+
+
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
 

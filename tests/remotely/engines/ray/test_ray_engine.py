@@ -1,15 +1,22 @@
 """What only an engine on Ray has to keep; what every engine promises is tested elsewhere."""
 
+import contextlib
 import gc
 import os
 import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
 import pytest
 
 import remotely
+from remotely.api import connection
+from remotely.engine import Options
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
 
@@ -160,11 +167,132 @@ def test_an_actor_that_its_owner_closes_is_not_restarted() -> None:
     assert not remotely.actors()
 
 
+@remotely.remote_class(cpus=0, max_restarts=1)
+class Phoenix:
+    def pid(self) -> int:
+        return os.getpid()
+
+    def die(self) -> None:
+        os._exit(1)
+
+
+@remotely.remote_class(cpus=0)
+class Finder:
+    def outlive(self, name: str) -> tuple[int, int]:
+        """Return the processes of two lives of an actor that another process restarts."""
+        found: Phoenix = remotely.get_actor(name)
+        first = found.pid()
+        with contextlib.suppress(remotely.ActorDied):
+            found.die()
+        return first, found.pid()
+
+
+def test_a_handle_that_was_found_by_name_follows_a_restart() -> None:
+    phoenix = remotely.options(Phoenix, name="phoenix")()
+
+    first, second = Finder().outlive("phoenix")
+
+    assert first != second == phoenix.pid()
+
+
+def test_groups_that_do_not_fit_together_are_placed_one_after_the_other() -> None:
+    together = threading.Barrier(3)
+
+    def use(line: int) -> None:
+        together.wait()
+        group = remotely.group(remotely.options(Log, cpus=8), 2)  # of 16
+        group.add(line)
+        remotely.close(group)
+
+    with ThreadPoolExecutor() as threads:
+        for use_of_one in [threads.submit(use, line) for line in range(3)]:
+            use_of_one.result()
+
+
+def test_a_group_may_be_placed_on_one_machine() -> None:
+    here = remotely.status().machines[0].machine
+
+    group = remotely.group(remotely.options(Log, cpus=1, machine=here), 2)
+
+    assert group.add(1) == [None, None]
+
+
+def test_a_group_for_which_there_are_too_few_cores_is_refused_at_once() -> None:
+    with pytest.raises(remotely.NoResources, match="has room for 16 Log, not for 17"):
+        remotely.group(remotely.options(Log, cpus=1), 17)
+
+
+def test_a_cluster_of_half_a_core_is_refused() -> None:
+    from remotely.engines.ray.session import own_cluster
+
+    with pytest.raises(ValueError, match="whole CPUs"):
+        own_cluster(cpus=0.5)
+
+
+@remotely.remote_class(cpus=0)
+class Slow:
+    """Takes its time to close."""
+
+    def __init__(self, closing: Path, may_close: Path) -> None:
+        self.closing, self.may_close = closing, may_close
+
+    def nap(self) -> None: ...
+
+    def close(self) -> None:
+        self.closing.touch()
+        while not self.may_close.exists():
+            time.sleep(0.01)
+
+
+def test_while_the_cluster_is_being_left_no_call_begins_and_no_actor_is_made(
+    tmp_path: Path,
+) -> None:
+    slow = Slow(tmp_path / "closing", tmp_path / "may close")
+    slow.nap()
+    engine = connection.current()
+    leaving = threading.Thread(target=engine.shutdown)
+    leaving.start()
+    wait_until((tmp_path / "closing").exists, "that it closes")
+
+    with pytest.raises(remotely.NotConnected):
+        slow.nap()
+    with pytest.raises(remotely.NotConnected):
+        Log()
+
+    (tmp_path / "may close").touch()
+    leaving.join()
+
+
+def test_a_call_that_was_sent_while_the_cluster_was_left_has_its_error_at_once() -> None:
+    from remotely.engines.ray.replies import Completions
+
+    completions = Completions()
+    completions.close(lambda: remotely.NotConnected("it has left"))
+    call: CallFuture[None] = CallFuture("a call")
+
+    completions.add(cast(Any, SimpleNamespace(ref=SimpleNamespace(future=Future))), call)
+
+    with pytest.raises(remotely.NotConnected, match="it has left"):
+        call.result(20)
+
+
+def test_an_actor_whose_process_has_not_begun_is_not_found() -> None:
+    engine: Any = connection.current()
+    early = engine._factory.new(Log, Options(cpus=0, name="early"))
+    engine._factory._start(early, Options(cpus=0, name="early"), "")
+
+    with pytest.raises(NameError):
+        remotely.get_actor("early")
+
+    assert not remotely.status().actors
+    engine._kill([early], "killed")
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_thousand_births_leave_nothing() -> None:
+@pytest.mark.timeout(600)
+def test_two_hundred_births_leave_nothing() -> None:
     before = hosts()
-    for _ in range(250):
+    for _ in range(50):
         group = remotely.group(Log, 4)
         group.add(1)
         remotely.close(group)

@@ -8,7 +8,6 @@ from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
-import ray
 
 import remotely
 from tests.clusters import wait_until
@@ -130,6 +129,8 @@ def test_a_call_that_returns_its_actor_is_refused_as_an_argument_before_it_is_do
 
 
 def test_a_future_that_is_done_keeps_nothing_in_ray_s_store() -> None:
+    import ray
+
     source = Source()
     free = ray.available_resources()["object_store_memory"]
 

@@ -61,3 +61,14 @@ def test_an_object_is_closed_on_the_thread_that_ran_its_calls(tmp_path: Path) ->
     del closing
 
     wait_until(lambda: marker.exists() and marker.read_text() == "True", "close() to have run")
+
+
+def test_an_object_that_is_stopped_is_closed_before_its_process_is_asked_to_leave(
+    tmp_path: Path,
+) -> None:
+    marker = tmp_path / "closed"
+    closing = Closing(marker)
+
+    closing._remotely_remote.host.stop.remote()  # Ray may bring this first
+
+    wait_until(lambda: marker.exists() and marker.read_text() == "True", "close() to have run")

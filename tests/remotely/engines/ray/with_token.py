@@ -1,0 +1,43 @@
+"""A script that has a Ray with its token, and lets processes with other tokens connect to it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import ray
+
+CONNECT = """
+import json, sys, remotely
+try:
+    remotely.connect(sys.argv[1])
+    told = [len(remotely.status().machines), ""]
+except remotely.RemotelyError as error:
+    told = [type(error).__name__, str(error)]
+print(json.dumps(told))
+"""
+
+
+def connect(address: str, **settings: str) -> list[object]:
+    """Return what another process is told that connects with these settings."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECT, f"ray:{address}"],
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    told: list[object] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+if __name__ == "__main__":
+    context = ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR")
+    address = context.address_info["gcs_address"]
+    told = {
+        "right": connect(address),
+        "wrong": connect(address, RAY_AUTH_TOKEN="b" * 64),
+        "none": connect(address, RAY_AUTH_MODE="disabled"),
+    }
+    ray.shutdown()
+    print(json.dumps(told))
