@@ -11,21 +11,16 @@ replies have arrived unread.  A future that you wait for would then come after t
 not asked for yet, and never, if you collect results in another order than you submitted.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from remotely.futures import wakeup
+from remotely.futures import in_flight, wakeup
 from remotely.futures.future import CallFuture
+from remotely.futures.in_flight import MAX_BYTES, MAX_CALLS
 from remotely.futures.shield import shield
-from remotely.protocol.resources import format_bytes
 
-log = logging.getLogger("remotely")
-
-MAX_CALLS = 10_000  # of one handle
-MAX_BYTES = 512 << 20  # of one handle
 MAX_BYTES_OF_PROCESS = 2 << 30
 
 
@@ -86,7 +81,7 @@ class BackPressure:
         """Have `wait` wait for the oldest calls until there is room for so many bytes."""
         if not self._has_warned:
             self._has_warned = True
-            _warn(self._actor_name, len(self._pending), self.nbytes)
+            in_flight.warn(self._actor_name, len(self._pending), self.nbytes)
         while self.exceeds(nbytes) and (oldest := self._oldest()) is not None:
             wait(oldest)
 
@@ -112,13 +107,3 @@ class BackPressure:
     def _oldest(self) -> CallFuture[Any] | None:
         with self._pending_lock:
             return next(iter(self._pending.values()), None)
-
-
-def _warn(actor_name: str, calls: int, nbytes: int) -> None:
-    log.warning(
-        "%d calls to %s (%s) have no result yet: from now on, submit waits whenever so many "
-        "are in flight. Collect results as you go, or add actors",
-        calls,
-        actor_name,
-        format_bytes(nbytes),
-    )

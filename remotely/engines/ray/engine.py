@@ -166,6 +166,8 @@ class RayEngine:
         referred = Referred(named)
         source_library.library.look()
         beside = put_beside(encoded) if len(remotes) > 1 else None
+        nbytes = sum(buffer.nbytes for buffer in encoded.buffers)
+        is_submitted = background and kind is Kind.CALL
         futures: list[CallFuture[Any]] = []
         for actor in remotes:
             assert isinstance(actor, HostedActor)
@@ -185,11 +187,15 @@ class RayEngine:
                 future = CallFuture(what, actor)
             if encoded.travelling:
                 future.travelling = encoded.travelling
-            if background and kind is Kind.CALL:
+            if is_submitted:
                 future.on_unretrieved = self._on_unretrieved
+                if not self._completions.is_here():  # else it would wait for itself
+                    actor.in_flight.wait_for_room(nbytes)
             leave(future)
             if background:
                 _attend(future)
+            if is_submitted:
+                actor.in_flight.add(future, nbytes)
             futures.append(future)
         return futures
 

@@ -10,6 +10,7 @@ import ray
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.engines.ray.frames import ROUTE_BYTES
 from remotely.engines.ray.host import Place
+from remotely.futures.in_flight import InFlight
 from remotely.values.codec import Encoded
 
 NAMESPACE = "remotely"
@@ -32,6 +33,7 @@ class HostedActor(RemoteActor):
     ended       makes the error of its calls, once it has ended for good
     made_from   the class and the arguments, if it may be restarted
     is_settled  false while this process restarts it
+    in_flight   the calls that were submitted and have no outcome
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class HostedActor(RemoteActor):
         self.ended: EndError | None = None
         self.made_from: tuple[Encoded, Options] | None = None
         self.is_settled = True
+        self.in_flight = InFlight(name)
         self.lives: list[float] = []  # when those after the first began
 
     def lives_as(self, host: Any) -> None:

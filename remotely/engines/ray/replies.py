@@ -149,6 +149,10 @@ class Completions:
         if self._closed_by is not None:
             self._lose_pending(self._closed_by)
 
+    def is_here(self) -> bool:
+        """Tell whether this is the thread on which calls are completed."""
+        return threading.current_thread() is self._thread
+
     def run(self, work: Callable[[], object]) -> None:
         """Do something where no caller waits for it."""
         self._work.put(work)
@@ -156,7 +160,7 @@ class Completions:
     def close(self, error: Callable[[], BaseException]) -> None:
         """Do what is left to do, and give every call that is pending an error."""
         self._work.put(None)
-        if self._thread is not threading.current_thread():
+        if not self.is_here():
             self._thread.join()
         self._closed_by = error
         self._lose_pending(error)

@@ -17,6 +17,7 @@ import pytest
 import remotely
 from remotely.api import connection
 from remotely.engine import Options
+from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
 
@@ -83,6 +84,23 @@ def test_a_handle_that_arrives_again_and_again_can_be_called_each_time() -> None
         caller.call(log, line)
 
     assert log.lines == [0, 1, 2]
+
+
+def test_submit_waits_when_much_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight, "MAX_CALLS", 3)
+    log, gate = Log(), Gate()
+    held = [gate.wait.submit() for _ in range(3)]
+    fourth = threading.Thread(target=gate.wait.submit)
+
+    fourth.start()
+
+    fourth.join(0.3)
+    assert fourth.is_alive()
+    log.add.submit(1).result()  # another actor has limits of its own
+    gate.open()
+    fourth.join(20)
+    assert not fourth.is_alive()
+    assert [future.result() for future in held] == [7] * 3
 
 
 class Parting:
