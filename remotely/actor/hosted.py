@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from remotely.actor.servant import Servant
 from remotely.api import connection, current_actor
 from remotely.engines.ray.engine import RayEngine
 from remotely.engines.ray.frames import Entries, Frames
-from remotely.engines.ray.host import Birth, Host, Place, session_folder
+from remotely.engines.ray.host import Birth, Line, Place, session_folder
 from remotely.machine import gpus
 from remotely.protocol import control, wire
 from remotely.transport import activity
@@ -35,7 +36,7 @@ from remotely.values.shipping import Shipment
 TIDY_EVERY_S = 2.0
 
 
-def start(birth: Birth, place: Place, host: Host) -> "Hosted":
+def start(birth: Birth, place: Place, host: Line) -> "Hosted":
     """Begin to serve; called where the host takes in messages."""
     if not birth.gpus:
         os.environ[gpus.VARIABLE] = ""  # Ray would show it all of them
@@ -46,10 +47,10 @@ def start(birth: Birth, place: Place, host: Host) -> "Hosted":
     return (SerialHosted if birth.is_serial else LoopHosted)(birth, place, host)
 
 
-class Hosted:
+class Hosted(ABC):
     """What the host asks of the servant; the kinds differ in where messages run."""
 
-    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+    def __init__(self, birth: Birth, place: Place, host: Line) -> None:
         self._host = host
         self._pid = os.getpid()
         self._values = PlasmaValues()
@@ -81,11 +82,13 @@ class Hosted:
         seen = activity.look(self._page)
         return {**seen._asdict(), "calls": self._servant.calls}
 
+    @abstractmethod
     def _handle(self, route: bytes, message: wire.Message) -> None:
-        raise NotImplementedError
+        """Run a message, or have it run."""
 
+    @abstractmethod
     def _wake(self) -> None:
-        raise NotImplementedError
+        """Have `send_finished` run where messages run.  Any thread may call this."""
 
     def _client(self, birth: Birth, prepare: control.Prepare) -> RayEngine:
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
@@ -114,7 +117,7 @@ class Hosted:
 class SerialHosted(Hosted):
     """Runs each message at once, on the thread that brings it, which is always the same."""
 
-    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+    def __init__(self, birth: Birth, place: Place, host: Line) -> None:
         super().__init__(birth, place, host)
         self._lock = threading.Lock()
         threading.Thread(target=self._keep_tidy, name="remotely-tidy", daemon=True).start()
@@ -153,7 +156,7 @@ class LoopHosted(Hosted):
     then.
     """
 
-    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+    def __init__(self, birth: Birth, place: Place, host: Line) -> None:
         super().__init__(birth, place, host)
         self._hosts_loop = self._loop = asyncio.get_running_loop()
         self._tidy()

@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from remotely.client import back_pressure, delivery
+from remotely.client import delivery
 from remotely.client.back_pressure import BackPressure, ByteBudget
 from remotely.client.cancellation import Cancellation
 from remotely.client.connection_monitor import ConnectionMonitor
@@ -46,6 +46,7 @@ from remotely.client.outcomes import Outcomes
 from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
+from remotely.futures.in_flight import MAX_CALLS
 from remotely.futures.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.control import Location
@@ -158,7 +159,7 @@ class Channel:
         if self._waits is not None and not background:
             self._waits.refuse(self.location, future.what)
         bounded = background and kind is Kind.CALL
-        if bounded and len(self._pending) >= back_pressure.MAX_CALLS:
+        if bounded and len(self._pending) >= MAX_CALLS:
             self._wait_for_room(0)
         loan = None
         left = False

@@ -12,13 +12,13 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from remotely.client.actor_state import ActorState
-from remotely.client.back_pressure import MAX_CALLS
 from remotely.client.bulk_threads import BulkThreads
 from remotely.client.channel import Channel
 from remotely.client.referring_call import ReferringCall
 from remotely.errors import RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
+from remotely.futures.in_flight import MAX_CALLS
 from remotely.futures.reference import Onward
 from remotely.protocol.wire import Kind
 from remotely.values.memory_peer import OutgoingValue

@@ -352,11 +352,11 @@ class RayEngine:
 
     def _lost(self, actor: HostedActor, life: int) -> Lost:
         def lost(error: RayError, may_have_run: bool) -> BaseException:
-            if actor.ended is not None:
-                return actor.ended(may_have_run)
             if ends.is_of_argument(error):
                 lost = ends.end_error("its actor", None, error.cause)(True)
                 return references.of_argument(lost, "an argument")
+            if actor.ended is not None:
+                return actor.ended(may_have_run)
             end = ends.end_error(actor.name, actor.place, error)
             if ends.ends_actor(error):
                 self._restarts.hear_of_death(actor, life, end)

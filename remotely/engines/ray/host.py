@@ -71,7 +71,7 @@ class Hosted(Protocol):
     """What the servant offers to its host."""
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
-        """Run a message; its reply goes to `Host.reply`."""
+        """Run a message; its reply goes to `Line.reply`."""
 
     def cancel(self, route: bytes, call_id: int) -> bool:
         """Have a call not begin; return whether that was in time."""
@@ -84,6 +84,16 @@ class Hosted(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Return what it is doing."""
+
+
+class Line(Protocol):
+    """What a host offers to its servant, on any thread on which that runs messages."""
+
+    def reply(self, route: bytes, frames: Frames) -> None:
+        """Give a message its reply."""
+
+    def over(self) -> None:
+        """The object has been let go: nothing runs any more."""
 
 
 class Host:
@@ -130,16 +140,6 @@ class Host:
             "gpu_ids": ray.get_gpu_ids(),
             "node": ray.get_runtime_context().get_node_id(),
         }
-
-    # --- on any thread ----------------------------------------------------------------------------
-
-    def reply(self, route: bytes, frames: Frames) -> None:
-        """Give a message its reply."""
-        raise NotImplementedError
-
-    def over(self) -> None:
-        """The object has been let go: nothing runs any more."""
-        raise NotImplementedError
 
 
 def _watch_memory(limit: int) -> None:

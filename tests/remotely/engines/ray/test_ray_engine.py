@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,7 @@ from remotely.engine import Options
 from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
+from tests.remotely.engines.ray.gate import Gate
 
 pytestmark = pytest.mark.usefixtures("on_ray")
 
@@ -36,24 +38,11 @@ class Log:
         other.add(line)
 
 
-@remotely.remote_class(cpus=0, concurrency=2)
-class Gate:
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-
-    def wait(self) -> int:
-        self.opened.wait()
-        return 7
-
-    def open(self) -> None:
-        self.opened.set()
-
-
 def hosts() -> set[int]:
     """Return the processes of this Ray in which objects live."""
     me = psutil.Process()
     children = [c for c in me.children(recursive=True) if c.status() != psutil.STATUS_ZOMBIE]
-    return {child.pid for child in children if "Host" in " ".join(child.cmdline())}
+    return {c.pid for c in children if re.search(r"ray::\w+Host", " ".join(c.cmdline()))}
 
 
 def test_calls_run_in_the_order_in_which_they_were_made() -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 
@@ -11,6 +10,7 @@ import pytest
 
 import remotely
 from tests.clusters import wait_until
+from tests.remotely.engines.ray.gate import Gate
 
 pytestmark = pytest.mark.usefixtures("on_ray")
 
@@ -31,19 +31,6 @@ class Source:
 
     def die(self) -> None:
         os._exit(3)
-
-
-@remotely.remote_class(cpus=0, concurrency=2)
-class Gate:
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-
-    def wait(self) -> int:
-        self.opened.wait()
-        return 7
-
-    def open(self) -> None:
-        self.opened.set()
 
 
 @remotely.remote_class(cpus=0)
