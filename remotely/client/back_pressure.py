@@ -18,7 +18,6 @@ from typing import Any
 
 from remotely.futures import in_flight, wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.in_flight import MAX_BYTES, MAX_CALLS
 from remotely.futures.shield import shield
 
 MAX_BYTES_OF_PROCESS = 2 << 30
@@ -75,7 +74,9 @@ class BackPressure:
 
     def exceeds(self, nbytes: int) -> bool:
         """Tell whether a call with so many bytes has to wait for earlier ones."""
-        return len(self._pending) >= MAX_CALLS or self.nbytes + nbytes > MAX_BYTES
+        return (
+            len(self._pending) >= in_flight.MAX_CALLS or self.nbytes + nbytes > in_flight.MAX_BYTES
+        )
 
     def wait_for_room(self, nbytes: int, wait: Callable[[CallFuture[Any]], None]) -> None:
         """Have `wait` wait for the oldest calls until there is room for so many bytes."""

@@ -45,8 +45,8 @@ from remotely.client.outbox import Outbox
 from remotely.client.outcomes import Outcomes
 from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
+from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
-from remotely.futures.in_flight import MAX_CALLS
 from remotely.futures.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.control import Location
@@ -159,7 +159,7 @@ class Channel:
         if self._waits is not None and not background:
             self._waits.refuse(self.location, future.what)
         bounded = background and kind is Kind.CALL
-        if bounded and len(self._pending) >= MAX_CALLS:
+        if bounded and len(self._pending) >= in_flight.MAX_CALLS:
             self._wait_for_room(0)
         loan = None
         left = False

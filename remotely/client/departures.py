@@ -16,9 +16,8 @@ from remotely.client.bulk_threads import BulkThreads
 from remotely.client.channel import Channel
 from remotely.client.referring_call import ReferringCall
 from remotely.errors import RemotelyError
-from remotely.futures import wakeup
+from remotely.futures import in_flight, wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.in_flight import MAX_CALLS
 from remotely.futures.reference import Onward
 from remotely.protocol.wire import Kind
 from remotely.values.memory_peer import OutgoingValue
@@ -63,8 +62,10 @@ class Departures:
 
         If there are MAX_CALLS of them, wait for one to leave first, with `may_wait`.
         """
-        if may_wait and len(actor.departures or ()) >= MAX_CALLS:
-            wakeup.sleep_until(lambda: len(actor.departures or ()) < MAX_CALLS, about=actor)
+        if may_wait and len(actor.departures or ()) >= in_flight.MAX_CALLS:
+            wakeup.sleep_until(
+                lambda: len(actor.departures or ()) < in_flight.MAX_CALLS, about=actor
+            )
         with self._lock:
             closed, is_first = self._closed, actor.departures is None
             if closed is None:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.client import back_pressure
 from remotely.client.back_pressure import ByteBudget
 from remotely.client.client import MAX_DESCRIPTORS
-from remotely.futures import wakeup
+from remotely.futures import in_flight, wakeup
 from tests.clusters import wait_until
 
 
@@ -39,7 +38,7 @@ def channel_of(actor: Any) -> Any:
 def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(back_pressure, "MAX_CALLS", 40)
+    monkeypatch.setattr(in_flight, "MAX_CALLS", 40)
     slow = Slow()
     futures = []
     for _ in range(200):
@@ -52,7 +51,7 @@ def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
 def test_bytes_in_flight_are_bounded_a_handle(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
+    monkeypatch.setattr(in_flight, "MAX_BYTES", 3_500_000)
     slow = Slow()
     value = np.zeros(1_000_000, np.uint8)
     futures = []
@@ -67,7 +66,7 @@ def test_bytes_in_flight_are_bounded_a_handle(
 def test_a_value_larger_than_the_bound_goes_alone(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(back_pressure, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(in_flight, "MAX_BYTES", 100_000)
     slow = Slow()
     futures = [slow.work.submit(np.zeros(1_000_000, np.uint8)) for _ in range(3)]
     assert [future.result() for future in futures] == [1, 2, 3]
@@ -76,7 +75,7 @@ def test_a_value_larger_than_the_bound_goes_alone(
 def test_a_done_callback_that_submits_is_never_held_back(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(back_pressure, "MAX_CALLS", 1)
+    monkeypatch.setattr(in_flight, "MAX_CALLS", 1)
     slow = Slow()
     over = threading.Event()
 
@@ -92,7 +91,7 @@ def test_a_done_callback_that_submits_is_never_held_back(
 
 
 def test_a_dead_actor_holds_nobody_back(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(back_pressure, "MAX_CALLS", 5)
+    monkeypatch.setattr(in_flight, "MAX_CALLS", 5)
     slow = Slow()
     futures = [slow.work.submit(seconds=60.0) for _ in range(5)]
     killer = threading.Timer(0.2, lambda: remotely.close(slow, grace_s=0))
