@@ -40,9 +40,12 @@ class Log:
 
 def hosts() -> set[int]:
     """Return the processes of this Ray in which objects live."""
-    me = psutil.Process()
-    children = [c for c in me.children(recursive=True) if c.status() != psutil.STATUS_ZOMBIE]
-    return {c.pid for c in children if re.search(r"ray::\w+Host", " ".join(c.cmdline()))}
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end while we look
+            if re.search(r"ray::\w+Host", " ".join(child.cmdline())):
+                found.add(child.pid)
+    return found
 
 
 def test_calls_run_in_the_order_in_which_they_were_made() -> None:
