@@ -13,6 +13,8 @@ deviations away when it does, so the deviation has a floor.  The floor depends o
   whole image.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -36,6 +38,14 @@ PART_OF_IMAGE = 0.1
 UPDATE_EVERY = 7
 
 
+class _Cached(NamedTuple):
+    """What observations are multiplied by and what is subtracted then, and what it is of."""
+
+    mean: Tensor
+    of: object
+    affine: tuple[Tensor, Tensor]
+
+
 class Normalizer(nn.Module):
     """Subtracts the running mean of each coordinate and divides by its running deviation.
 
@@ -57,7 +67,7 @@ class Normalizer(nn.Module):
         super().__init__()
         self.horizon = horizon
         self.of: Path = (of,) if isinstance(of, str) else of
-        self._cached: tuple[object, tuple[Tensor, Tensor]] | None = None
+        self._cached: _Cached | None = None
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("variance", torch.ones(shape))
         self.register_buffer("count", torch.zeros(()))
@@ -71,17 +81,27 @@ class Normalizer(nn.Module):
     def _affine(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return what to multiply observations by, and what to subtract then.
 
-        Cached for actors, which normalize many times between two updates of the statistics.
+        Cached, because actors normalize many times between two updates of the statistics, and so
+        does a learner with a replay or several minibatches.
         """
+        if torch.compiler.is_compiling():  # which fuses it with what follows
+            return self._compute_affine(obs)
         of = (self.mean._version, self.variance._version, obs.dtype, obs.dim())
-        if torch.is_inference_mode_enabled() and self._cached and self._cached[0] == of:
-            return self._cached[1]
+        cached = self._cached
+        if cached is None or cached.mean is not self.mean or cached.of != of:
+            # A tensor that was made in inference mode could not be used outside.
+            with torch.inference_mode(False), torch.no_grad():
+                cached = self._cached = _Cached(self.mean, of, self._compute_affine(obs))
+        return cached.affine
+
+    def _compute_affine(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         scale = 1 / (self.variance.sqrt() + self._floor(obs.dtype))
         unit = scale / 255 if obs.dtype == torch.uint8 else scale
-        affine = _like(unit, obs), _like(self.mean * scale, obs)
-        if torch.is_inference_mode_enabled():
-            self._cached = (of, affine)
-        return affine
+        return _like(unit, obs), _like(self.mean * scale, obs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy's buffers count their versions from 0 again.
+        return {**self.__dict__, "_cached": None}
 
     def _floor(self, dtype: torch.dtype) -> Tensor | float:
         """Return what to add to the deviations, in the units of `mean`."""

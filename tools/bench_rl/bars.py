@@ -58,6 +58,10 @@ ROWS = (
         "dqn_32_84_per_s",
         (at_least(2, SB3),),
     ),
+    Row(
+        f"the same with a double and dueling network, {NETWORKS[84]}",
+        "dqn_32_double_84_per_s",
+    ),
     *trained(42),
     Row(
         f"GA3C, {NETWORKS[42]}",

@@ -82,6 +82,7 @@ PARTS: dict[str, dict[str, str]] = {
     "dqn_84": {"ours": TRAIN},
     "dqn_limit_84": {"limit": LIMIT},
     "dqn_32_84": {"ours": TRAIN, "sb3": OF_SB3},
+    "dqn_32_double_84": {"ours": TRAIN},
     "ga3c_42": {"ours": TRAIN},
     "a2c_42": {"ours": TRAIN},
     "limit_42": {"limit": LIMIT},

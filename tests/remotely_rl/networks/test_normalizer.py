@@ -1,5 +1,7 @@
 """The normalizer: running statistics, and a floor under each deviation."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -88,3 +90,25 @@ def test_an_image_without_an_axis_for_channels_has_the_floor_of_an_image() -> No
     networks.update_normalizers(encoder, seen, every=1)
     seen[0, 0, 0] = 0.01
     assert encoder.normalizer(seen.unsqueeze(1))[0, 0, 0, 0] < 1.0
+
+
+def test_a_copy_of_a_normalizer_that_was_asked_goes_by_its_own_statistics() -> None:
+    asked = normalizer([0.0], [1.0])
+    asked.load_state_dict(asked.state_dict())  # written twice; the copy counts from 1 again
+    asked(torch.zeros(1, 1))
+    copied = copy.deepcopy(asked)
+    copied.load_state_dict(normalizer([5.0], [1.0]).state_dict())
+    assert copied(torch.tensor([[5.0]])).item() == pytest.approx(0.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("asked_in", [True, False])
+def test_statistics_are_asked_anew_once_they_changed(asked_in: bool) -> None:
+    normalizer = networks.Normalizer((1,))
+    normalizer.update(torch.tensor([[0.0], [2.0]]))
+    with torch.inference_mode(asked_in):
+        assert normalizer(torch.tensor([[2.0]])).item() == pytest.approx(1.0, abs=1e-4)
+    normalizer.update(torch.tensor([[4.0], [6.0]]))
+    weight = torch.ones(1, requires_grad=True)
+    (normalizer(torch.tensor([[3.0]])) * weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.item() == pytest.approx(0.0, abs=1e-4)

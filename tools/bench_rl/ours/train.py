@@ -18,14 +18,15 @@ REPLAYED: dict[str, Any] = {
     "actors": cores(), "learn_from": 2048, "replay_rows": 50_000, "save_replay": False,
 }  # fmt: skip
 
-# What differs from an algorithm's own defaults.
+# What differs from an algorithm's own defaults.  `dqn_32` computes what Stable-Baselines3's does.
 SETTINGS: dict[str, dict[str, Any]] = {
     "a2c": {"actors": cores(), "rollout_steps": 16},
     "ppo": {"actors": cores(), "epochs": 1, "minibatches": 4},
     "impala": {"actors": cores(), "epochs": 1, "minibatches": 1, "target_kl": 0.0},
     "appo": {"actors": cores(), "epochs": 1, "v_trace": False},
     "dqn": REPLAYED,
-    "dqn_32": {**REPLAYED, "batch_size": 32},
+    "dqn_32": {**REPLAYED, "batch_size": 32, "double": False, "dueling": False, "n_step": 1},
+    "dqn_32_double": {**REPLAYED, "batch_size": 32},
     "ga3c": {"actors": 2 * cores(), "epochs": 1, "minibatches": 1, "target_kl": 0.0},
 }
 
@@ -47,7 +48,7 @@ def a_core_taken() -> Iterator[None]:
 def main() -> None:
     turn = asked()
     what = turn.what.removeprefix(BUSY)
-    algorithm = named(what.removesuffix("_32"))
+    algorithm = named(what.partition("_")[0])
     config = algorithm.Config(
         env=GAME,
         image_size=turn.size,
