@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available as use_token,
+)
 from ray._raylet import GcsClient
 from ray.exceptions import AuthenticationError, RayError
 
@@ -67,6 +70,7 @@ def _check_answers(where: str) -> None:
     if where not in ("local", "auto"):
         host, port = split_address(where)
         socket.create_connection((host, port or GCS_PORT), CONNECT_S).close()
+        use_token(warn_if_disabled=False)  # as `ray.init` does, but that comes too late
         GcsClient(address=where)
 
 

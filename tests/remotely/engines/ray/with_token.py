@@ -18,11 +18,12 @@ print(json.dumps(told))
 """
 
 
-def connect(address: str, **settings: str) -> list[object]:
-    """Return what another process is told that connects with these settings."""
+def connect(address: str, without: str = "", **settings: str) -> list[object]:
+    """Return what another process is told that connects with these settings, `without` one."""
+    kept = {name: value for name, value in os.environ.items() if name != without}
     done = subprocess.run(
         [sys.executable, "-c", CONNECT, f"ray:{address}"],
-        env={**os.environ, **settings},
+        env={**kept, **settings},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -36,6 +37,7 @@ if __name__ == "__main__":
     address = context.address_info["gcs_address"]
     told = {
         "right": connect(address),
+        "right, as Ray comes": connect(address, without="RAY_AUTH_MODE"),
         "wrong": connect(address, RAY_AUTH_TOKEN="b" * 64),
         "none": connect(address, RAY_AUTH_MODE="disabled"),
     }
