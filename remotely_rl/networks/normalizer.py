@@ -100,7 +100,7 @@ class Normalizer(nn.Module):
         return _like(unit, obs), _like(self.mean * scale, obs)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy's buffers count their versions from 0 again.
+        # A copy's buffers count their versions anew, and might come to those of what was cached.
         return {**self.__dict__, "_cached": None}
 
     def _floor(self, dtype: torch.dtype) -> Tensor | float:
