@@ -37,6 +37,7 @@ class Namespaces:
     def __init__(self, folder: Path, count: int) -> None:
         self.names = [f"launch{os.getpid()}-{number}" for number in range(count)]
         self.homes = [folder / f"machine{number}" for number in range(count)]
+        self.has_started = False  # whether a cluster was to start
         for name in self.names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
@@ -70,6 +71,7 @@ class Namespaces:
 
     def run(self, number: int, *words: str) -> str:
         """Run a command of `remotely` on a machine."""
+        self.has_started |= words[0] == "start"
         done = self.does(number, str(SCRIPTS / "remotely"), *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
