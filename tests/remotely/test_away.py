@@ -73,6 +73,8 @@ def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started)
         assert isinstance(second.exception(), remotely.NameTaken)
         assert other.result() == 1
     remotely.close(store)
+    # The second may still be on its way, and a worker that is away does not hear of the end.
+    wait_until(lambda: len(status(machines).workers) == 3, "the return of both workers")
 
 
 def test_an_actor_that_died_while_there_was_no_master_is_restarted(machines: Started) -> None:
