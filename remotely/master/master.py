@@ -13,6 +13,7 @@ import contextlib
 import gc
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -308,3 +309,5 @@ def main() -> None:
     master.run()
     if config.pid_file:
         pid_file.leave(Path(config.pid_file))
+    if config.lifeline:  # the script may have been interrupted before it removed its folder
+        shutil.rmtree(Path(config.address.removeprefix("ipc://")).parent, ignore_errors=True)

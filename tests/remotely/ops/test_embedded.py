@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shutil
 import subprocess
 from collections.abc import Callable
 
@@ -18,12 +19,12 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
     """Return the function, with Ctrl-C in place of one of its calls."""
     calls = 0
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: object, **options: object) -> object:
         nonlocal calls
         calls += 1
         if calls == call:
             raise KeyboardInterrupt
-        return function(*arguments)
+        return function(*arguments, **options)
 
     return counted
 
@@ -54,6 +55,22 @@ def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_them
     assert not cluster.folder.exists()
     wait_until(lambda: not processes(str(cluster.folder)), "the end of the daemons")
     cluster.close()  # they are our children, to be reaped
+
+
+def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
+    nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = EmbeddedCluster()
+    monkeypatch.setattr(daemon_process, "configure", interrupted_at(2, daemon_process.configure))
+    with pytest.raises(KeyboardInterrupt):
+        cluster.start(cpus=1, gpus=0)
+    wait_until((cluster.folder / "master").exists, "the socket of the master")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", interrupted_at(1, shutil.rmtree))
+        with pytest.raises(KeyboardInterrupt):
+            cluster.close()
+    wait_until(lambda: not cluster.folder.exists(), "the end of the folder")
+    cluster.close()
 
 
 def test_a_cluster_starts_where_stderr_is_no_file(nothing_left: None) -> None:
