@@ -1,7 +1,8 @@
 """Which rank of which job this process is, by the environment variables of its launcher.
 
 The rules are the table: one row a launcher.  An inner launcher comes before those inside which it
-runs, and whose variables its ranks inherit: mpirun in a job of Slurm sets both.
+runs, and whose variables its ranks inherit: mpirun in a job of Slurm sets both.  With PMI-2
+(MpiDefault=pmi2), srun itself sets the variables of MPI too, all but MPI_LOCALNRANKS.
 """
 
 import re
@@ -95,7 +96,7 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
     `wait_for` is how many ranks there are, where the launcher does not say, and `job` the name of
     the job.  Raises ValueError, which names the variable or the option that is missing.
     """
-    launcher = next((row for row in LAUNCHERS if environ.get(row.rank)), ALONE)
+    launcher = next((row for row in LAUNCHERS if _has_started_us(row, environ)), ALONE)
     if launcher is ALONE:
         return Rank(ALONE, 0, 1, fit(job))
     size = _number(environ, launcher.size) if environ.get(launcher.size) else wait_for
@@ -149,6 +150,17 @@ def names_of(ranks: list[int]) -> str:
 def fit(name: str) -> str:
     """Return a name of a folder."""
     return _NAME.sub("_", name)[:_MOST_LETTERS].strip(".")
+
+
+def _has_started_us(row: Launcher, environ: Mapping[str, str]) -> bool:
+    """Return whether the variables are there, and are not those that srun sets for MPI."""
+    is_of_srun = (
+        row.name == "MPI"
+        and bool(environ.get("SLURM_STEP_ID"))
+        and environ.get("SLURM_PROCID") == environ.get(row.rank)
+        and not environ.get(row.ranks_here)
+    )
+    return bool(environ.get(row.rank)) and not is_of_srun
 
 
 def _job_of(environ: Mapping[str, str], launcher: Launcher, rank: int) -> str:

@@ -60,6 +60,26 @@ def test_the_inner_launcher_counts() -> None:
     assert rank_of({**SLURM, **TORCHRUN}, None).launcher.name == "torchrun"
 
 
+def test_srun_is_the_launcher_although_it_sets_the_variables_of_mpi_too() -> None:
+    pmi2 = {"PMI_RANK": "3", "PMI_SIZE": "8", "PMI_JOBID": "1234.0", "PMI_FD": "9"}
+    shares = {
+        "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+        "SLURM_LOCALID": "3",
+        "SLURM_CPUS_PER_TASK": "8",
+    }
+    environ = {**SLURM, **pmi2, **shares}
+    found = rank_of(environ, None)
+    assert (found.launcher.by, found.job, found.ranks_here) == ("srun", "Slurm-1234.0", 4)
+    assert cpus_of(found, 32, environ) == 8
+    assert gpus_of(found, ["0", "1", "2", "3"], environ) == ["3"]
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])  # srun starts mpiexec, or its proxy on each machine
+def test_mpiexec_is_the_launcher_although_srun_has_started_it(rank: str) -> None:
+    inherited = {**SLURM, "SLURM_PROCID": rank, "PMI_JOBID": "1234.0"}
+    assert rank_of({**inherited, **MPICH}, None).launcher.by == "mpiexec"
+
+
 def test_a_name_of_ones_own_is_that_of_the_job() -> None:
     assert rank_of(SLURM, None, "mine").job == "Slurm-mine"
 
