@@ -6,6 +6,7 @@ finds this module by its name.
 """
 
 import asyncio
+import contextlib
 import mmap
 import os
 import threading
@@ -166,9 +167,22 @@ class LoopHosted(Hosted):
 
     def _handle(self, route: bytes, message: wire.Message) -> None:
         if self._loop is self._hosts_loop:
-            self._run(self._dispatcher.handle, route, message)
+            self._run(self._handle_in_time, route, message)
         else:
-            self._loop.call_soon_threadsafe(self._run, self._dispatcher.handle, route, message)
+            self._post(self._handle_in_time, route, message)
+
+    def _handle_in_time(self, route: bytes, message: wire.Message) -> None:
+        """Run a message, unless the object is about to be closed: its host answers it then."""
+        if not self._dispatcher.is_over():
+            self._dispatcher.handle(route, message)
+
+    def _post(self, work: Callable[..., object], *args: Any) -> None:
+        """Have `_run` do something on the object's loop.
+
+        If that has ended, nothing is left to do: `_end` sends what is finished, and tells the host.
+        """
+        with contextlib.suppress(RuntimeError):  # "Event loop is closed"
+            self._loop.call_soon_threadsafe(self._run, work, *args)
 
     def _run(self, work: Callable[..., object], *args: Any) -> None:
         """Run users' code, and whatever is due after it."""
@@ -193,7 +207,7 @@ class LoopHosted(Hosted):
             self._over.set()
 
     def _wake(self) -> None:
-        self._loop.call_soon_threadsafe(self._run, self._dispatcher.send_finished)
+        self._post(self._dispatcher.send_finished)
 
     def _tidy(self) -> None:
         super()._tidy()
@@ -203,6 +217,7 @@ class LoopHosted(Hosted):
 
     def _begin_async(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
         threading.Thread(target=self._serve_async, name="remotely-actor", daemon=True).start()
 
     def _serve_async(self) -> None:
@@ -214,7 +229,6 @@ class LoopHosted(Hosted):
             _exit(error)
 
     async def _until_over(self) -> None:
-        self._over = asyncio.Event()
         if not self._dispatcher.is_over():
             await self._over.wait()
         await self._dispatcher.before_end()

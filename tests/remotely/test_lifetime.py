@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,74 @@ def test_close_waits_for_async_calls_and_awaits_an_async_close(here: None, tmp_p
 
     assert turned.result() == "turned"
     assert (tmp_path / "closed").exists()
+
+
+@remotely.remote_class(cpus=0, concurrency=2)
+class Reef:
+    """Has an event loop, and threads for its plain methods."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def wave(self) -> None: ...
+
+    def greet(self) -> None: ...
+
+    def hold(self, number: int) -> int:
+        (self.folder / f"held {number}").touch()
+        self.await_file("may go")
+        return number
+
+    def close(self) -> None:
+        (self.folder / "closing").touch()
+        self.await_file("may close")
+
+    def await_file(self, name: str) -> None:
+        wait_until((self.folder / name).exists, name)
+
+
+@remotely.remote_class(cpus=0)
+class Visitor:
+    def visit(self, reef: Reef) -> None:
+        reef.greet()
+
+
+def test_close_waits_for_calls_on_the_threads_of_an_async_class(
+    cluster: str, tmp_path: Path
+) -> None:
+    reef = Reef(tmp_path)
+    held = [reef.hold.submit(number) for number in range(2)]
+    wait_until((tmp_path / "held 1").exists, "both calls run")
+    (tmp_path / "may close").touch()
+    closing = threading.Thread(target=remotely.close, args=(reef,))
+    closing.start()
+
+    closing.join(0.5)  # the event loop ends at once, and the calls after it
+    assert closing.is_alive()
+    (tmp_path / "may go").touch()
+
+    assert [future.result(20) for future in held] == [0, 1]
+    closing.join()
+    assert (tmp_path / "closing").exists()
+
+
+def test_a_call_from_elsewhere_while_an_async_class_closes_is_told_that_it_has_ended(
+    cluster: str, tmp_path: Path
+) -> None:
+    reef, visitor = Reef(tmp_path), Visitor()
+    visitor.visit(reef)
+    closing = threading.Thread(target=remotely.close, args=(reef,))
+    closing.start()
+    wait_until((tmp_path / "closing").exists, "that it closes")
+
+    late = visitor.visit.submit(reef)
+
+    with pytest.raises(remotely.CallTimeout):
+        late.result(0.5)
+    (tmp_path / "may close").touch()
+    with pytest.raises(remotely.ActorDied, match="Reef"):
+        late.result(20)
+    closing.join()
 
 
 def test_with_closes(here: None, tmp_path: Path) -> None:
