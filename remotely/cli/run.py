@@ -79,7 +79,10 @@ def run(
         rank.job or f"alone-{os.getpid()}"
     )
     if cpus is None:
-        cpus = launchers.cpus_of(rank, this_machine.cores(), os.environ)
+        cores = this_machine.cores()
+        cpus = launchers.cpus_of(rank, cores, os.environ)
+        if not rank.rank and (told := launchers.told_of_cores(rank, cores, os.environ)):
+            click.echo(f"remotely run: {told}", err=True)
     if gpus is None:
         gpus = launchers.gpus_of(rank, visible(), os.environ)
     offer = Offer(cpus, gpus)

@@ -133,6 +133,18 @@ def cpus_of(rank: Rank, cores: int, environ: Mapping[str, str]) -> int:
     return max(1, cores // rank.ranks_here)
 
 
+def told_of_cores(rank: Rank, cores: int, environ: Mapping[str, str]) -> str:
+    """Return what is wrong if a rank may use fewer cores than it was to have; else nothing."""
+    own = rank.launcher.cpus
+    if not environ.get(own) or cores >= _number(environ, own):
+        return ""
+    return (
+        f"rank {rank.rank} may use {cores} of the {environ[own]} CPUs of {own}: from Slurm 22.05 "
+        "on, srun does not take their number from sbatch; start it by "
+        f"'srun --cpus-per-task=${own} remotely run -- COMMAND'"
+    )
+
+
 def gpus_of(rank: Rank, visible: list[str], environ: Mapping[str, str]) -> list[str]:
     """Return which GPUs the worker of a rank gives away, of those that it sees."""
     if environ.get(rank.launcher.gpus):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from remotely.machine import this_machine
 from remotely.ops.host_file import parse_hosts
 from tests.clusters import DEADLINE_S, SCRIPTS
 from tests.command import Machine
@@ -16,14 +17,20 @@ from tests.sshd import Hosts, why_no_sshd
 
 PAGE = Path(__file__).parents[2] / "docs" / "launch.md"
 TRAIN = "import remotely; print('machines', len(remotely.status().machines))\n"
-# Starts its command once for each task, on this machine.
+CPUS = "print('cpus', *(int(machine.cpus) for machine in remotely.status().machines))\n"
+# Starts its command once for each task, on this machine, and binds them as srun does from 22.05 on:
+# to one core each, whatever SLURM_CPUS_PER_TASK says, unless it has the option.
 SRUN = f"""#!{sys.executable}
 import os, subprocess, sys
+option, _, value = sys.argv[1].partition("=")
+has_option = option == "--cpus-per-task"
+cores = sorted(os.sched_getaffinity(0))[: int(value) if has_option else 1]
+os.sched_setaffinity(0, cores)
 size = int(os.environ["SLURM_NTASKS"])
 step = {{"SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "1(x%d)" % size}}
 tasks = [
     subprocess.Popen(
-        sys.argv[1:],
+        sys.argv[1 + has_option:],
         env={{**os.environ, **step, "SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank)}},
     )
     for rank in range(size)
@@ -41,11 +48,12 @@ def block(language: str) -> str:
 def test_the_batch_script_runs_its_command_on_all_machines(
     machine: Machine, tmp_path: Path
 ) -> None:
+    cores = this_machine.cores()
     binaries = tmp_path / "bin"
     binaries.mkdir()
     (binaries / "srun").write_text(SRUN)
     (binaries / "srun").chmod(0o755)
-    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "train.py").write_text(TRAIN + CPUS)
     (tmp_path / "job.sh").write_text(block("bash"))
     done = subprocess.run(
         ["bash", "job.sh"],
@@ -55,14 +63,15 @@ def test_the_batch_script_runs_its_command_on_all_machines(
             "PATH": f"{binaries}:{SCRIPTS}:{os.environ['PATH']}",
             "SLURM_JOB_ID": "7",
             "SLURM_NTASKS": "4",
-            "SLURM_CPUS_PER_TASK": "16",
+            "SLURM_CPUS_PER_TASK": str(cores),
         },
         capture_output=True,
         text=True,
         check=False,
         timeout=2 * DEADLINE_S,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "machines 4\n", "")
+    told = f"machines 4\ncpus{4 * f' {cores}'}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
 
 
 def test_the_host_file_starts_a_cluster_and_ends_it(machine: Machine, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from remotely.ops.launchers import (
     gpus_of,
     names_of,
     rank_of,
+    told_of_cores,
 )
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0"}
@@ -119,6 +120,16 @@ def test_ranks_of_one_machine_share_its_cores_unless_slurm_says_what_each_has() 
     bound = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_PER_TASK": "6"}
     assert cpus_of(rank_of(bound, None), 6, bound) == 6
     assert cpus_of(rank_of(bound, None), 2, bound) == 2
+
+
+def test_a_rank_that_may_use_fewer_cores_than_slurm_was_asked_for_is_told() -> None:
+    environ = {**SLURM, "SLURM_CPUS_PER_TASK": "16"}
+    told = told_of_cores(rank_of(environ, None), 1, environ)
+    assert told.startswith("rank 3 may use 1 of the 16 CPUs of SLURM_CPUS_PER_TASK")
+    assert "srun --cpus-per-task=$SLURM_CPUS_PER_TASK remotely run" in told
+    assert told_of_cores(rank_of(environ, None), 16, environ) == ""
+    assert told_of_cores(rank_of(SLURM, None), 1, SLURM) == ""
+    assert told_of_cores(rank_of({}, None), 1, {}) == ""
 
 
 def test_ranks_of_one_machine_share_its_gpus_unless_slurm_shows_each_its_own() -> None:
