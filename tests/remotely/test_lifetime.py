@@ -253,6 +253,34 @@ def test_a_restarted_actor_is_made_anew_and_the_failed_call_is_told(cluster: str
         _survives(keeper)
 
 
+@remotely.remote_class(cpus=0, max_restarts=5)
+class Stillborn:
+    """Its second life ends in the constructor."""
+
+    def __init__(self, folder: Path) -> None:
+        self.life = 1 + len(list(folder.iterdir()))
+        (folder / str(self.life)).touch()
+        if self.life == 2:
+            os._exit(9)
+
+    def die(self) -> None:
+        os._exit(1)
+
+    def which(self) -> int:
+        return self.life
+
+
+def test_a_life_that_ends_while_it_is_made_is_followed_by_the_next(
+    cluster: str, tmp_path: Path
+) -> None:
+    stillborn = Stillborn(tmp_path)
+
+    with pytest.raises(remotely.ActorDied):
+        stillborn.die()
+
+    assert stillborn.which() == 3
+
+
 def test_a_callback_that_calls_a_dying_actor_again_is_told_and_holds_up_nobody(
     here: None,
 ) -> None:

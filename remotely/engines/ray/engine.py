@@ -76,7 +76,7 @@ class RayEngine:
         self._completions = Completions()
         self._calls = Calls(self._completions, self._host_of, self._lost)
         self._factory = ActorFactory(self, self._calls, shipment, patience_s, inside)
-        self._restarts = Restarts(self._factory.make, self._completions.run)
+        self._restarts = Restarts(self._factory.make_or_fail, self._completions.run)
         atexit.register(self.shutdown)  # before Ray's, which was there first
 
     # --- making -----------------------------------------------------------------------------------

@@ -57,17 +57,23 @@ class ActorFactory:
 
     def make(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
         """Give each a process and its object.  Makes all of them or raises an error."""
-        made: list[CallFuture[Any]] = []
         try:
-            begun = self._begin(actors, options)
-            beside = put_beside(encoded) if len(actors) > 1 else None
-            for actor, place in zip(actors, begun, strict=True):
-                actor.place = msgspec.msgpack.decode(ray.get(place), type=Place)
-                made.append(self._prepare(actor, encoded, options, beside))
-            while made:
-                made.pop(0).result()
+            self.make_or_fail(actors, encoded, options)
         except RayError as error:
             raise ends.end_error(actors[0].name, None, error)(False) from None
+
+    def make_or_fail(
+        self, actors: Sequence[HostedActor], encoded: Encoded, options: Options
+    ) -> None:
+        """The same.  Raises RayError if a process ends before it is given its object."""
+        made: list[CallFuture[Any]] = []
+        begun = self._begin(actors, options)
+        beside = put_beside(encoded) if len(actors) > 1 else None
+        for actor, place in zip(actors, begun, strict=True):
+            actor.place = msgspec.msgpack.decode(ray.get(place), type=Place)
+            made.append(self._prepare(actor, encoded, options, beside))
+        while made:
+            made.pop(0).result()
 
     def _begin(self, actors: Sequence[HostedActor], options: Options) -> list[Any]:
         """Wait until each has a process; return Ray's references to their places."""

@@ -28,7 +28,10 @@ Run = Callable[[Callable[[], object]], None]
 
 
 class Restarts:
-    """`make` makes the next life, and `run` does something where no caller waits."""
+    """`make` makes the next life, and `run` does something where no caller waits.
+
+    If `make` raises RayError, that life has ended before there was an object.
+    """
 
     def __init__(self, make: Make, run: Run) -> None:
         self._make = make
@@ -75,10 +78,10 @@ class Restarts:
             if not self._may_restart(actor):
                 actor.ended = end
                 return
-            actor.life += 1
+            actor.life = next_life = life + 1
             actor.is_settled = False
         threading.Thread(
-            target=self._restart, args=(actor,), name="remotely-restart", daemon=True
+            target=self._restart, args=(actor, next_life), name="remotely-restart", daemon=True
         ).start()
 
     def _may_restart(self, actor: HostedActor) -> bool:
@@ -92,23 +95,30 @@ class Restarts:
         actor.lives.append(now)
         return True
 
-    def _restart(self, actor: HostedActor) -> None:
+    def _restart(self, actor: HostedActor, life: int) -> None:
+        """Make a life.  It may die meanwhile: then another thread makes the next one."""
         assert actor.made_from is not None
         try:
             self._make([actor], *actor.made_from)
             self.watch(actor, *actor.made_from)
+        except RayError as error:
+            self.hear_of_death(actor, life, ends.end_error(actor.name, None, error))
         except RemotelyError as error:
-            _give_up(actor, f"{actor.name} died, and could not be restarted: {error}")
+            _give_up(actor, life, f"{actor.name} died, and could not be restarted: {error}")
         except Exception as error:  # of the class's own constructor
-            _give_up(actor, f"{actor.name} died, and its constructor raised {error!r}")
+            _give_up(actor, life, f"{actor.name} died, and its constructor raised {error!r}")
         finally:
-            actor.is_settled = True
+            with actor.lock:
+                if actor.life == life:
+                    actor.is_settled = True
             wakeup.wake(actor)
 
 
-def _give_up(actor: HostedActor, why: str) -> None:
+def _give_up(actor: HostedActor, life: int, why: str) -> None:
     """End an actor that could not be restarted, and free its place."""
     with actor.lock:
+        if actor.life != life:  # its next life is on the way
+            return
         host, actor.host = actor.host, None
         if actor.ended is None:  # else it was closed meanwhile, which says more
             actor.ended = lambda may: ActorDied(why, may_have_run=may)

@@ -186,6 +186,32 @@ class Phoenix:
         os._exit(1)
 
 
+def test_a_life_whose_process_ends_before_it_has_an_object_is_followed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    phoenix = remotely.options(Phoenix, max_restarts=2)()
+    first = phoenix.pid()
+    factory: Any = cast(Any, connection.current())._factory
+    start = factory._start
+    killed: list[Any] = []
+
+    def start_and_kill(actor: Any, options: Options, node: str) -> Any:
+        host = start(actor, options, node)
+        if not killed:
+            ray.kill(host)
+            killed.append(host)
+        return host
+
+    monkeypatch.setattr(factory, "_start", start_and_kill)
+    with pytest.raises(remotely.ActorDied):
+        phoenix.die()
+
+    assert phoenix.pid() != first
+    assert killed
+
+
 @remotely.remote_class(cpus=0)
 class Finder:
     def outlive(self, name: str) -> tuple[int, int]:
