@@ -5,6 +5,7 @@ import functools
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -42,6 +43,13 @@ def processes(tag: str, word: str = "") -> list[psutil.Process]:
             if any(tag in text for text in (*words, *process.environ().values())):
                 found.append(process)
     return found
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process ignores a signal (man 5 proc)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigIgn:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def free_port() -> int:

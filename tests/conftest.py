@@ -10,6 +10,7 @@ The first two are started once: to start one takes a second of CPU, and hundreds
 """
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -31,6 +32,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Before any test imports torch: where two tests run at a time, its threads must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell has what it starts by `&` ignore Ctrl-C, and commands of ours leave that as it is.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of a cluster

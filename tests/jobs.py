@@ -38,9 +38,14 @@ class Job:
         self.ranks: list[subprocess.Popen[str]] = []
 
     def start(
-        self, size: int, *words: object, ranks: Any = None, options: tuple[object, ...] = ()
+        self,
+        size: int,
+        *words: object,
+        ranks: Any = None,
+        options: tuple[object, ...] = (),
+        by: tuple[str, ...] = (),
     ) -> None:
-        """Start ranks, all unless some are named."""
+        """Start ranks, all unless some are named, through the command `by`."""
         for rank in range(size) if ranks is None else ranks:
             variables = {
                 "SLURM_PROCID": str(rank),
@@ -50,8 +55,8 @@ class Job:
                 "RANK_OF_TEST": str(rank),
             }
             command = [
-                SCRIPTS / "remotely", "run", "--rendezvous", self.folder, "--cpus", 1, *options,
-                "--", *words,
+                *by, SCRIPTS / "remotely", "run", "--rendezvous", self.folder, "--cpus", 1,
+                *options, "--", *words,
             ]  # fmt: skip
             self.ranks.append(
                 subprocess.Popen(

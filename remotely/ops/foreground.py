@@ -74,10 +74,18 @@ class Foreground:
         return ended_well
 
 
+def is_ignored(number: signal.Signals) -> bool:
+    """Return whether whoever started this process has it ignore a signal."""
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
 @contextlib.contextmanager
 def exiting_on_signals() -> Iterator[None]:
-    """Turn SIGTERM, SIGINT and SIGHUP into SystemExit, once: what follows is not interrupted."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    """Turn SIGTERM, SIGINT and SIGHUP into SystemExit, once: what follows is not interrupted.
+
+    One that is ignored stays so: SIGHUP under nohup, SIGINT for what a script starts by `&`.
+    """
+    numbers = [n for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if not is_ignored(n)]
 
     def leave(number: int, frame: object) -> None:
         for each in numbers:

@@ -25,6 +25,7 @@ import psutil
 
 from remotely.machine import processes, signal_pipe
 from remotely.ops import rendezvous
+from remotely.ops.foreground import is_ignored
 
 # How all are ended, in seconds for each: in good order, then by force, and again whom the list of
 # processes did not show while others ended.
@@ -83,11 +84,11 @@ class _Guard:
         self._command: subprocess.Popen[bytes] | None = None
         self._asked = False  # to end, by SIGTERM
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # Handlers, since what is ignored stays so in the command; SIGINT is for the command.
-        signal.signal(signal.SIGINT, lambda *_: None)
-        signal.signal(signal.SIGHUP, lambda *_: None)
+        # SIGINT is for the command.  What is ignored stays so in it: that is for nohup to decide.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            if not is_ignored(number):
+                signal.signal(number, self._ask if number == signal.SIGTERM else lambda *_: None)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._ask)
         self._signals = signal_pipe.open_signal_pipe()
 
     def run(self) -> int:

@@ -18,7 +18,7 @@ from remotely.machine import interfaces
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
 from remotely.ops.daemon_process import Offer
-from remotely.ops.foreground import Foreground, exiting_on_signals
+from remotely.ops.foreground import Foreground, exiting_on_signals, is_ignored
 from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import Rank
 from remotely.ops.rendezvous import Invitation, Rendezvous, missing, remove
@@ -52,7 +52,7 @@ def lead(
             port, near = _start(network, offer, keeper, folder)
             meeting.invite(_addresses(network, port))
             _await_ranks(meeting, keeper, command, rank, patience_s)
-            signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches the command by itself
+            _outlive_ctrl_c()
             key = str(folder / "client.key")
             command.start(words, {"REMOTELY_ADDRESS": near, "REMOTELY_KEY": key})
             keeper.wait(command.pidfd)
@@ -78,12 +78,18 @@ def follow(rank: Rank, folder: Path, network: Network, offer: Offer, patience_s:
         try:
             _join(meeting, network, offer, patience_s, keeper)
             meeting.note("joined")
-            signal.signal(signal.SIGINT, lambda *_: None)  # what Ctrl-C ends is for rank 0 to say
+            _outlive_ctrl_c()
             keeper.wait()
         finally:
             ended_well = keeper.close()
     if not ended_well:
         raise RemotelyError(f"the worker of rank {rank.rank} has not ended in good order")
+
+
+def _outlive_ctrl_c() -> None:
+    """Go on after Ctrl-C: it reaches the command by itself, and all ranks end when that does."""
+    if not is_ignored(signal.SIGINT):
+        signal.signal(signal.SIGINT, lambda *_: None)
 
 
 def _start(network: Network, offer: Offer, keeper: Foreground, folder: Path) -> tuple[int, str]:

@@ -5,21 +5,23 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.clusters import DEADLINE_S, SCRIPTS, wait_until
+from tests.clusters import DEADLINE_S, SCRIPTS, ignores, wait_until
 from tests.command import Machine, add, copied_key
 
 
 @contextlib.contextmanager
-def foreground(machine: Machine, *words: object) -> Iterator["subprocess.Popen[str]"]:
+def foreground(
+    machine: Machine, *words: object, by: Sequence[str] = ()
+) -> Iterator["subprocess.Popen[str]"]:
     """Run a command that stays; the block begins when it has said how to go on."""
     with subprocess.Popen(
-        [SCRIPTS / "remotely", *map(str, words), "--foreground"],
+        [*by, SCRIPTS / "remotely", *map(str, words), "--foreground"],
         env=machine.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -132,6 +134,19 @@ def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port:
     joining.join(DEADLINE_S)
     assert len(first.status(port)["machines"]) == 2
     first.does("stop", "--port", port)
+
+
+def test_under_nohup_a_cluster_in_the_foreground_outlives_its_terminal(
+    machine: Machine, port: int
+) -> None:
+    with foreground(machine, "start", "--port", port, "--cpus", 1, by=["nohup"]) as start:
+        says(start, "The cluster takes calls")
+        assert ignores(start.pid, signal.SIGHUP)
+        assert not ignores(start.pid, signal.SIGTERM)
+        start.send_signal(signal.SIGHUP)
+        assert len(machine.status(port)["machines"]) == 1
+        end(start, signal.SIGTERM)
+        assert start.returncode == 0
 
 
 def test_patience_has_an_end_which_is_told(machines: Any, port: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.clusters import DEADLINE_S, SCRIPTS, processes, wait_until
+from tests.clusters import DEADLINE_S, SCRIPTS, ignores, processes, wait_until
 from tests.command import Machine
 from tests.jobs import COMMAND, Job
 
@@ -188,6 +188,19 @@ def test_ctrl_c_is_for_the_command_and_all_ranks_end_when_it_does(
             if process.cmdline()[1:2] == ["-c"]:
                 process.send_signal(signal.SIGINT)
     assert [rank.wait(DEADLINE_S) for rank in one.ranks] == [2, 0]
+
+
+def test_under_nohup_a_job_outlives_its_terminal(job: Callable[[int], Job]) -> None:
+    one = job(1)
+    one.start(1, "sh", "-c", "echo $$; read line; exit 5", by=("nohup",))
+    command = int(one.line())
+    rank = one.ranks[0]
+    (guard,) = (p for p in psutil.Process(rank.pid).children() if "run" in p.cmdline())
+    for pid in (command, guard.pid, rank.pid):  # the order does not matter: none minds
+        assert ignores(pid, signal.SIGHUP)
+        assert not ignores(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGHUP)
+    assert one.ends() == [5]
 
 
 def test_what_a_command_has_left_in_the_background_ends_with_it(
