@@ -75,9 +75,10 @@ def run(
     from remotely.ops.daemon_process import Offer
 
     rank = launchers.rank_of(os.environ, wait_for, job or "")
-    folder = (rendezvous or folders.home() / "jobs").expanduser().absolute() / (
-        rank.job or f"alone-{os.getpid()}"
-    )
+    name = rank.job or f"alone-{os.getpid()}"
+    if rank.size == 1:  # nobody looks for it: another machine may have a job of that name
+        name = f"{name}-{launchers.fit(this_machine.machine_name())}"
+    folder = (rendezvous or folders.home() / "jobs").expanduser().absolute() / name
     if cpus is None:
         cores = this_machine.cores()
         cpus = launchers.cpus_of(rank, cores, os.environ)

@@ -2,7 +2,7 @@
 
 A guard is forked off before anything else is started.  It is the parent of the command, and adopts
 what that leaves behind (PR_SET_CHILD_SUBREAPER), and holds one end of a socket whose other end is
-this process: when that closes, it ends them all and removes the folder that it was given.
+this process: when that closes, it ends them all, and does first what it was given to do then.
 
 PR_SET_PDEATHSIG would reach the command alone, and not what that has started, so it is used only
 for the case that the guard itself is killed.  The process group stays that of the terminal, for
@@ -18,13 +18,12 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
 import psutil
 
 from remotely.machine import processes, signal_pipe
-from remotely.ops import rendezvous
 from remotely.ops.foreground import is_ignored
 
 # How all are ended, in seconds for each: in good order, then by force, and again whom the list of
@@ -39,7 +38,7 @@ _MAX_BYTES = 1 << 21  # more than the arguments of a process may be
 class GuardedCommand:
     """Forks the guard; `start` has it start the command.  Use it from the main thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, at_end: Callable[[], None]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -48,7 +47,7 @@ class GuardedCommand:
             code = 1
             with contextlib.suppress(BaseException):
                 self._line.close()
-                code = _Guard(theirs, folder).run()
+                code = _Guard(theirs, at_end).run()
             os._exit(code)
         theirs.close()
         self._pid = pid
@@ -78,9 +77,9 @@ class GuardedCommand:
 class _Guard:
     """What the forked process does."""
 
-    def __init__(self, line: socket.socket, folder: Path) -> None:
+    def __init__(self, line: socket.socket, at_end: Callable[[], None]) -> None:
         self._line = line
-        self._folder = folder
+        self._at_end = at_end
         self._command: subprocess.Popen[bytes] | None = None
         self._asked = False  # to end, by SIGTERM
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -94,13 +93,16 @@ class _Guard:
     def run(self) -> int:
         """Return the exit code of the command, when it and all that it has started have ended.
 
-        The folder goes first: while they end, the same job may start again, and make it anew.
+        `at_end` comes first: it removes the folder of the job, which may then start again while
+        they end, and make it anew.
         """
         try:
             code = self._run_command()
         finally:
-            rendezvous.remove(self._folder)
-        ended = self._end_all()
+            try:
+                self._at_end()
+            finally:
+                ended = self._end_all()
         return next((each for each in (code, ended) if each is not None), 0)
 
     def _ask(self, *_: object) -> None:

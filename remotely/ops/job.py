@@ -21,17 +21,14 @@ from remotely.ops.daemon_process import Offer
 from remotely.ops.foreground import Foreground, exiting_on_signals, is_ignored
 from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import Rank
-from remotely.ops.rendezvous import Invitation, Rendezvous, missing, remove
+from remotely.ops.rendezvous import LOOK_EVERY_S, Rendezvous, answering, missing
 from remotely.protocol.address import join_address, parse_address
 from remotely.protocol.lease import FENCE_S
 from remotely.transport import key_files
-from remotely.transport.port_probe import PortProbe
 
-LOOK_EVERY_S = 0.05
 NOTE_EVERY_S = 2.0
 RETRY_S = 0.5
 GONE_S = 3.0  # a rank 0 that is started again removes its folder for a moment
-ANSWER_S = 2.0  # for an address of rank 0 to answer; then they are all tried again
 PORTS_TRIED = 5  # another job may take one before our master does
 
 
@@ -47,7 +44,7 @@ def lead(
     with exiting_on_signals():
         try:
             meeting.check()
-            command = GuardedCommand(folder)  # which removes the folder, whatever happens now
+            command = GuardedCommand(meeting.close)  # whatever happens now, the folder goes
             meeting.open()
             port, near = _start(network, offer, keeper, folder)
             meeting.invite(_addresses(network, port))
@@ -61,7 +58,7 @@ def lead(
         finally:
             if command is not None:
                 command.end()
-                remove(folder)  # if the guard was killed
+                meeting.close()  # if the guard was killed
             keeper.close()
     if broken:
         raise RemotelyError("the master or the worker of rank 0 ended before the command did")
@@ -145,7 +142,8 @@ def _join(
     while True:
         if invitation := meeting.invitation():
             try:
-                _join_at(_answering(invitation), meeting, network, offer, keeper)
+                addresses = invitation.addresses
+                _join_at(answering(addresses) or addresses[0], meeting, network, offer, keeper)
                 return
             except (MasterLost, NotAllowed) as error:  # of an earlier run, it may be; or not yet
                 why = str(error)
@@ -170,19 +168,6 @@ def _join_at(
     host, port = parse_address(address)
     key = key_files.load_member(meeting.folder / "worker.key", "worker")
     cluster.join(host, port, key, network, offer, end_without_master_s=FENCE_S, keeper=keeper)
-
-
-def _answering(invitation: Invitation) -> str:
-    """Return the first address of rank 0 at which anything listens; the first of all if none."""
-    deadline = time.monotonic() + ANSWER_S
-    probes = {a: PortProbe(*parse_address(a)) for a in invitation.addresses}
-    while True:
-        for address, probe in probes.items():
-            if probe.answers():
-                return address
-        if time.monotonic() > deadline:
-            return invitation.addresses[0]
-        time.sleep(LOOK_EVERY_S)
 
 
 def _nothing_in(folder: Path, patience_s: float) -> str:

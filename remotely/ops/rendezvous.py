@@ -4,10 +4,11 @@
         master.key         the keys of this job alone
         client.key
         worker.key
-        address.json       where rank 0 is; it comes last
+        address.json       who rank 0 is, and soon where
         rank-3.json        rank 3 is there, or has joined, or why it has not
 
-Each file is put in place by a rename, so that nobody reads half of it.  A file of an earlier run of
+Each file is put in place by a rename, so that nobody reads half of it; so is the folder, so that it
+always says whose it is: only that process removes it when it ends.  A folder of an earlier run of
 the same job, which its rank 0 could not remove, leads nowhere: nobody answers there, or CURVE
 refuses; so the ranks look at the folder again until their patience ends.
 """
@@ -16,6 +17,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -24,13 +26,18 @@ import msgspec
 from remotely.errors import RemotelyError
 from remotely.machine import processes, this_machine
 from remotely.ops.launchers import names_of
+from remotely.protocol.address import parse_address
 from remotely.transport import key_files
+from remotely.transport.port_probe import PortProbe
+
+ANSWER_S = 2.0  # for an address of rank 0 to answer
+LOOK_EVERY_S = 0.05
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
     """Where rank 0 is, and which process it is."""
 
-    addresses: list[str]  # "host:port", the first to be tried first
+    addresses: list[str]  # "host:port", the first to be tried first; none before it has started
     machine: str
     pid: int
     started: float
@@ -52,35 +59,65 @@ class Rendezvous:
         self.folder = folder
         self._rank = rank
         self._invitation = folder / "address.json"
+        self._in_the_making = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        pid = os.getpid()
+        self._me = Invitation(
+            addresses=[],
+            machine=this_machine.machine_name(),
+            pid=pid,
+            started=processes.birth(pid) or 0.0,
+        )
 
     # --- rank 0 -----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise RemotelyError if such a job runs already."""
-        old = self.invitation()
-        is_here = old is not None and old.machine == this_machine.machine_name()
-        if old and is_here and processes.is_alive(old.pid, old.started):
-            raise RemotelyError(
-                f"a job of this name runs already: {self.folder} is that of pid {old.pid}. "
-                "Give one of them another name: --job"
-            )
+        """Raise RemotelyError if such a job runs already, on this machine or another."""
+        if (old := self._read()) is None:
+            return
+        is_here = old.machine == self._me.machine
+        if is_here and not processes.is_alive(old.pid, old.started):
+            return
+        if not is_here and old.addresses and not answering(old.addresses):
+            return
+        raise self._taken(old)
 
     def open(self) -> None:
         """Make the folder and the keys, in place of what an earlier run has left."""
         remove(self.folder)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        key_files.make_keys(self.folder)
+        key_files.make_keys(self._in_the_making)
+        self._write(self._in_the_making / self._invitation.name, self._me)
+        try:
+            self._in_the_making.rename(self.folder)
+        except OSError:
+            if (other := self._read()) is None:
+                raise
+            raise self._taken(other) from None
 
     def invite(self, addresses: list[str]) -> None:
         """Tell the other ranks where this one is."""
-        pid = os.getpid()
-        invitation = Invitation(
-            addresses=addresses,
-            machine=this_machine.machine_name(),
-            pid=pid,
-            started=processes.birth(pid) or 0.0,
+        self._write(self._invitation, msgspec.structs.replace(self._me, addresses=addresses))
+
+    def close(self) -> None:
+        """Remove the folder, unless it is another run's by now.
+
+        It never raises: what else there is to end has to end, though the disk does not answer.
+        """
+        shutil.rmtree(self._in_the_making, ignore_errors=True)
+        owner = self._read()
+        if owner is None or msgspec.structs.replace(owner, addresses=[]) != self._me:
+            return
+        try:
+            remove(self.folder)
+        except OSError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _taken(self, by: Invitation) -> RemotelyError:
+        return RemotelyError(
+            f"a job of this name runs already: {self.folder} is that of pid {by.pid} on "
+            f"{by.machine}. Give one of them another name: --job. If that process has ended, "
+            "remove the folder"
         )
-        self._write(self._invitation, invitation)
 
     def notes(self) -> dict[int, Note]:
         """Return what the other ranks have written, by rank."""
@@ -95,9 +132,8 @@ class Rendezvous:
 
     def invitation(self) -> Invitation | None:
         """Return where rank 0 is, if it has said so."""
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(self._invitation.read_bytes(), type=Invitation)
-        return None
+        found = self._read()
+        return found if found and found.addresses else None
 
     def is_open(self) -> bool:
         """Return whether rank 0, of this run or an earlier one, has made the folder."""
@@ -112,6 +148,11 @@ class Rendezvous:
         with contextlib.suppress(OSError):
             self._write(self.folder / f"rank-{self._rank}.json", note)
 
+    def _read(self) -> Invitation | None:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(self._invitation.read_bytes(), type=Invitation)
+        return None
+
     def _write(self, file: Path, content: msgspec.Struct) -> None:
         temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         temporary.write_bytes(msgspec.json.encode(content))
@@ -124,6 +165,19 @@ def remove(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
+
+
+def answering(addresses: list[str]) -> str | None:
+    """Return the first of these addresses at which anything listens, if one answers in time."""
+    deadline = time.monotonic() + ANSWER_S
+    probes = {address: PortProbe(*parse_address(address)) for address in addresses}
+    while True:
+        for address, probe in probes.items():
+            if probe.answers():
+                return address
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(LOOK_EVERY_S)
 
 
 def missing(size: int, notes: dict[int, Note], folder: Path, within_s: float, by: str) -> str:

@@ -5,6 +5,7 @@ The ranks here are processes of one machine, started as srun would (tests/jobs.p
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from remotely.ops.rendezvous import Rendezvous
 from tests.clusters import DEADLINE_S, SCRIPTS, ignores, processes, wait_until
 from tests.command import Machine
 from tests.jobs import COMMAND, Job
@@ -122,8 +124,39 @@ def test_a_job_of_a_name_that_runs_is_refused_and_the_first_goes_on(
     two.script(1)
     assert two.ranks[0].wait(DEADLINE_S) == 1
     assert "a job of this name runs already" in two.errors()[0]
-    assert (one.folder / "Slurm-1.0" / "client.key").exists()
+    assert list(one.folder.glob("Slurm-1.0-*/client.key"))
     assert one.ends() == [0]
+
+
+def test_a_job_that_starts_again_while_its_first_run_ends_keeps_its_keys(
+    job: Callable[[int], Job],
+) -> None:
+    one, two = job(1), job(1)
+    one.start(1, "sh", "-c", "trap '' TERM; echo there; exec sleep 600")
+    assert one.line() == "there"
+    one.ranks[0].send_signal(signal.SIGTERM)
+    wait_until(lambda: not list(one.folder.iterdir()), "the first run has removed its folder")
+    assert one.ranks[0].poll() is None  # its command minds nothing but SIGKILL
+    two.script(1)
+    assert two.line() == "machines 1"
+    assert one.ranks[0].wait(DEADLINE_S) == 128 + signal.SIGTERM
+    assert list(two.folder.glob("*/client.key"))
+    assert two.ends() == [0]
+
+
+def test_a_disk_that_fails_at_the_end_of_a_job_changes_neither_its_exit_code_nor_what_ends(
+    job: Callable[[int], Job], tmp_path: Path
+) -> None:
+    one = job(1)
+    elsewhere = tmp_path / "elsewhere"
+    fail = f"mv {one.folder} {elsewhere}; ln -s {one.folder} {one.folder}"  # ELOOP from now on
+    one.start(1, "sh", "-c", f"{fail}; setsid sleep 600 {tmp_path} & exit 3")
+    try:
+        assert one.ends() == [3]
+        assert not processes(str(tmp_path))
+    finally:
+        one.folder.unlink()
+        shutil.rmtree(elsewhere)
 
 
 @pytest.mark.parametrize("victim", ["rank 0", "command"])
@@ -263,8 +296,8 @@ def test_when_the_guard_is_ended_before_the_command_runs_so_is_the_job(
 ) -> None:
     one = job(1)
     one.script(2, ranks=(0,))
-    folder = tmp_path / "shared" / "Slurm-1.0"
-    wait_until((folder / "address.json").exists, "rank 0 waits for rank 1")
+    meeting = Rendezvous(tmp_path / "shared" / "Slurm-1.0", 1)
+    wait_until(meeting.invitation, "rank 0 waits for rank 1")
     (guard,) = (p for p in psutil.Process(one.ranks[0].pid).children() if "run" in p.cmdline())
     guard.terminate()
     assert one.ranks[0].wait(DEADLINE_S) == 1

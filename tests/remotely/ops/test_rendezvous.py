@@ -1,13 +1,16 @@
 """How ranks find each other in a folder."""
 
+import errno
 import os
+import socket
 import threading
 from pathlib import Path
 
 import pytest
 
 from remotely.errors import RemotelyError
-from remotely.machine import processes
+from remotely.machine import processes, this_machine
+from remotely.ops import rendezvous
 from remotely.ops.rendezvous import Invitation, Note, Rendezvous, missing, remove
 from remotely.transport import key_files
 
@@ -43,8 +46,78 @@ def test_of_two_jobs_of_one_name_the_second_is_told(tmp_path: Path) -> None:
     meeting = Rendezvous(tmp_path / "9", 0)
     meeting.open()
     meeting.invite([])
+    second = Rendezvous(tmp_path / "9", 0)
     with pytest.raises(RemotelyError, match=f"that of pid {os.getpid()}.*--job"):
-        Rendezvous(tmp_path / "9", 0).check()
+        second.check()
+    assert {file.name for file in tmp_path.iterdir()} == {"9"}
+
+
+def test_of_two_jobs_of_one_name_on_two_machines_the_second_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rendezvous(tmp_path / "9", 0)
+    first.open()
+    monkeypatch.setattr(this_machine, "machine_name", lambda: "node2")
+    monkeypatch.setattr(rendezvous, "ANSWER_S", 0.2)
+    second = Rendezvous(tmp_path / "9", 0)
+    with pytest.raises(RemotelyError, match="runs already"):
+        second.check()  # the first is about to start its master
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        first.invite([f"127.0.0.1:{master.getsockname()[1]}"])
+        with pytest.raises(RemotelyError, match=r"runs already.*--job"):
+            second.check()
+    second.check()  # nobody answers any more: its machine was lost
+
+
+def test_of_two_jobs_that_start_at_once_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rendezvous(tmp_path / "9", 0)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    second = Rendezvous(tmp_path / "9", 0)
+    make_keys = key_files.make_keys
+
+    def meanwhile(folder: Path) -> None:
+        monkeypatch.undo()
+        make_keys(folder)
+        first.open()
+
+    monkeypatch.setattr(key_files, "make_keys", meanwhile)
+    with pytest.raises(RemotelyError, match="runs already"):
+        second.open()
+    second.close()
+    assert (first.folder / "client.key").exists()
+    assert {file.name for file in tmp_path.iterdir()} == {"9"}
+
+
+def test_a_run_removes_its_own_folder_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rendezvous(tmp_path / "9", 0)
+    first.open()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    second = Rendezvous(tmp_path / "9", 0)
+    second.open()
+    first.close()
+    assert (second.folder / "client.key").exists()
+    second.invite(["10.0.0.1:9000"])
+    first.close()
+    assert second.invitation() is not None
+    second.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_taken_away_is_no_error_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_stale(self: Path, to: Path) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self))
+
+    meeting = Rendezvous(tmp_path / "9", 0)
+    meeting.open()
+    monkeypatch.setattr(Path, "rename", is_stale)
+    meeting.close()
+    assert not list(tmp_path.glob("*/*.key"))
 
 
 def test_what_a_killed_run_of_a_job_has_left_is_replaced(
