@@ -32,6 +32,7 @@ from remotely.errors import (
     NotConnected,
     WorkerLost,
 )
+from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
 from remotely.objects.idempotent import RetriedFuture
@@ -177,6 +178,7 @@ class RayEngine:
 
             def leave_again(future: CallFuture[Any], actor: HostedActor = actor) -> None:
                 leave(future, actor)
+                wakeup.wake(future)  # whoever waits for it follows
                 _attend(future)
 
             what = f"{actor.name}.{name}"

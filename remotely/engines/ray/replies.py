@@ -19,14 +19,17 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from remotely.engines.ray.frames import LATER, NOT_RUN, received
 from remotely.errors import RemotelyError
-from remotely.futures.future import CallFuture
+from remotely.futures import wakeup
+from remotely.futures.future import CallFuture, Receiver
 from remotely.futures.shield import shield
 from remotely.objects import outcome
 from remotely.objects.outcome import StreamOf
 from remotely.protocol import wire
+from remotely.protocol.lease import DRAIN_S
 
 log = logging.getLogger("remotely")
 
+LOOK_EVERY_S = 1.0  # how soon a caller who waits notices that this process has left the cluster
 CANCEL_S = 0.5  # how long a caller waits to learn whether its call was taken back
 
 Lost = Callable[[RayError, bool], BaseException]  # the error of a call, from Ray's and a doubt
@@ -62,19 +65,40 @@ class Reply:
 
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (ref := self._ref) is not None:
+        while (ref := self._ref) is not None and not self._completions.lose_if_closed(future):
+            left_s = _left(deadline)
             try:
-                data = ray.get(ref, timeout=timeout)
+                data = ray.get(
+                    ref, timeout=LOOK_EVERY_S if left_s is None else min(left_s, LOOK_EVERY_S)
+                )
             except GetTimeoutError:
-                return
+                if _left(deadline) == 0.0:
+                    return
+                continue
             except RayError as error:
+                if self._completions.is_closed:
+                    continue
                 data = error
+            except SystemExit as error:
+                if not (self._completions.is_closed and _is_of_ray(error)):
+                    raise
+                continue
             if self.deliver(future, data):
                 future.tell()
                 break
-            timeout = _left(deadline)
-        if not future.answered:  # it is tried again, by another thread
-            future.block(_left(deadline))
+        if not future.answered:
+            self._wait_for_next(future, deadline)
+
+    def _wait_for_next(self, future: CallFuture[Any], deadline: float | None) -> None:
+        """Another thread sends the call again; wait for that, and for its outcome."""
+
+        def next_one() -> Receiver | None:
+            receiver = future.receiver
+            return None if receiver is self else receiver
+
+        wakeup.sleep_until(lambda: future.done() or next_one(), _left(deadline), future)
+        if not future.done() and (receiver := next_one()) is not None:
+            receiver.wait(future, _left(deadline))
 
     @property
     def ref(self) -> Any:
@@ -157,13 +181,28 @@ class Completions:
         """Do something where no caller waits for it."""
         self._work.put(work)
 
-    def close(self, error: Callable[[], BaseException]) -> None:
-        """Do what is left to do, and give every call that is pending an error."""
+    def close(self, error: Callable[[], BaseException], within_s: float = DRAIN_S) -> None:
+        """Do what is left to do, and give every call that is pending an error.
+
+        A callback that takes longer is left behind.
+        """
         self._work.put(None)
         if not self.is_here():
-            self._thread.join()
+            self._thread.join(within_s)
         self._closed_by = error
         self._lose_pending(error)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed_by is not None
+
+    def lose_if_closed(self, future: CallFuture[Any]) -> bool:
+        """If this is closed, give a call that error."""
+        if (error := self._closed_by) is None:
+            return False
+        future.lose(error())
+        future.tell()
+        return True
 
     def _lose_pending(self, error: Callable[[], BaseException]) -> None:
         with contextlib.suppress(KeyError):  # the last may have gone to another thread
@@ -191,6 +230,11 @@ class Completions:
             except Exception:  # other calls still have to be completed
                 log.exception("an outcome from Ray could not be delivered")
             del work
+
+
+def _is_of_ray(error: SystemExit) -> bool:
+    """Tell whether Ray ends a wait since this process has left it; a signal handler may, too."""
+    return "core worker is shut down" in getattr(error, "ray_terminate_msg", "")
 
 
 def _left(deadline: float | None) -> float | None:

@@ -9,10 +9,16 @@ import remotely
 class Gate:
     def __init__(self) -> None:
         self.opened = threading.Event()
+        self.waiting = 0
 
     def wait(self) -> int:
+        self.waiting += 1
         self.opened.wait()
         return 7
+
+    def look(self) -> int:
+        """Return how many calls have come to wait."""
+        return self.waiting
 
     def open(self) -> None:
         self.opened.set()

@@ -147,6 +147,18 @@ def test_an_actor_that_cannot_be_restarted_keeps_no_place(tmp_path: Path) -> Non
     wait_until(lambda: hosts() <= before, "the end of its host")
 
 
+@remotely.remote_class(cpus=0, max_restarts=1)
+class Mortal:
+    @remotely.idempotent(retries=1)
+    def die_once(self, folder: Path) -> int:
+        """Return the number of the life that survives it."""
+        life = 1 + len(list(folder.iterdir()))
+        (folder / str(life)).touch()
+        if life == 1:
+            os._exit(1)
+        return life
+
+
 def test_a_callback_may_call_an_actor_itself() -> None:
     log = Log()
     done: CallFuture[None] = CallFuture("the callback")
@@ -159,6 +171,15 @@ def test_a_callback_may_call_an_actor_itself() -> None:
 
     done.result(20)
     assert log.lines == [1, 2]
+
+
+def test_a_callback_may_wait_for_a_call_that_is_repeated(tmp_path: Path) -> None:
+    mortal, log = Mortal(), Log()
+    done: CallFuture[int] = CallFuture("the callback")
+
+    log.add.submit(1).add_done_callback(lambda _: done.set_result(mortal.die_once(tmp_path)))
+
+    assert done.result(20) == 2
 
 
 def test_a_detached_actor_that_is_to_be_restarted_is_refused_with_what_to_do() -> None:
@@ -310,6 +331,37 @@ def test_a_call_that_was_sent_while_the_cluster_was_left_has_its_error_at_once()
 
     with pytest.raises(remotely.NotConnected, match="it has left"):
         call.result(20)
+
+
+def test_a_callback_that_blocks_does_not_hold_up_the_end() -> None:
+    from remotely.engines.ray.replies import Completions
+
+    completions, blocked, may_end = Completions(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        may_end.wait()
+
+    completions.run(block)
+    blocked.wait()
+
+    completions.close(lambda: remotely.NotConnected("it has left"), within_s=0.1)
+
+    may_end.set()
+
+
+def test_a_caller_who_waits_when_the_cluster_is_left_is_told() -> None:
+    gate = remotely.options(Gate, name="gate", detached=True)()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(gate.wait)
+        wait_until(lambda: gate.look() == 1, "a call that waits")
+
+        remotely.shutdown()
+
+        with pytest.raises(remotely.NotConnected, match="has left the Ray cluster"):
+            waiting.result(20)
+    remotely.connect("ray:local")
+    remotely.kill(remotely.get_actor("gate"))
 
 
 def test_an_actor_whose_process_has_not_begun_is_not_found() -> None:

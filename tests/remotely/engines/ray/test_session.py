@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, and what a process is told that may not."""
+"""Joining a Ray cluster and leaving it, and what a process is told that may not join."""
 
 from tests.remotely.engines.ray.conftest import Run
 
@@ -10,3 +10,7 @@ def test_a_cluster_admits_those_who_have_its_token(own_ray: Run) -> None:
     for kind, words in (told["wrong"], told["none"]):
         assert kind == "NotAllowed"
         assert "does not admit this process" in words
+
+
+def test_a_caller_who_waits_when_its_own_ray_ends_is_told(own_ray: Run) -> None:
+    assert own_ray("leaving.py") == ["NotConnected"]
