@@ -37,7 +37,7 @@ def lead(
 ) -> int:
     """Be rank 0; return the exit code of the command.
 
-    Raises RemotelyError if other ranks do not come, and names them.
+    Raises RemotelyError if other ranks cannot join, or do not come, and names them.
     """
     meeting, keeper = Rendezvous(folder, 0), Foreground()
     command: GuardedCommand | None = None
@@ -125,7 +125,8 @@ def _await_ranks(
             return
         if keeper.any_ended() or command.has_ended():
             raise RemotelyError("a process of rank 0 was ended before the command began")
-        if time.monotonic() > deadline:
+        has_failed = any(note.state == "failed" for note in notes.values())
+        if has_failed or time.monotonic() > deadline:
             raise RemotelyError(
                 missing(rank.size, notes, meeting.folder, patience_s, rank.launcher.by)
             )
@@ -135,12 +136,13 @@ def _await_ranks(
 def _join(
     meeting: Rendezvous, network: Network, offer: Offer, patience_s: float, keeper: Foreground
 ) -> None:
-    """Look for rank 0 until it is found, and join it."""
+    """Look for rank 0 until it is found, and join it; note why if that cannot be."""
     deadline = time.monotonic() + patience_s
     why, noted = "", 0.0
     seen = 0.0  # when rank 0 had made its folder, at the last look
     while True:
         if invitation := meeting.invitation():
+            meeting.note("came", why)
             try:
                 addresses = invitation.addresses
                 _join_at(answering(addresses) or addresses[0], meeting, network, offer, keeper)
@@ -148,9 +150,12 @@ def _join(
             except (MasterLost, NotAllowed) as error:  # of an earlier run, it may be; or not yet
                 why = str(error)
                 time.sleep(RETRY_S)
+            except (RemotelyError, ValueError, OSError) as error:  # this rank's own: it would last
+                meeting.note("failed", str(error))
+                raise
         now = time.monotonic()
         if now > deadline:
-            meeting.note("failed", why)
+            meeting.note("came", why)  # rank 0 waits no longer than this, and names all then
             raise RemotelyError(why or _nothing_in(meeting.folder, patience_s))
         if meeting.is_open():
             seen = now

@@ -48,8 +48,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     machine: str
-    state: Literal["came", "joined", "failed"]
-    why: str = ""  # it has not joined yet
+    state: Literal["came", "joined", "failed"]  # failed: waiting would not help
+    why: str = ""  # it has not joined
 
 
 class Rendezvous:
@@ -181,12 +181,20 @@ def answering(addresses: list[str]) -> str | None:
 
 
 def missing(size: int, notes: dict[int, Note], folder: Path, within_s: float, by: str) -> str:
-    """Return which ranks have not joined, and why, as far as rank 0 can know."""
+    """Return which ranks have not joined, and why, as far as rank 0 can know.
+
+    If some have failed, the others had less time than `within_s`.
+    """
     absent = [rank for rank in range(1, size) if rank not in notes]
     stuck = [note for rank, note in sorted(notes.items()) if note.state != "joined"]
-    late = sorted(absent + [note.rank for note in stuck])
-    told = [f"{names_of(late)} of {size} did not come within {within_s:.0f} s"]
-    if absent:
+    if failed := [note.rank for note in stuck if note.state == "failed"]:
+        told = [f"{names_of(failed)} of {size} could not join"]
+    else:
+        late = sorted(absent + [note.rank for note in stuck])
+        told = [f"{names_of(late)} of {size} did not come within {within_s:.0f} s"]
+    if absent and failed:
+        told.append(f"nothing was heard of {names_of(absent)} so far")
+    elif absent:
         told.append(
             f"nothing was heard of {names_of(absent)}: {by} has not started them, or "
             f"{folder.parent} is not on a disk that their machines share (name one that is: "

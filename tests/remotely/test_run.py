@@ -87,6 +87,20 @@ def test_ranks_that_do_not_come_are_named(job: Callable[[int], Job]) -> None:
     assert "--rendezvous DIR" in told
 
 
+def test_when_a_rank_cannot_join_rank_0_ends_at_once_and_says_why(
+    job: Callable[[int], Job],
+) -> None:
+    one = job(1)
+    one.script(3, ranks=(0,), options=("--patience", 600))
+    one.script(3, ranks=(1,), options=("--ports", "23000-23001"))
+    assert one.ends() == [1, 1]
+    why = "23000-23001 is too small a range"
+    told, of_rank_1 = one.errors()
+    assert why in of_rank_1
+    assert "rank 1 of 3 could not join; nothing was heard of rank 2 so far" in told
+    assert f", but {why}" in told
+
+
 def test_a_folder_that_is_not_shared_is_told_by_the_ranks_that_wait_in_vain(
     job: Callable[[int], Job],
 ) -> None:

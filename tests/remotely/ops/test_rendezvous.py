@@ -145,7 +145,7 @@ def test_those_who_do_not_come_are_named_with_what_is_known_of_each() -> None:
     notes = {
         1: Note(rank=1, machine="node1", state="joined"),
         2: Note(rank=2, machine="node2", state="came", why="a firewall drops it"),
-        4: Note(rank=4, machine="node4", state="failed", why=""),
+        4: Note(rank=4, machine="node4", state="came", why=""),
     }
     told = missing(6, notes, Path("/shared/jobs/9"), 60, "srun")
     assert told.startswith("ranks 2, 3, 4 and 5 of 6 did not come within 60 s")
@@ -154,6 +154,17 @@ def test_those_who_do_not_come_are_named_with_what_is_known_of_each() -> None:
     assert "rank 2 is on node2, but a firewall drops it" in told
     assert told.endswith("rank 4 is on node4")
     assert "nothing was heard" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
+
+
+def test_those_who_cannot_join_are_named_before_those_who_have_not_come_yet() -> None:
+    notes = {
+        1: Note(rank=1, machine="node1", state="came"),
+        2: Note(rank=2, machine="node2", state="failed", why="its ports are taken"),
+    }
+    assert missing(4, notes, Path("/shared/jobs/9"), 60, "srun") == (
+        "rank 2 of 4 could not join; nothing was heard of rank 3 so far; rank 1 is on node1; "
+        "rank 2 is on node2, but its ports are taken"
+    )
 
 
 def test_a_folder_is_removed_while_other_ranks_write_into_it(tmp_path: Path) -> None:
