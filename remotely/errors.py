@@ -22,7 +22,7 @@ class NotAllowed(RemotelyError):
 
 
 class VersionMismatch(RemotelyError):
-    """The other side runs another Python or another version of remotely.  Install the same."""
+    """The other side runs another Python, remotely or Ray.  Install the same version."""
 
 
 class NotPicklable(RemotelyError, TypeError):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
+from ray._private import services
 from ray._private.authentication.authentication_token_setup import (
     maybe_enable_token_auth_if_token_available as use_token,
 )
@@ -15,7 +16,7 @@ from ray.exceptions import AuthenticationError, RayError
 from remotely.engines.ray.address import GCS_PORT, check_trust
 from remotely.engines.ray.engine import RayEngine
 from remotely.engines.ray.remote import NAMESPACE
-from remotely.errors import MasterLost, NotAllowed
+from remotely.errors import MasterLost, NotAllowed, VersionMismatch
 from remotely.machine.gpus import Gpus, choose
 from remotely.protocol.address import split_address
 from remotely.protocol.lease import CONNECT_S
@@ -26,6 +27,9 @@ STORE_BYTES = 1 << 30  # Ray's object store, in /dev/shm, of a cluster of this p
 _NO_TOKEN = (
     "the Ray cluster at ray:{} does not admit this process: set RAY_AUTH_MODE=token here, with the "
     "token of that cluster in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+)
+_OTHER_VERSION = (
+    "the Ray cluster at ray:{} runs another version of Ray or Python; install the same here. {}"
 )
 
 
@@ -42,9 +46,10 @@ def connect(
 
     A process that has joined Ray by itself, as a Ray job has, goes on as it is.
     """
-    check_trust(where)
     is_ours = not ray.is_initialized()
-    if is_ours:
+    if not is_ours:
+        check_trust(where)
+    else:
         settings: dict[str, Any] = {
             "namespace": NAMESPACE,
             "log_to_driver": show_output,
@@ -53,8 +58,10 @@ def connect(
         if where == "local":
             settings |= own_cluster(cpus, gpus, resources)
         try:
-            _check_answers(where)
-            ray.init(address=where, **settings)
+            head = _head_of(where)
+            check_trust(head)
+            _check_answers(head)
+            ray.init(address=head, **settings)
         except AuthenticationError:
             raise NotAllowed(_NO_TOKEN.format(where)) from None
         except (OSError, RayError) as error:
@@ -62,7 +69,24 @@ def connect(
                 f"no Ray cluster at ray:{where}: {error}. Start one there with 'ray start --head', "
                 "or use ray:local for one of your own"
             ) from None
+        except RuntimeError as error:
+            if "Version mismatch" not in str(error):
+                raise
+            ray.shutdown()  # it has joined by half
+            raise VersionMismatch(
+                _OTHER_VERSION.format(where, " ".join(str(error).split()))
+            ) from None
     return RayEngine(cluster_of_this_process(), shipment, patience_s, owns_session=is_ours)
+
+
+def _head_of(where: str) -> str:
+    """Return the head that "auto" means: one on another machine, if this machine has joined it.
+
+    Raises OSError if there is none.
+    """
+    if where != "auto":
+        return where
+    return services.canonicalize_bootstrap_address(where) or where
 
 
 def _check_answers(where: str) -> None:

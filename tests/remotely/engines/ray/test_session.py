@@ -1,15 +1,36 @@
 """Joining a Ray cluster and leaving it, and what a process is told that may not join."""
 
+import pytest
+
+import remotely
 from tests.remotely.engines.ray.conftest import Run
 
 
-def test_a_cluster_admits_those_who_have_its_token(own_ray: Run) -> None:
+def test_a_cluster_admits_those_who_have_its_token_and_its_version(own_ray: Run) -> None:
     told = own_ray("with_token.py", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
 
     assert told["right"][0] == told["right, as Ray comes"][0] == 1
     for kind, words in (told["wrong"], told["none"]):
         assert kind == "NotAllowed"
         assert "does not admit this process" in words
+    kind, words = told["of another Ray"]
+    assert kind == "VersionMismatch"
+    assert "2.0.77" in words
+
+
+@pytest.mark.usefixtures("own_ray")
+def test_auto_is_refused_without_a_token_if_this_machine_has_joined_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+    from ray._private import services
+
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(services, "find_gcs_addresses", lambda: {"192.0.2.77:6379"})
+
+    with pytest.raises(remotely.NotAllowed, match=r"'192\.0\.2\.77:6379' is another machine"):
+        remotely.connect("ray:auto")
 
 
 def test_a_caller_who_waits_when_its_own_ray_ends_is_told(own_ray: Run) -> None:

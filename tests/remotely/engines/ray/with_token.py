@@ -1,4 +1,4 @@
-"""A script that has a Ray with its token, and lets processes with other tokens connect to it."""
+"""A script that has a Ray with its token, and lets other processes connect to it."""
 
 import json
 import os
@@ -16,13 +16,22 @@ except remotely.RemotelyError as error:
     told = [type(error).__name__, str(error)]
 print(json.dumps(told))
 """
+OF_ANOTHER_RAY = """
+import ray._private.utils
+ray._private.utils.compute_version_info = lambda: ("2.0.77", "3.11.0")
+"""
 
 
-def connect(address: str, without: str = "", **settings: str) -> list[object]:
-    """Return what another process is told that connects with these settings, `without` one."""
+def connect(
+    address: str, without: str = "", script: str = CONNECT, **settings: str
+) -> list[object]:
+    """Return what another process is told that connects with these settings, `without` one.
+
+    It runs the script.
+    """
     kept = {name: value for name, value in os.environ.items() if name != without}
     done = subprocess.run(
-        [sys.executable, "-c", CONNECT, f"ray:{address}"],
+        [sys.executable, "-c", script, f"ray:{address}"],
         env={**kept, **settings},
         stdout=subprocess.PIPE,
         text=True,
@@ -39,6 +48,7 @@ if __name__ == "__main__":
         "right": connect(address),
         "right, as Ray comes": connect(address, without="RAY_AUTH_MODE"),
         "wrong": connect(address, RAY_AUTH_TOKEN="b" * 64),
+        "of another Ray": connect(address, script=OF_ANOTHER_RAY + CONNECT),
         "none": connect(address, RAY_AUTH_MODE="disabled"),
     }
     ray.shutdown()
