@@ -59,6 +59,12 @@ class Network(NamedTuple):
         return Listening(host=ip, announced=list(self.announced), ports=self.ports)
 
 
+def address_here(host: str, port: int) -> str:
+    """Return the address by which this machine knows a cluster that it starts at `host`."""
+    ip = ip_of(host)
+    return join_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip), port)
+
+
 def start(
     network: Network,
     port: int,
@@ -89,7 +95,7 @@ def start(
         key = key_files.load_master(folder / "master.key")
         orphans = [daemon for daemon in left if daemon.role == "worker"]
         bind = f"tcp://{join_address(ip, port)}"
-        near = join_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip), port)
+        near = address_here(host, port)
         with contextlib.ExitStack() as stack:
             master = stack.enter_context(PersistentDaemon("master", port, keeper))
             key_file = folder / "master.key"
@@ -149,16 +155,18 @@ def _await_master(host_name: str, port: int, patience_s: float) -> str:
         time.sleep(LOOK_AGAIN_S)
 
 
-def stop(port: int, joined: str = "") -> list[Running]:
+def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
     """End the cluster of this port; return its daemons on this machine that were ended.
 
     The master tells workers elsewhere to end.  On a machine that has only joined, its workers
     leave, and the cluster goes on.  If `joined` is the address of a master, only workers leave that
-    have joined that one.
+    have joined that one.  If `started` is an address, only a cluster ends that was started there.
     """
     daemons = pid_file.running(port)
     if joined:
         daemons = [d for d in daemons if d.role == "joined" and d.address == joined]
+    if started:
+        daemons = [d for d in daemons if d.role != "joined" and d.address == started]
     own = [daemon for daemon in daemons if daemon.role != "joined"]
     if own:  # a worker here may have joined another machine's cluster of the same port
         daemons = [daemon for daemon in daemons if daemon.cluster == own[0].cluster]

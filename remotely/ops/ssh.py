@@ -25,23 +25,30 @@ CONNECT_S = 5  # for a machine to answer
 SESSION_S = 60.0  # for what is done there
 SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
 
-# What to do about what ssh says, by its words.
+OF_SSH = (255,)  # its exit code if it fails itself (man 1 ssh)
+OF_SHELL = (126, 127)  # of the shell there, if it cannot run the command
+
+# What to do about a failure, by its exit code and its words.  Those of remotely say it themselves.
 HINTS = (
     (
+        OF_SSH,
         r"Host key verification failed|host key is known|IDENTIFICATION HAS CHANGED",
         "connect once by hand, 'ssh {host}', and compare the fingerprint with that of the machine",
     ),
     (
+        OF_SSH,
         r"Permission denied",
         "it needs a key without a password, or one in ssh-agent: 'ssh-copy-id {host}'",
     ),
     (
-        r"[Cc]ommand not found|: not found|No such file or directory",
-        'say where remotely is there, by command = "/path/to/remotely" in the host file',
-    ),
-    (
+        OF_SSH,
         r"timed out|No route to host|Connection refused|Could not resolve",
         "'ssh {host}' has to work from here",
+    ),
+    (
+        OF_SHELL,
+        r"",
+        'say where remotely is there, by command = "/path/to/remotely" in the host file',
     ),
 )
 
@@ -57,10 +64,17 @@ class Outcome(NamedTuple):
 def up(file: HostFile) -> Iterator[Outcome]:
     """Start the cluster here, unless it runs, and have all machines join; yield each as it ends.
 
-    Raises RemotelyError if the cluster cannot be started.
+    Raises RemotelyError if the cluster cannot be started, or another one runs at its port.
     """
     host = file.listen or file.master
-    if not any(daemon.role == "master" for daemon in pid_file.running(file.port)):
+    masters = [daemon for daemon in pid_file.running(file.port) if daemon.role == "master"]
+    if masters and masters[0].address != (here := cluster.address_here(host, file.port)):
+        raise RemotelyError(
+            f"another cluster runs at {masters[0].address} on this machine (its master has pid "
+            f"{masters[0].pid}), and not at {here}; 'remotely stop --port {file.port}' ends it, or "
+            'name another port in the host file: address = "HOST:PORT"'
+        )
+    if not masters:
         announced = (file.master,) if file.listen else ()
         network = Network(host, announced, file.port_range)
         cluster.start(network, file.port, Offer(file.cpus, file.gpu_choice))
@@ -69,8 +83,12 @@ def up(file: HostFile) -> Iterator[Outcome]:
 
 
 def down(file: HostFile) -> Iterator[Outcome]:
-    """End the cluster, and what is left of it on each machine; yield each as it ends."""
-    ended = cluster.stop(file.port)
+    """End the cluster that `up` starts here, and what is left of it on each machine; no other one.
+
+    Yields each machine as it ends.
+    """
+    here = cluster.address_here(file.listen or file.master, file.port)
+    ended = cluster.stop(file.port, started=here)
     if stayed := [daemon.pid for daemon in ended if daemon.alive]:
         raise RemotelyError(f"pid {', '.join(map(str, stayed))} did not end")
     yield from _on_each(file, lambda host: leave_words(file, host), b"")
@@ -124,12 +142,14 @@ def _at(host: str, words: list[str], send: bytes) -> Outcome:
     out, err = (_text(stream) for stream in (done.stdout, done.stderr))
     if not done.returncode:
         return Outcome(host, True, out.partition("\n")[0])
-    return Outcome(host, False, explained(host, err or out or f"exit code {done.returncode}"))
+    told = err or out or f"exit code {done.returncode}"
+    return Outcome(host, False, explained(host, told, done.returncode))
 
 
-def explained(host: str, words: str) -> str:
-    """Return the words of ssh, or of remotely there, with what to do about them."""
-    hint = next((todo for pattern, todo in HINTS if re.search(pattern, words)), "")
+def explained(host: str, words: str, code: int) -> str:
+    """Return the words of ssh, or of the shell or remotely there, with what to do about them."""
+    hints = (todo for codes, pattern, todo in HINTS if code in codes and re.search(pattern, words))
+    hint = next(hints, "")
     told = " ".join(words.split())
     return f"{told.rstrip('.')}; {hint.format(host=host)}" if hint else told
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -36,6 +37,13 @@ def does(hosts: Hosts, *words: object) -> "subprocess.CompletedProcess[str]":
         check=False,
         timeout=3 * DEADLINE_S,
     )
+
+
+def hosts_of_nobody(folder: Path, master: str) -> Path:
+    """Write hosts.toml with one host, which ssh cannot reach."""
+    file = folder / "hosts.toml"
+    file.write_text(f'address = "{master}"\nhosts = ["nowhere.invalid"]\n')
+    return file
 
 
 def daemons(hosts: Hosts) -> list[str]:
@@ -98,6 +106,32 @@ def test_down_leaves_another_cluster_of_the_same_port_alone(
     assert "is not on" in told
     assert len(machine.status(port)["machines"]) == 2
     machine.does("stop", "--port", port)
+
+
+def test_down_leaves_a_cluster_alone_that_up_has_not_started_and_up_refuses_it(
+    machine: Machine, hosts: Hosts, port: int
+) -> None:
+    machine.does("start", "--port", port, "--cpus", 0)  # at 127.0.0.1
+    file = hosts.file(f"127.0.0.2:{port}")
+    up = does(hosts, "up", file)
+    assert (up.returncode, up.stdout) == (1, "")
+    assert f"another cluster runs at 127.0.0.1:{port} on this machine" in up.stderr
+    assert does(hosts, "down", file).returncode == 0
+    assert len(machine.status(port)["machines"]) == 1
+    machine.does("stop", "--port", port)
+
+
+def test_down_leaves_a_worker_alone_that_has_joined_a_cluster_elsewhere(
+    machines: Any, tmp_path: Path, port: int
+) -> None:
+    there, here = machines("there"), machines("here")
+    there.does("start", "--port", port, "--cpus", 0)
+    key = str(there.keys / "worker.key")
+    here.does("join", f"127.0.0.1:{port}", "--key", key, "--cpus", 1)
+    file = hosts_of_nobody(tmp_path, f"127.0.0.1:{port}")
+    here.run("down", file)
+    assert len(there.status(port)["machines"]) == 2
+    there.does("stop", "--port", port)
 
 
 def test_a_host_whose_key_is_unknown_is_told_in_the_words_of_ssh_and_the_others_are_up(

@@ -86,16 +86,31 @@ def test_what_is_said_to_each_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "code", "hint"),
     [
-        ("Host key verification failed.", "'ssh h1'"),
-        ("root@h1: Permission denied (publickey).", "ssh-copy-id h1"),
-        ("bash: line 1: remotely: command not found", 'command = "/path/to/remotely"'),
-        ("ssh: connect to host h1 port 22: Connection timed out", "'ssh h1' has to work"),
+        ("Host key verification failed.", 255, "'ssh h1'"),
+        ("root@h1: Permission denied (publickey).", 255, "ssh-copy-id h1"),
+        ("ssh: connect to host h1 port 22: Connection timed out", 255, "'ssh h1' has to work"),
+        ("bash: line 1: remotely: command not found", 127, 'command = "/path/to/remotely"'),
+        ("bash: line 1: /opt/remotely: Permission denied", 126, 'command = "/path/to/remotely"'),
     ],
 )
-def test_the_words_of_ssh_are_kept_and_followed_by_what_to_do(words: str, hint: str) -> None:
-    told = explained("h1", words)
+def test_the_words_of_ssh_are_kept_and_followed_by_what_to_do(
+    words: str, code: int, hint: str
+) -> None:
+    told = explained("h1", words, code)
     assert told.startswith(words.rstrip("."))
     assert hint in told
-    assert explained("h1", "something\nelse") == "something else"
+    assert explained("h1", "something\nelse", code).startswith("something else")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[Errno 13] Permission denied: /home/u/.remotely/run",
+        "No such file or directory: /tmp/x/remotely-abc",
+        "no master at 10.0.0.1:8010: the connection timed out",
+    ],
+)
+def test_the_words_of_remotely_itself_get_no_hint_about_ssh(words: str) -> None:
+    assert explained("h1", words, 1) == words
