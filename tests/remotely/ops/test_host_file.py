@@ -107,7 +107,7 @@ def test_the_words_of_ssh_are_kept_and_followed_by_what_to_do(
 @pytest.mark.parametrize(
     "words",
     [
-        "[Errno 13] Permission denied: /home/u/.remotely/run",
+        "[Errno 13] Permission denied: /srv/u/.remotely/run",
         "No such file or directory: /tmp/x/remotely-abc",
         "no master at 10.0.0.1:8010: the connection timed out",
     ],
