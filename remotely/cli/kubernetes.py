@@ -18,6 +18,9 @@ def kubernetes(image: str, workers: int, cpus: str, memory: str, gpus: int, name
     kubectl exec -it remotely-master-0 -- python train.py
     kubectl delete secret,service,statefulset -l app=remotely
 
+    To change the number of workers later, use kubectl scale: another manifest has new keys, and
+    restarts everything.
+
     What is printed has the keys in it: send it to kubectl, and not into a log.
     """
     from remotely.ops.kubernetes import Pods, manifest

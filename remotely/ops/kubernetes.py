@@ -8,10 +8,16 @@
 No operator and no chart: what a Pod runs is `remotely start` or `remotely join` in the foreground.
 The kubelet waits for the master's port; a worker waits for the master, and ends if that is lost, so
 that its Pod starts again and joins afresh.
+
+Each manifest has new keys, and a Pod reads its keys when it starts.  So the templates of all Pods
+name the keys (KEYS_OF), by a hash of the master's public one: applying another manifest restarts
+all Pods, and not those alone whose template has changed otherwise.
 """
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from remotely.protocol.address import DEFAULT_PORT
@@ -22,6 +28,7 @@ AMOUNT = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kKMGTPE]i?)?")
 IMAGE = re.compile(r"[\w.\-/:@]+")
 PATIENCE_S = 600  # for an image to be pulled on the master's node
 MASTERLESS_S = 60  # the master's Pod may start again on the same node within it
+KEYS_OF = "remotely/keys"  # an annotation
 KEYS = "/keys"  # where the Secret is mounted; a key file has to be ours alone, which that is not
 
 
@@ -52,6 +59,9 @@ class Pods(NamedTuple):
 def manifest(pods: Pods) -> str:
     """Return the manifest, with new keys in it."""
     pods.check()
+    master, client, worker = fresh_keys()
+    secrets = {"master": master.to_dict(), "client": client.to_dict(), "worker": worker.to_dict()}
+    version = hashlib.sha256(master.pair.public).hexdigest()[:16]
     address = f"{pods.name}-master-0.{pods.name}:{DEFAULT_PORT}"
     start = (
         'umask 077; mkdir -p "$REMOTELY_HOME/keys"; for key in master worker client; do '
@@ -73,15 +83,16 @@ def manifest(pods: Pods) -> str:
             periodSeconds: 2"""
     return "---\n".join(
         (
-            _secret(pods.name),
+            _secret(pods.name, secrets),
             _service(pods.name),
-            _stateful_set(pods, "master", 1, start, address, readiness, ""),
+            _stateful_set(pods, "master", 1, start, address, version, readiness, ""),
             _stateful_set(
                 pods,
                 "worker",
                 pods.workers,
                 join,
                 address,
+                version,
                 f"\n          resources: {{limits: {json.dumps(limits)}}}",
                 ", items: [{key: worker.key, path: worker.key}]",
             ),
@@ -89,9 +100,7 @@ def manifest(pods: Pods) -> str:
     )
 
 
-def _secret(name: str) -> str:
-    master, client, worker = (key.to_dict() for key in fresh_keys())
-    keys = {"master": master, "client": client, "worker": worker}
+def _secret(name: str, keys: Mapping[str, object]) -> str:
     lines = "".join(f"  {role}.key: {json.dumps(json.dumps(key))}\n" for role, key in keys.items())
     return f"""apiVersion: v1
 kind: Secret
@@ -113,7 +122,14 @@ spec:
 
 
 def _stateful_set(
-    pods: Pods, role: str, replicas: int, command: str, address: str, more: str, keys: str
+    pods: Pods,
+    role: str,
+    replicas: int,
+    command: str,
+    address: str,
+    version: str,
+    more: str,
+    keys: str,
 ) -> str:
     name = pods.name
     secret = f"{{secretName: {name}-keys{keys}}}"
@@ -126,7 +142,9 @@ spec:
   podManagementPolicy: Parallel
   selector: {{matchLabels: {{app: {name}, role: {role}}}}}
   template:
-    metadata: {{labels: {{app: {name}, role: {role}}}}}
+    metadata:
+      labels: {{app: {name}, role: {role}}}
+      annotations: {{{KEYS_OF}: "{version}"}}
     spec:
       automountServiceAccountToken: false
       terminationGracePeriodSeconds: 30

@@ -23,6 +23,7 @@ from tests.machines import Namespaces, why_not
 
 yaml = pytest.importorskip("yaml")
 
+ROLES = ("master", "worker")
 PODS = Pods("remotely", "registry/train:1", 8, "4", "8Gi", 1)
 
 
@@ -65,6 +66,20 @@ def test_the_keys_fit_together_and_are_new_each_time() -> None:
         member = MemberKey.from_dict(json.loads(texts[f"{role}.key"]))
         assert master.role_of(member.pair.public) == role
     assert documents()["Secret remotely-keys"]["stringData"] != texts
+
+
+def test_applying_another_manifest_restarts_all_pods_since_their_keys_are_new() -> None:
+    def templates(pods: Pods) -> list[Any]:
+        found = documents(pods)
+        return [found[f"StatefulSet remotely-{role}"]["spec"]["template"] for role in ROLES]
+
+    before, after = templates(PODS), templates(PODS._replace(workers=9))
+    for one, another in zip(before, after, strict=True):
+        assert one != another
+    for master, worker in (before, after):
+        keys = master["metadata"]["annotations"]["remotely/keys"]
+        assert worker["metadata"]["annotations"]["remotely/keys"] == keys
+        assert isinstance(keys, str)
 
 
 def test_workers_see_their_own_key_alone_and_no_key_is_in_a_command() -> None:
