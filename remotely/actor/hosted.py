@@ -79,6 +79,9 @@ class Hosted(ABC):
     def stop(self) -> None:
         self._dispatcher.stop()
 
+    def is_made(self) -> bool:
+        return self._servant.is_made
+
     def state(self) -> dict[str, Any]:
         seen = activity.look(self._page)
         return {**seen._asdict(), "calls": self._servant.calls}

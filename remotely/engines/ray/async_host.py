@@ -28,8 +28,8 @@ class _Turn:
 
 
 class AsyncHost(Host):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, made_within_s: float) -> None:
+        super().__init__(name, made_within_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns: dict[bytes, _Turn] = {}
         self._asked: dict[tuple[bytes, int], asyncio.Future[Any]] = {}

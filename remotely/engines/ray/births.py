@@ -31,8 +31,10 @@ def check(options: Options) -> None:
         raise RemotelyError(_NOT_DETACHED)
 
 
-def new_host(actor: HostedActor, options: Options, node: str) -> Any:
+def new_host(actor: HostedActor, options: Options, node: str, made_within_s: float) -> Any:
     """Have Ray start the process of an actor, on a node or, if it is empty, on any.
+
+    A detached one ends if it has had no object for so long.
 
     Returns at once.  Raises ValueError if the name is taken.
     """
@@ -50,7 +52,7 @@ def new_host(actor: HostedActor, options: Options, node: str) -> Any:
         memory=options.memory or None,
         runtime_env={"env_vars": dict(options.env)} if options.env else None,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False) if node else "DEFAULT",
-    ).remote(actor.name)
+    ).remote(actor.name, made_within_s if options.detached else 0.0)
 
 
 def node_for(options: Options) -> str:

@@ -73,6 +73,7 @@ class RayEngine:
         self._owns_session = owns_session
         self._actors: weakref.WeakValueDictionary[str, HostedActor] = weakref.WeakValueDictionary()
         self._is_closed = False
+        self._patience_s = patience_s
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._completions = Completions()
         self._calls = Calls(self._completions, self._host_of, self._lost)
@@ -90,6 +91,7 @@ class RayEngine:
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
+        deadline = time.monotonic() + self._patience_s
         while options.get_if_exists:
             with contextlib.suppress(NameError):
                 return [self.find(options.name)]
@@ -97,6 +99,8 @@ class RayEngine:
                 return self._make(cls, args, kwargs, options, 1)
             except NameTaken as error:  # another was faster, and its actor may end before we look
                 if error.__cause__ is not None:  # it is the constructor's own
+                    raise
+                if time.monotonic() >= deadline:  # the other's actor has no process yet
                     raise
             time.sleep(LOOK_EVERY_S)
         return self._make(cls, args, kwargs, options, count)

@@ -23,6 +23,7 @@ from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
 from remotely.objects import introspection
 from remotely.protocol import control
+from remotely.protocol.lease import PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.values import script_settings, source_library
 from remotely.values.codec import Encoded
@@ -42,6 +43,7 @@ class ActorFactory:
         self._calls = calls
         self._shipment = shipment
         self._patience_s = patience_s
+        self._made_within_s = patience_s + PLACE_S  # the others of a group may wait for room first
         self._inside = inside
         self._prefix = f"{secrets.token_hex(2)}." if inside else ""
         self._counts: dict[str, itertools.count[int]] = {}
@@ -101,7 +103,7 @@ class ActorFactory:
                 with actor.lock:  # whoever ends it meanwhile finds its host, or keeps it from one
                     if actor.ended is not None:
                         raise actor.ended(False)
-                    host = births.new_host(actor, options, node)
+                    host = births.new_host(actor, options, node, self._made_within_s)
                     actor.lives_as(host)
                 return host
             except ValueError:

@@ -23,7 +23,7 @@ from remotely.engines.ray.frames import Entries, Frames
 from remotely.machine import this_machine
 
 CONTROL, WAITS = "control", "waits"  # the concurrency groups
-LOOK_EVERY_S = 1.0  # at the memory
+LOOK_EVERY_S = 1.0  # at the memory, and whether there is an object
 # It imports what runs users' code, which is above the engines; so it is found by its name, as a
 # worker starts its actors' processes.
 HOSTED = "remotely.actor.hosted"
@@ -82,6 +82,9 @@ class Hosted(Protocol):
     def end_if_stopped(self) -> None:
         """On the thread that runs messages: close the object, if that is due."""
 
+    def is_made(self) -> bool:
+        """Tell whether there is an object, or its constructor runs."""
+
     def state(self) -> dict[str, Any]:
         """Return what it is doing."""
 
@@ -97,11 +100,16 @@ class Line(Protocol):
 
 
 class Host:
-    def __init__(self, name: str) -> None:
+    """`made_within_s` is how long its process waits for its object; 0 is as long as its maker
+    lives, with whom Ray ends it."""
+
+    def __init__(self, name: str, made_within_s: float) -> None:
         self._name = name
         self._hosted: Hosted | None = None
         self._birth: Birth | None = None
         self._is_over = False
+        if made_within_s:
+            threading.Thread(target=self._watch_maker, args=(made_within_s,), daemon=True).start()
 
     def __repr__(self) -> str:
         """What Ray writes before each line that the actor prints."""
@@ -119,6 +127,15 @@ class Host:
         )
         self._hosted = importlib.import_module(HOSTED).start(told, place, self)
         return msgspec.msgpack.encode(place)
+
+    def _watch_maker(self, made_within_s: float) -> None:
+        """End the process if it has no object by then: its maker is gone, and callers wait."""
+        deadline = time.monotonic() + made_within_s
+        while self._hosted is None or not self._hosted.is_made():
+            if time.monotonic() >= deadline:
+                print(f"remotely: {self._name} was not made within {made_within_s:g} s", flush=True)
+                os._exit(1)
+            time.sleep(LOOK_EVERY_S)
 
     @in_group(CONTROL)
     def cancel(self, route: bytes, call_id: int) -> bool:

@@ -19,8 +19,8 @@ from remotely.protocol import wire
 
 
 class SerialHost(Host):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, made_within_s: float) -> None:
+        super().__init__(name, made_within_s)
         self._replies: dict[tuple[bytes, int], Any] = {}
         # Messages that came before there was an object, as a client may have it by its name.
         self._early: dict[tuple[bytes, int], Future[Any]] = {}

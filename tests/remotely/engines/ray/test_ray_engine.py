@@ -376,6 +376,38 @@ def test_an_actor_whose_process_has_not_begun_is_not_found() -> None:
     engine._kill([early], "killed")
 
 
+def test_a_detached_actor_ends_if_its_maker_was_gone_before_it_had_an_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray.util import list_named_actors
+
+    factory: Any = cast(Any, connection.current())._factory
+    options = Options(cpus=0, name="orphan", detached=True)
+    monkeypatch.setattr(factory, "_made_within_s", 0.1)
+    orphan = factory.new(Log, options)
+    factory._begin([orphan], options)
+
+    with pytest.raises(remotely.ActorDied):
+        remotely.get_actor("orphan")
+
+    wait_until(lambda: not list_named_actors(all_namespaces=True), "that its name is free")
+    assert remotely.options(Log, name="orphan")().lines == []
+
+
+def test_get_if_exists_waits_for_an_actor_in_the_making_within_its_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine: Any = connection.current()
+    early = engine._factory.new(Log, Options(cpus=0, name="early"))
+    engine._factory._start(early, Options(cpus=0, name="early"), "")
+    monkeypatch.setattr(engine, "_patience_s", 0.2)
+
+    with pytest.raises(remotely.NameTaken, match="early"):
+        remotely.options(Log, name="early", get_if_exists=True)()
+
+    engine._kill([early], "killed")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_hundred_births_leave_nothing() -> None:
