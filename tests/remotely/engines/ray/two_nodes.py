@@ -45,7 +45,7 @@ def lose_a_node(cluster: Cluster) -> dict[str, object]:
     running = sleeper.sleep.submit()
     cluster.add_node(num_cpus=1, **SMALL)
     cluster.remove_node(doomed, allow_graceful=False)
-    after = [outcome(running.result)]
+    after = [outcome(running.result), outcome(idle.where)]
     while "is gone" not in str(after[-1].get("words")):  # Ray needs a moment to be sure
         after.append(outcome(idle.where))
     while "value" not in (moved := outcome(movable.where)):
