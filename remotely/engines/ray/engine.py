@@ -341,6 +341,7 @@ class RayEngine:
         finally:
             self._completions.close(lambda: NotConnected(SHUT_DOWN))
             if self._owns_session:
+                self._completions.await_callers()
                 ray.shutdown()
 
     def _end_owned(self) -> None:

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -29,7 +29,7 @@ from remotely.protocol.lease import DRAIN_S
 
 log = logging.getLogger("remotely")
 
-LOOK_EVERY_S = 1.0  # how soon a caller who waits notices that this process has left the cluster
+LOOK_EVERY_S = 0.5  # how soon a caller who waits notices that this process has left the cluster
 CANCEL_S = 0.5  # how long a caller waits to learn whether its call was taken back
 
 Lost = Callable[[RayError, bool], BaseException]  # the error of a call, from Ray's and a doubt
@@ -65,6 +65,13 @@ class Reply:
 
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
+        with self._completions.waiting():
+            self._wait_for_ray(future, deadline)
+        if not future.answered:
+            self._wait_for_next(future, deadline)
+
+    def _wait_for_ray(self, future: CallFuture[Any], deadline: float | None) -> None:
+        """Wait as `wait` does, but not for a call that is sent again."""
         while (ref := self._ref) is not None and not self._completions.lose_if_closed(future):
             left_s = _left(deadline)
             try:
@@ -85,9 +92,7 @@ class Reply:
                 continue
             if self.deliver(future, data):
                 future.tell()
-                break
-        if not future.answered:
-            self._wait_for_next(future, deadline)
+                return
 
     def _wait_for_next(self, future: CallFuture[Any], deadline: float | None) -> None:
         """Another thread sends the call again; wait for that, and for its outcome."""
@@ -155,6 +160,7 @@ class Completions:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._pending: dict[int, CallFuture[Any]] = {}  # by their identity
         self._closed_by: Callable[[], BaseException] | None = None
+        self._callers: dict[object, int] = {}  # the threads that wait for Ray themselves
         self._thread = threading.Thread(target=self._run, name="remotely-replies", daemon=True)
         self._thread.start()
 
@@ -191,6 +197,25 @@ class Completions:
             self._thread.join(within_s)
         self._closed_by = error
         self._lose_pending(error)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Note that this thread waits for Ray."""
+        mine = object()
+        try:
+            self._callers[mine] = threading.get_ident()
+            yield
+        finally:
+            self._callers.pop(mine, None)
+
+    def await_callers(self, within_s: float = 4 * LOOK_EVERY_S) -> None:
+        """Once this is closed, return when no other thread waits for Ray.
+
+        A wait that goes on while Ray is shut down may last for ever, whatever its timeout.
+        """
+        here, deadline = threading.get_ident(), time.monotonic() + within_s
+        while set(self._callers.values()) - {here} and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S / 10)
 
     @property
     def is_closed(self) -> bool:
