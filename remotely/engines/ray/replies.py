@@ -138,7 +138,7 @@ class Reply:
         Returns false if the host has only said that it is to be asked later.
         """
         with self._lock:  # a stream that was made twice would close its generator
-            if future.answered:
+            if future.answered or self._ref is None:  # the latter if it was sent again
                 return True
             if isinstance(data, bytes) and data == LATER:
                 self._ref = self._host.later.remote(self._route, future.call_id)
@@ -237,13 +237,13 @@ class Completions:
                 future.tell()
 
     def _complete(self, reply: Reply, future: CallFuture[Any], data: Any) -> None:
+        self._pending.pop(id(future), None)  # first: it may be sent again, and be pending anew
         try:
             if not reply.deliver(future, data):
                 self.add(reply, future)
                 return
         except Exception as error:  # it is to have an outcome, whatever it is
             future.lose(error.with_traceback(None))
-        self._pending.pop(id(future), None)
         future.tell()
 
     def _run(self) -> None:

@@ -333,6 +333,24 @@ def test_a_call_that_was_sent_while_the_cluster_was_left_has_its_error_at_once()
         call.result(20)
 
 
+def test_a_loss_of_which_two_threads_hear_is_followed_by_one_retry() -> None:
+    from ray.exceptions import ActorDiedError
+
+    from remotely.engines.ray.replies import Reply
+
+    call: CallFuture[int] = CallFuture("a call")
+    unused = cast(Any, None)
+    reply = Reply(call, object(), unused, b"", unused, lambda *_: remotely.ActorDied("x"), unused)
+
+    with pytest.MonkeyPatch.context() as patch:
+        lost: list[object] = []
+        patch.setattr(call, "lose", lost.append)  # it is sent again, and has no outcome yet
+        reply.deliver(call, ActorDiedError())
+        reply.deliver(call, ActorDiedError())
+
+    assert len(lost) == 1
+
+
 def test_a_callback_that_blocks_does_not_hold_up_the_end() -> None:
     from remotely.engines.ray.replies import Completions
 
