@@ -1,7 +1,8 @@
 """Addresses that name a Ray cluster.
 
 ray:local        one of this process alone
-ray:auto         the one that `ray start` has started on this machine, or RAY_ADDRESS
+ray:auto         the one that `ray start` has started on this machine, or that this machine has
+                 joined, or RAY_ADDRESS
 ray:HOST:PORT    the one whose head listens there
 """
 
