@@ -98,6 +98,12 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
     """
     launcher = next((row for row in LAUNCHERS if _has_started_us(row, environ)), ALONE)
     if launcher is ALONE:
+        if wait_for is not None and wait_for > 1:
+            raise ValueError(
+                f"no launcher says which of the {wait_for} ranks this is: each machine would run "
+                "COMMAND by itself. Have srun, mpirun, torchrun or an indexed Job start this line "
+                "on every machine, or leave out --wait-for to use this machine alone"
+            )
         return Rank(ALONE, 0, 1, fit(job))
     size = _number(environ, launcher.size) if environ.get(launcher.size) else wait_for
     if size is None:

@@ -293,6 +293,15 @@ def test_without_a_launcher_a_command_has_a_cluster_of_this_machine(machine: Mac
     assert os.path.exists(machine.home / "jobs")
 
 
+def test_without_a_launcher_a_job_of_several_ranks_does_not_run(
+    machine: Machine, tmp_path: Path
+) -> None:
+    options = ("--wait-for", 4, "--rendezvous", tmp_path / "rv", "--job", "train")
+    told = machine.refuses("run", *options, "--", "touch", tmp_path / "ran")
+    assert "no launcher says which of the 4 ranks this is" in told
+    assert {file.name for file in tmp_path.iterdir()}.isdisjoint({"rv", "ran"})
+
+
 def test_when_the_guard_is_killed_so_is_the_command(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:

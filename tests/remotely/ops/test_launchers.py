@@ -56,6 +56,13 @@ def test_without_a_launcher_this_machine_is_alone() -> None:
     assert (found.launcher, found.rank, found.size) == (ALONE, 0, 1)
 
 
+def test_without_a_launcher_several_ranks_are_refused() -> None:
+    assert rank_of({}, 1).launcher is ALONE
+    with pytest.raises(ValueError, match=r"which of the 4 ranks this is.*srun, mpirun") as error:
+        rank_of({}, 4, "train")
+    assert "leave out --wait-for" in str(error.value)
+
+
 def test_the_inner_launcher_counts() -> None:
     assert rank_of({**SLURM, **OPEN_MPI}, None).launcher.name == "Open MPI"
     assert rank_of({**SLURM, **TORCHRUN}, None).launcher.name == "torchrun"
