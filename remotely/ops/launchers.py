@@ -74,6 +74,9 @@ LAUNCHERS = (
 # Where the launcher itself has no name for the job: that of the batch system around it.
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 ALONE = Launcher(name="no launcher", by="a launcher", rank="", size="", job=())
+# In a job of Slurm, how many tasks or nodes sbatch or salloc was given; srun starts the tasks.
+ALLOTTED = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_OWN_STEPS = 0xFFFFFFF0  # from here on, a step is Slurm's own, such as the shell of salloc
 
 _NAME = re.compile(r"[^A-Za-z0-9.=-]+")
 _MOST_LETTERS = 120
@@ -97,6 +100,14 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
     the job.  Raises ValueError, which names the variable or the option that is missing.
     """
     launcher = next((row for row in LAUNCHERS if _has_started_us(row, environ)), ALONE)
+    if allotted := _without_srun(launcher, environ):
+        if max(allotted, wait_for or 1) > 1:
+            raise ValueError(
+                "this is a job of several tasks or nodes of Slurm, and no srun has started this "
+                "line: it would run once, on this node alone. Have srun start it for each task, as "
+                "'srun remotely run -- COMMAND'"
+            )
+        wait_for = 1
     if launcher is ALONE:
         if wait_for is not None and wait_for > 1:
             raise ValueError(
@@ -115,11 +126,6 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
     if rank >= size:
         raise ValueError(
             f"{launcher.rank} is {rank}, which is no rank of {size}: they count from 0"
-        )
-    if launcher.name == "Slurm" and size > 1 and not environ.get("SLURM_STEP_ID"):
-        raise ValueError(
-            "this is the batch script itself, of which there is one: have srun start it for each "
-            "of its tasks, as 'srun remotely run -- COMMAND'"
         )
     name = job or _job_of(environ, launcher, rank)
     if not name:
@@ -179,6 +185,16 @@ def _has_started_us(row: Launcher, environ: Mapping[str, str]) -> bool:
         and not environ.get(row.ranks_here)
     )
     return bool(environ.get(row.rank)) and not is_of_srun
+
+
+def _without_srun(launcher: Launcher, environ: Mapping[str, str]) -> int:
+    """Return how many tasks or nodes a batch script, or the shell of salloc, has; else 0."""
+    if launcher.name not in ("Slurm", ALONE.name) or not environ.get("SLURM_JOB_ID"):
+        return 0
+    step = environ.get("SLURM_STEP_ID", "")
+    if step and not (step.isdecimal() and int(step) >= _OWN_STEPS):
+        return 0
+    return max([1, *(_number(environ, name) for name in ALLOTTED if environ.get(name))])
 
 
 def _job_of(environ: Mapping[str, str], launcher: Launcher, rank: int) -> str:

@@ -63,6 +63,46 @@ def test_without_a_launcher_several_ranks_are_refused() -> None:
     assert "leave out --wait-for" in str(error.value)
 
 
+ALLOCATION = {"SLURM_JOB_ID": "1234"}  # of salloc: its shell has no SLURM_PROCID
+BATCH = {**ALLOCATION, "SLURM_PROCID": "0"}
+INTERACTIVE = {**BATCH, "SLURM_STEP_ID": "4294967290"}
+
+
+@pytest.mark.parametrize("job", [ALLOCATION, BATCH, INTERACTIVE])
+@pytest.mark.parametrize(
+    "allotted",
+    [
+        {"SLURM_NTASKS": "4"},
+        {"SLURM_NNODES": "4"},
+        {"SLURM_NNODES": "4", "SLURM_NTASKS": "1"},
+        {"SLURM_JOB_NUM_NODES": "4"},
+        {"SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "4"},
+    ],
+)
+def test_without_srun_a_job_of_several_tasks_or_nodes_is_refused(
+    job: dict[str, str], allotted: dict[str, str]
+) -> None:
+    for wait_for in (None, 4):
+        with pytest.raises(ValueError, match="'srun remotely run -- COMMAND'") as error:
+            rank_of({**job, **allotted}, wait_for)
+        assert "--wait-for" not in str(error.value)
+
+
+@pytest.mark.parametrize("job", [ALLOCATION, BATCH, INTERACTIVE])
+def test_without_srun_a_job_of_one_task_on_one_node_runs_alone(job: dict[str, str]) -> None:
+    one = {"SLURM_NNODES": "1", "SLURM_JOB_NUM_NODES": "1"}
+    for more in ({}, {"SLURM_NTASKS": "1"}):
+        found = rank_of({**job, **one, **more}, None)
+        assert (found.rank, found.size) == (0, 1)
+    with pytest.raises(ValueError, match="srun remotely run"):
+        rank_of({**job, **one}, 4)
+
+
+def test_mpirun_and_torchrun_need_no_srun_in_a_job_of_slurm() -> None:
+    for launcher in (OPEN_MPI, TORCHRUN, MPICH):
+        assert rank_of({**ALLOCATION, "SLURM_NNODES": "4", **launcher}, None).size > 1
+
+
 def test_the_inner_launcher_counts() -> None:
     assert rank_of({**SLURM, **OPEN_MPI}, None).launcher.name == "Open MPI"
     assert rank_of({**SLURM, **TORCHRUN}, None).launcher.name == "torchrun"
