@@ -25,7 +25,8 @@ from remotely.protocol.listening import Ports
     "--rendezvous",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="A folder on a disk that all machines share.  [~/.remotely/jobs]",
+    help="A folder on a disk that all machines share; its parent has to be there.  "
+    "[~/.remotely/jobs]",
 )
 @click.option("--job", help="The name of this job, where the launcher gives it none.")
 @click.option(
@@ -67,18 +68,19 @@ def run(
     Ranks on one machine share its cores and GPUs, unless --cpus and --gpus, or Slurm's
     --cpus-per-task and --gpus-per-task, say what each has.
     """
-    from remotely.machine import folders, interfaces, this_machine
+    from remotely.machine import interfaces, this_machine
     from remotely.machine.gpus import visible
     from remotely.ops import job as jobs
     from remotely.ops import launchers
     from remotely.ops.cluster import Network
     from remotely.ops.daemon_process import Offer
+    from remotely.ops.rendezvous import meeting_place
 
     rank = launchers.rank_of(os.environ, wait_for, job or "")
     name = rank.job or f"alone-{os.getpid()}"
     if rank.size == 1:  # nobody looks for it: another machine may have a job of that name
         name = f"{name}-{launchers.fit(this_machine.machine_name())}"
-    folder = (rendezvous or folders.home() / "jobs").expanduser().absolute() / name
+    folder = meeting_place(rendezvous) / name
     if cpus is None:
         cores = this_machine.cores()
         cpus = launchers.cpus_of(rank, cores, os.environ)

@@ -24,7 +24,7 @@ from typing import Literal
 import msgspec
 
 from remotely.errors import RemotelyError
-from remotely.machine import processes, this_machine
+from remotely.machine import folders, processes, this_machine
 from remotely.ops.launchers import names_of
 from remotely.protocol.address import parse_address
 from remotely.transport import key_files
@@ -157,6 +157,23 @@ class Rendezvous:
         temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         temporary.write_bytes(msgspec.json.encode(content))
         temporary.replace(file)
+
+
+def meeting_place(named: Path | None) -> Path:
+    """Return the folder that holds those of the jobs: the one named, or ~/.remotely/jobs.
+
+    Raises RemotelyError if it is named and its parent is not there: it may be mistyped, or its disk
+    is not mounted here.
+    """
+    if named is None:
+        return (folders.home() / "jobs").absolute()
+    place = named.expanduser().absolute()
+    if not place.parent.is_dir():
+        raise RemotelyError(
+            f"--rendezvous {named}: there is no folder {place.parent} on this machine. Name a "
+            "folder on a disk that all machines share; only the last part of its path is made"
+        )
+    return place
 
 
 def remove(folder: Path) -> None:

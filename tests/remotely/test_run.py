@@ -302,6 +302,19 @@ def test_without_a_launcher_a_job_of_several_ranks_does_not_run(
     assert {file.name for file in tmp_path.iterdir()}.isdisjoint({"rv", "ran"})
 
 
+def test_a_mistyped_folder_to_meet_in_is_told_and_nothing_is_made(
+    job: Callable[[int], Job], tmp_path: Path
+) -> None:
+    one = job(1)
+    one.folder = tmp_path / "mistyped" / "jobs"
+    one.script(2)
+    assert one.ends() == [1, 1]
+    for told in one.errors():
+        assert f"there is no folder {tmp_path / 'mistyped'} on this machine" in told
+        assert "on a disk that all machines share" in told
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_when_the_guard_is_killed_so_is_the_command(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
