@@ -46,7 +46,18 @@ def up(file: Path) -> None:
 
     hosts = _read(file)
     address = join_address(hosts.master, hosts.port)
-    _tell(ssh.up(hosts), len(hosts.all_hosts), f"have joined {address}")
+    joined: list[str] = []
+    try:
+        _tell(ssh.up(hosts), len(hosts.all_hosts), f"have joined {address}", joined)
+    except (RemotelyError, KeyboardInterrupt):
+        if ssh.is_up(hosts):
+            who = f"{', '.join(sorted(joined))} joined it" if joined else "no host joined it"
+            click.echo(
+                f"The cluster on this machine is up at {address}, and {who}; to end it: "
+                f"remotely down {file}",
+                err=True,
+            )
+        raise
     click.echo(f"REMOTELY_ADDRESS={address}; to end it: remotely down {file}")
 
 
@@ -57,7 +68,12 @@ def down(file: Path) -> None:
     from remotely.ops import ssh
 
     hosts = _read(file)
-    _tell(ssh.down(hosts), len(hosts.all_hosts), "have left")
+    address = join_address(hosts.master, hosts.port)
+    if ssh.end_here(hosts):
+        click.echo(f"The cluster at {address} has ended.")
+    else:
+        click.echo(f"No cluster ran at {address} on this machine.")
+    _tell(ssh.leave(hosts), len(hosts.all_hosts), "have nothing of it", [])
 
 
 def _read(file: Path) -> "HostFile":
@@ -66,12 +82,12 @@ def _read(file: Path) -> "HostFile":
     return parse_hosts(file.read_text(encoding="utf-8"), str(file))
 
 
-def _tell(outcomes: "Iterator[Outcome]", count: int, what: str) -> None:
-    failed = []
+def _tell(outcomes: "Iterator[Outcome]", count: int, what: str, done: list[str]) -> None:
+    """Print each outcome as it comes, and add the hosts that are done to `done`."""
+    failed: list[str] = []
     for outcome in outcomes:
         click.echo(shown(f"{outcome.host}: {outcome.said}"), err=not outcome.is_done)
-        if not outcome.is_done:
-            failed.append(outcome.host)
+        (done if outcome.is_done else failed).append(outcome.host)
     if failed:
         raise RemotelyError(
             f"{count - len(failed)} of {count} machines {what}; not {', '.join(sorted(failed))}"

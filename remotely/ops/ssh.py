@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from remotely.errors import RemotelyError
 from remotely.machine import folders, pid_file
+from remotely.machine.pid_file import Running
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
 from remotely.ops.daemon_process import Offer
@@ -67,7 +68,7 @@ def up(file: HostFile) -> Iterator[Outcome]:
     Raises RemotelyError if the cluster cannot be started, or another one runs at its port.
     """
     host = file.listen or file.master
-    masters = [daemon for daemon in pid_file.running(file.port) if daemon.role == "master"]
+    masters = _masters(file)
     if masters and masters[0].address != (here := cluster.address_here(host, file.port)):
         raise RemotelyError(
             f"another cluster runs at {masters[0].address} on this machine (its master has pid "
@@ -82,15 +83,23 @@ def up(file: HostFile) -> Iterator[Outcome]:
     yield from _on_each(file, lambda host: join_words(file, host), key)
 
 
-def down(file: HostFile) -> Iterator[Outcome]:
-    """End the cluster that `up` starts here, and what is left of it on each machine; no other one.
+def is_up(file: HostFile) -> bool:
+    """Return whether the cluster that `up` starts here runs."""
+    here = cluster.address_here(file.listen or file.master, file.port)
+    return any(master.address == here for master in _masters(file))
 
-    Yields each machine as it ends.
-    """
+
+def end_here(file: HostFile) -> bool:
+    """End the cluster that `up` starts here, and no other one; return whether it ran."""
     here = cluster.address_here(file.listen or file.master, file.port)
     ended = cluster.stop(file.port, started=here)
     if stayed := [daemon.pid for daemon in ended if daemon.alive]:
         raise RemotelyError(f"pid {', '.join(map(str, stayed))} did not end")
+    return bool(ended)
+
+
+def leave(file: HostFile) -> Iterator[Outcome]:
+    """End what is left of the cluster on each machine; yield each as it ends."""
     yield from _on_each(file, lambda host: leave_words(file, host), b"")
 
 
@@ -116,14 +125,22 @@ def leave_words(file: HostFile, host: Host) -> list[str]:
     return [host.command or file.command, "stop", "--joined", address]
 
 
+def _masters(file: HostFile) -> list[Running]:
+    return [daemon for daemon in pid_file.running(file.port) if daemon.role == "master"]
+
+
 def _on_each(
     file: HostFile, words_for: Callable[[Host], list[str]], send: bytes
 ) -> Iterator[Outcome]:
     hosts = file.all_hosts
     with ThreadPoolExecutor(min(AT_ONCE, len(hosts)), thread_name_prefix="ssh") as pool:
         futures = [pool.submit(_at, host.ssh, words_for(host), send) for host in hosts]
-        for future in as_completed(futures):
-            yield future.result()
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except KeyboardInterrupt:  # ssh gets it too; what has not begun must not
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _at(host: str, words: list[str], send: bytes) -> Outcome:

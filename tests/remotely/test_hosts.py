@@ -5,6 +5,8 @@ Skipped where there can be none.
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -70,8 +72,13 @@ def test_a_cluster_of_the_machines_of_a_file_is_started_used_and_ended(
     assert len(machine.status(port)["machines"]) == 3
     down = does(hosts, "down", file)
     assert (down.returncode, down.stderr) == (0, "")
-    assert "2 of 2 machines have left." in down.stdout
+    assert f"The cluster at 127.0.0.1:{port} has ended." in down.stdout
+    assert "2 of 2 machines have nothing of it." in down.stdout
     assert daemons(hosts) == []
+    again = does(hosts, "down", file)
+    assert again.returncode == 0
+    assert f"No cluster ran at 127.0.0.1:{port} on this machine." in again.stdout
+    assert "have left" not in again.stdout
 
 
 def test_up_brings_back_what_is_missing_and_down_reaches_those_whose_master_was_killed(
@@ -132,6 +139,60 @@ def test_down_leaves_a_worker_alone_that_has_joined_a_cluster_elsewhere(
     here.run("down", file)
     assert len(there.status(port)["machines"]) == 2
     there.does("stop", "--port", port)
+
+
+def test_up_says_what_it_leaves_running_if_no_host_joins(
+    machine: Machine, tmp_path: Path, port: int
+) -> None:
+    file = hosts_of_nobody(tmp_path, f"127.0.0.1:{port}")
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    (binaries / "ssh").write_text("#!/bin/sh\necho no route >&2\nexit 255\n")
+    (binaries / "ssh").chmod(0o755)
+    path = f"{binaries}:{os.environ['PATH']}"
+    up = subprocess.run(
+        [SCRIPTS / "remotely", "up", file],
+        env={**machine.environment, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert up.returncode == 1
+    assert "0 of 1 machines have joined" in up.stderr
+    assert f"is up at 127.0.0.1:{port}, and no host joined it; " in up.stderr
+    assert f"to end it: remotely down {file}\n" in up.stderr
+    machine.does("stop", "--port", port)
+
+
+def test_up_that_is_interrupted_says_what_it_leaves_running(
+    machine: Machine, tmp_path: Path, port: int
+) -> None:
+    file = hosts_of_nobody(tmp_path, f"127.0.0.1:{port}")
+    file.write_text(file.read_text().replace("[", '["there", '))
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    ssh = '#!/bin/sh\ncase "$*" in *there*) echo joined; exit;; esac\nexec sleep 600\n'
+    (binaries / "ssh").write_text(ssh)
+    (binaries / "ssh").chmod(0o755)
+    up = subprocess.Popen(
+        [SCRIPTS / "remotely", "up", str(file)],
+        env={**machine.environment, "PATH": f"{binaries}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert up.stdout is not None
+    assert up.stdout.readline() == "there: joined\n"
+    sleeping = lambda: any(p.cmdline()[:1] == ["sleep"] for p in psutil.Process(up.pid).children())
+    wait_until(sleeping, "ssh waits for the other host")
+    os.killpg(up.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
+    _, told = up.communicate(timeout=DEADLINE_S)
+    assert up.returncode == 1
+    assert f"is up at 127.0.0.1:{port}, and there joined it; " in told
+    assert f"to end it: remotely down {file}\n" in told
+    machine.does("stop", "--port", port)
 
 
 def test_a_host_whose_key_is_unknown_is_told_in_the_words_of_ssh_and_the_others_are_up(
