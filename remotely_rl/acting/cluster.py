@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import remotely
 from remotely.api import connection
+from remotely_rl.errors import TrainingError
 
 A = TypeVar("A")
 
@@ -25,17 +26,22 @@ def connect(actors: int, address: str | None = None) -> None:
     One that this process starts for itself, by no address or by ray:local, has room for many more,
     because the next run of this process may want them.  For 0 actors, which means as many as there
     is room for, it has one CPU for each core.  If this process has a cluster, that is used.
+
+    Raises TrainingError if there is no connection to it.
     """
     global _own
     wanted = address or os.environ.get("REMOTELY_ADDRESS") or None
     if remotely.is_connected() and address is None:
         return
-    if wanted in (None, connection.RAY_HERE):
-        cores = os.cpu_count() or 1
-        remotely.connect(wanted, cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
-        _own = weakref.ref(connection.current())
-    elif address is not None:
-        remotely.connect(address)
+    try:
+        if wanted in (None, connection.RAY_HERE):
+            cores = os.cpu_count() or 1
+            remotely.connect(wanted, cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
+            _own = weakref.ref(connection.current())
+        else:
+            remotely.connect(wanted)
+    except (remotely.RemotelyError, ValueError) as error:
+        raise TrainingError(str(error)) from error
 
 
 def is_own() -> bool:

@@ -215,6 +215,9 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impala", *TINY, "--run", "."], "exists already"),
         (["train", "impala", "--resume", "nowhere"], "there is no run folder nowhere"),
         (["train", "impala", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["train", "impala", "--address", "ray://x:1"], "Error: 'ray://x:1': Ray Client"),
+        (["train", "impala", "--address", "ray:"], "Error: 'ray:' is no address"),
+        (["train", "impala", "--address", "nowhere:x"], "Error: 'nowhere:x' is no address"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence_and_with_status_2(
@@ -226,6 +229,18 @@ def test_a_mistake_is_answered_in_a_sentence_and_with_status_2(
     assert said in done.output
     assert "Traceback" not in done.output
     assert not remotely.is_connected()  # what can be told at once is told without a cluster
+
+
+def test_an_address_of_the_shell_that_is_none_is_told_in_a_sentence_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    remotely.shutdown()
+    monkeypatch.setenv("REMOTELY_ADDRESS", "ray://x:1")
+
+    done = invoke("train", "impala", *TINY, "--run", str(tmp_path / "run"))
+
+    assert done.exit_code == 2
+    assert "Error: 'ray://x:1': Ray Client" in done.output
 
 
 def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: Path) -> None:

@@ -9,18 +9,20 @@ from remotely_rl.acting import cluster
 def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    started: list[int] = []
-    monkeypatch.setattr(remotely, "connect", lambda address, cpus: started.append(cpus))
+    asked: list[tuple[str | None, int | None]] = []
+    monkeypatch.setattr(
+        remotely, "connect", lambda address, cpus=None: asked.append((address, cpus))
+    )
     monkeypatch.setattr(cluster.connection, "current", lambda: cluster)
     monkeypatch.setattr(remotely, "is_connected", lambda: True)
     cluster.connect(4)
     monkeypatch.setattr(remotely, "is_connected", lambda: False)
     monkeypatch.setenv("REMOTELY_ADDRESS", "127.0.0.1:8010")
     cluster.connect(4)
-    assert started == []
+    assert asked == [("127.0.0.1:8010", None)]
     monkeypatch.delenv("REMOTELY_ADDRESS")
     cluster.connect(400)
-    assert started == [400]
+    assert asked[1:] == [(None, 400)]
 
 
 @pytest.mark.usefixtures("local")
