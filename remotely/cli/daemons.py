@@ -17,9 +17,9 @@ from remotely.cli.options import (
     ports_option,
     resource_option,
 )
-from remotely.cli.which_cluster import other_ports, port_of_shell
+from remotely.cli.which_cluster import address_of_ours, other_ports, port_of_shell
 from remotely.errors import RemotelyError
-from remotely.protocol.address import DEFAULT_PORT, join_address, parse_address, split_address
+from remotely.protocol.address import DEFAULT_PORT, join_address, split_address
 from remotely.protocol.listening import Ports
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def join(
     from remotely.ops.daemon_process import Offer
     from remotely.transport import key_files
 
-    master, port = parse_address(address)
+    master, port = address_of_ours(address)
     if any(split_address(name)[1] for name in announce):
         raise ValueError(
             "--announce takes no port here: each actor has a port of its own. Forward a range of "
@@ -237,7 +237,7 @@ def stop(port: int | None, joined: str | None) -> None:
 
     address = ""
     if joined:
-        name, port = parse_address(joined)
+        name, port = address_of_ours(joined)
         address = join_address(name, port)
     port = port or port_of_shell()
     ended = cluster.stop(port, address)

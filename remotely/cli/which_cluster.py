@@ -12,13 +12,18 @@ from remotely.protocol.address import DEFAULT_PORT, join_address, parse_address
 if TYPE_CHECKING:
     from remotely.client.client import Client
 
+_OF_RAY = (
+    "{!r} is a Ray cluster, and this command is for clusters of 'remotely start', which HOST:PORT "
+    "or --port names: use 'ray status' and 'ray logs', or remotely.status() in a script"
+)
+
 
 def cluster_address(address: str | None, port: int | None) -> str:
     """Return the address of the cluster that is meant: named, of a port here, or of the shell."""
     if address is None and port is None:
         address = os.environ.get("REMOTELY_ADDRESS") or None
     if address is not None:
-        name, number = parse_address(address)
+        name, number = address_of_ours(address)
         return join_address(name, number)
     from remotely.machine import pid_file
 
@@ -30,6 +35,17 @@ def cluster_address(address: str | None, port: int | None) -> str:
             "REMOTELY_ADDRESS names one elsewhere"
         )
     return daemons[0].address
+
+
+def address_of_ours(address: str) -> tuple[str, int]:
+    """Return the host and the port of a cluster of our own.
+
+    Raises RemotelyError for one of Ray, which the commands do not know.
+    """
+    name, colon, port = address.partition(":")
+    if name == "ray" and colon and not port.isdecimal():  # a host may be called ray
+        raise RemotelyError(_OF_RAY.format(address))
+    return parse_address(address)
 
 
 @contextlib.contextmanager
@@ -50,7 +66,7 @@ def port_of_shell() -> int:
 
     if not (address := os.environ.get("REMOTELY_ADDRESS")):
         return DEFAULT_PORT
-    name, port = parse_address(address)
+    name, port = address_of_ours(address)
     joined = {daemon.address for daemon in pid_file.running(port)}
     if not interfaces.is_here(name) and join_address(name, port) not in joined:
         raise RemotelyError(

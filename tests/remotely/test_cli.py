@@ -259,6 +259,16 @@ def test_stop_means_the_cluster_of_remotely_address_if_that_is_of_this_machine(
     assert "has ended" in machine.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
 
 
+def test_the_commands_say_that_a_ray_cluster_is_not_theirs(machine: Machine) -> None:
+    for address in ("ray:auto", "ray:local", "ray:head:6379"):
+        for command in (["status"], ["logs", "a"], ["kill", "a"], ["stop"]):
+            why = machine.refuses(*command, REMOTELY_ADDRESS=address)
+            assert f"{address!r} is a Ray cluster" in why
+            assert "'ray status' and 'ray logs', or remotely.status() in a script" in why
+    assert "'ray:auto' is a Ray cluster" in machine.refuses("join", "ray:auto")
+    assert "no machine 'ray'" in machine.refuses("status", "ray:8010")  # a host of that name
+
+
 def test_where_nothing_runs_every_command_says_so(machine: Machine, port: int) -> None:
     for command in ("stop", "status", "logs"):
         why = machine.refuses(command, "--port", port)
