@@ -18,12 +18,14 @@ GCS_PORT = 6379  # what `ray start --head` listens at
 
 _CLIENT = (
     "{!r}: Ray Client (ray://) cannot stream and is not developed further. Run the script on the "
-    "head of the cluster with 'ray:auto', or as a Ray job: ray job submit -- python script.py"
+    "head of the cluster with 'ray:auto', or as a Ray job: ray job submit -- python script.py "
+    "(pip install 'ray[default]')"
 )
 _MISSING = (
-    "{!r} needs Ray, which is not installed here: pip install 'remotely-actors[ray]', on every "
-    "machine of the Ray cluster too"
+    "{!r} needs Ray, which is not installed here: pip install '.[ray]' in a checkout of "
+    "remotely, on every machine of the Ray cluster too"
 )
+_ADDRESSES = f"write ray:local, ray:auto or ray:HOST:{GCS_PORT}"
 _OPEN = (
     "{!r} is another machine, and this process would send it code without proof of who it is: set "
     "RAY_AUTH_MODE=token here and where 'ray start' runs, with the same ~/.ray/auth_token "
@@ -49,21 +51,24 @@ def parse(address: str) -> str:
     except ValueError:
         host, port = "", None
     if not host:
-        raise ValueError(
-            f"{address!r} is no address of a Ray cluster: write ray:local, ray:auto or "
-            f"ray:HOST:{GCS_PORT}"
-        )
+        raise ValueError(f"{address!r} is no address of a Ray cluster: {_ADDRESSES}")
     return join_address(host, port or GCS_PORT)
 
 
 def check_trust(where: str) -> None:
     """Refuse a head on another machine unless Ray was told to check a token.  Raises NotAllowed.
 
-    What Ray does without being told differs from version to version.
+    What Ray does without being told differs from version to version.  Raises ValueError if the
+    name of the host is not known.
     """
     if where in ("local", "auto") or os.environ.get("RAY_AUTH_MODE") == "token":
         return
     host, _ = split_address(where)
+    if not _is_known(host):
+        raise ValueError(
+            f"'ray:{where}' names a Ray cluster on the host {host!r}, which is not known here: "
+            f"{_ADDRESSES}"
+        )
     if not _is_here(host):
         raise NotAllowed(_OPEN.format(where))
 
@@ -74,6 +79,14 @@ def check_installed(address: str) -> None:
         import ray  # noqa: F401, PLC0415 - an extra
     except ImportError:
         raise RemotelyError(_MISSING.format(address)) from None
+
+
+def _is_known(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def _is_here(host: str) -> bool:

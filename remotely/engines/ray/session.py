@@ -66,8 +66,8 @@ def connect(
             raise NotAllowed(_NO_TOKEN.format(where)) from None
         except (OSError, RayError) as error:
             raise MasterLost(
-                f"no Ray cluster at ray:{where}: {error}. Start one there with 'ray start --head', "
-                "or use ray:local for one of your own"
+                f"no Ray cluster at ray:{where}: {str(error).rstrip('. ')}. Start one there "
+                "with 'ray start --head', or use ray:local for one of your own"
             ) from None
         except RuntimeError as error:
             if "Version mismatch" not in str(error):

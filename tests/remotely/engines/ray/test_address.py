@@ -30,8 +30,10 @@ def test_no_address_is_told_what_addresses_there_are(given: str) -> None:
 
 
 def test_ray_client_is_refused_with_what_to_do_instead() -> None:
-    with pytest.raises(remotely.RemotelyError, match="on the head of the cluster with 'ray:auto'"):
+    with pytest.raises(remotely.RemotelyError) as refused:
         remotely.connect("ray://head:10001")
+    assert "on the head of the cluster with 'ray:auto'" in str(refused.value)
+    assert "ray job submit -- python script.py (pip install 'ray[default]')" in str(refused.value)
 
 
 def test_auto_is_what_ray_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +53,7 @@ def test_the_cores_of_a_cluster_that_runs_are_those_of_ray_start() -> None:
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
 
-    with pytest.raises(remotely.RemotelyError, match=r"remotely-actors\[ray\]"):
+    with pytest.raises(remotely.RemotelyError, match=r"pip install '\.\[ray\]'"):
         remotely.connect("ray:local")
 
 
@@ -67,6 +69,18 @@ def test_another_machine_is_refused_without_a_token(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     address.check_trust("192.0.2.77:6379")
+
+
+def test_a_host_that_is_not_known_is_told_what_addresses_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+
+    for where in ("no.such.invalid:6379", "a..b:6379"):
+        with pytest.raises(ValueError, match=r"not known here: write ray:local, ray:auto or"):
+            address.check_trust(where)
+    with pytest.raises(remotely.NotAllowed, match="another machine"):
+        address.check_trust("[2001:db8::1]:6379")
 
 
 def test_importing_remotely_never_imports_ray() -> None:

@@ -33,5 +33,22 @@ def test_auto_is_refused_without_a_token_if_this_machine_has_joined_another(
         remotely.connect("ray:auto")
 
 
+@pytest.mark.usefixtures("own_ray")
+def test_where_no_ray_runs_the_error_says_how_to_start_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+    from ray._private import services
+
+    def find(_: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(services, "canonicalize_bootstrap_address", find)
+
+    with pytest.raises(remotely.MasterLost, match=r"running Ray instance\. Start one there"):
+        remotely.connect("ray:auto")
+
+
 def test_a_caller_who_waits_when_its_own_ray_ends_is_told(own_ray: Run) -> None:
     assert own_ray("leaving.py") == ["NotConnected"]
