@@ -67,6 +67,7 @@ class Actors:
         self._nursery = Nursery(loop, home, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
+        self._are_lost = False  # the master hears of their end as one, with that of the worker
 
     def listen(self) -> None:
         """Hear of processes that end from now on."""
@@ -220,8 +221,13 @@ class Actors:
         else:
             restart_file.discard(self._folder, end.actor)
 
-    def end_all(self, grace_s: float) -> None:
-        """End every actor, and start none any more."""
+    def end_all(self, grace_s: float, for_good: bool) -> None:
+        """End every actor, and start none any more.
+
+        Unless the whole cluster ends, nobody has asked for their end: with the worker, the master
+        loses them all, and some have another life elsewhere.
+        """
+        self._are_lost = not for_good
         self._nursery.stop()
         self._withdraw_all("closed", asked=True)
         for child in list(self._children.values()):
@@ -363,7 +369,8 @@ class Actors:
         self._logs.end(obituary.actor)
         self._access.forget(obituary.actor)
         spawn = self._next_lives.pop(obituary.actor, None)
-        if spawn is None or spawn.request.life > obituary.life:  # else it would be taken for that
+        is_newest = spawn is None or spawn.request.life > obituary.life  # else taken for that
+        if is_newest and not self._are_lost:
             self._send(control.Died(obituary=obituary, lived=lived))
         if spawn is not None:
             self.spawn(spawn)

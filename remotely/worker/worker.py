@@ -242,7 +242,7 @@ class Worker:
         if self._guests and not self._leaving:
             self._guests.close(for_good)
         self._leaving = True
-        self._actors.end_all(END_GRACE_S)
+        self._actors.end_all(END_GRACE_S, for_good)
         self._actors_are_gone()
 
     def _actors_are_gone(self) -> None:

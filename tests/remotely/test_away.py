@@ -1,11 +1,13 @@
 """Machines and masters that are gone for a moment: what is asked meanwhile is not refused."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 import remotely
@@ -49,6 +51,26 @@ def test_an_actor_is_made_elsewhere_when_the_worker_of_a_machine_was_killed(
     assert counters.add() == [1, 1, 1, 1]
     assert len(status(machines).workers) == 3  # its lease has not ended yet
     machines.join(machines.homes[0])
+
+
+def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines: Started) -> None:
+    counters = [remotely.options(Counter, max_restarts=n // 2)() for n in range(4)]
+    homes = [psutil.Process(counter.pid()).environ()["REMOTELY_HOME"] for counter in counters]
+    (leaving,) = set(homes[:2]) & set(homes[2:]) - {homes[0]}
+
+    machines.run(Path(leaving), "stop", "--port", str(machines.port))
+
+    for n, (counter, home) in enumerate(zip(counters, homes, strict=True)):
+        if home != leaving:
+            assert counter.add() == 1
+        elif n // 2:
+            with contextlib.suppress(remotely.WorkerLost):  # if it comes before the next life
+                counter.pid()
+            assert psutil.Process(counter.pid()).environ()["REMOTELY_HOME"] != leaving
+        else:
+            with pytest.raises(remotely.WorkerLost, match="its worker was stopped"):
+                counter.add()
+    machines.join(Path(leaving))
 
 
 def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started) -> None:
