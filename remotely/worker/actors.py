@@ -67,6 +67,7 @@ class Actors:
         self._nursery = Nursery(loop, home, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
+        self._is_for_good = False  # the whole cluster ends
         self._are_lost = False  # the master hears of their end as one, with that of the worker
 
     def listen(self) -> None:
@@ -225,9 +226,11 @@ class Actors:
         """End every actor, and start none any more.
 
         Unless the whole cluster ends, nobody has asked for their end: with the worker, the master
-        loses them all, and some have another life elsewhere.
+        loses them all, and some have another life elsewhere.  That it does end holds, whoever has
+        the worker end again.
         """
-        self._are_lost = not for_good
+        self._is_for_good |= for_good
+        self._are_lost = not self._is_for_good
         self._nursery.stop()
         self._withdraw_all("closed", asked=True)
         for child in list(self._children.values()):
