@@ -94,7 +94,12 @@ def _train_command(name: str) -> click.Command:
                 config = training.config_of(module.Config, name, resume, given)
             if address is not None:
                 cluster.connect(config.processes, address)
-            module.train(config, model_of(model), run=run, resume=resume)
+            result = module.train(config, model_of(model), run=run, resume=resume)
+        if not result.env_steps:
+            raise click.ClickException(
+                f"the run ended before its first step: {result.ended}. If its actors waited for "
+                "room, take fewer --actors or give it more time"
+            )
 
     return train_one
 

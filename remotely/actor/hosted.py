@@ -66,7 +66,7 @@ class Hosted(ABC):
         self._cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
         line = SimpleNamespace(send=self._send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
-        self._has_ended = False
+        self.is_ending = False
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         if entries:
@@ -108,9 +108,9 @@ class Hosted(ABC):
         self._cancellations.tidy()
 
     def _end(self) -> None:
-        if self._has_ended:
+        if self.is_ending:
             return
-        self._has_ended = True
+        self.is_ending = True
         self._dispatcher.end()
         self._servant.let_go()
         connection.shutdown()

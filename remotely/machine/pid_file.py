@@ -48,9 +48,13 @@ def folder_of(port: int) -> Path:
 def make_folder(port: int) -> Path:
     """Create the folder of this port, closed to other users, and return it."""
     folder = folder_of(port)
+    _make_private(folder)
+    return folder
+
+
+def _make_private(folder: Path) -> None:
     for made in reversed((folder, *folder.parents[:3])):
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
 
 
 def write(file: Path, running: Running) -> None:
@@ -121,7 +125,14 @@ def ports() -> list[int]:
 
 @contextlib.contextmanager
 def starting(port: int) -> Iterator[None]:
-    """Let one process at a time start a cluster at a port."""
-    make_folder(port)
-    with file_lock.locked(folder_of(0).parent / ".lock"):
-        yield
+    """Let one process at a time start a cluster at a port.  If it fails, no folder is left."""
+    ours = folder_of(port).parent
+    _make_private(ours)
+    with file_lock.locked(ours / ".lock"):
+        folder = make_folder(port)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):  # not empty: something runs there, or left its log
+                folder.rmdir()
+            raise

@@ -25,8 +25,7 @@ from remotely.master.placer import Placer
 from remotely.master.restarts import Restarter
 from remotely.master.state import State
 from remotely.protocol import control
-
-OWNER_GRACE_S = 1.0  # for the actors of an owner that has ended: nobody waits for their results
+from remotely.protocol.lease import OWNER_GRACE_S
 
 
 class ActorLifecycle:

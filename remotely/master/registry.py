@@ -26,7 +26,7 @@ from remotely.master.admission import Admission
 from remotely.master.arrivals import Arrivals
 from remotely.master.delegates import Delegates
 from remotely.master.guests import Guests
-from remotely.master.lifecycle import OWNER_GRACE_S, ActorLifecycle
+from remotely.master.lifecycle import ActorLifecycle
 from remotely.master.log_queries import LogQueries
 from remotely.master.reregistration import Reregistration
 from remotely.master.sessions import Session
@@ -34,7 +34,7 @@ from remotely.master.state import State
 from remotely.master.status_queries import StatusQueries
 from remotely.master.wait_graph import WaitGraph, why_deadlocked
 from remotely.protocol import control
-from remotely.protocol.lease import LEASE_S, Leases
+from remotely.protocol.lease import LEASE_S, OWNER_GRACE_S, Leases
 
 
 class Registry:

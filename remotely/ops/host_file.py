@@ -119,7 +119,19 @@ def parse_hosts(text: str, name: str) -> HostFile:
         raise ValueError(_told(str(error), values, text, name)) from None
 
 
+# What msgspec calls a value, and what a reader of TOML does.
+_WORDS = {
+    "int | null": "a whole number",
+    "int | str | null": "a whole number or text",
+    "str": "text in quotes",
+    "array": "a list",
+    "int": "a whole number",
+    "float": "a fraction",
+    "bool": "true or false",
+    "object": "a table",
+}
 _PATH = re.compile(r" - at `\$(.*)`$")
+_KIND = re.compile(r"Expected `(.+)`, got `(.+)`")
 _STEP = re.compile(r"\.?(\w+)|\[(\d+)\]|\[\.\.\.\]")
 
 
@@ -136,19 +148,25 @@ def _told(error: str, values: dict[str, Any], text: str, name: str) -> str:
         what = f"there is no such field; there are {known}"
     elif field := re.search(r"missing required field `(\w+)`", what):
         what = "is missing"
+    elif kind := _KIND.fullmatch(what):
+        needed, got = (_WORDS.get(word, word) for word in kind.groups())
+        what = f"needs {needed}, not {got}"
     wanted = field[1] if field else next((s for s in steps[::-1] if not s.isdecimal()), "")
+    if wanted == "host":
+        what = "each machine with settings of its own is a table that begins with [[host]]"
     line = _line_of(text.splitlines(), table, wanted, what)
     return f"{name}, line {line}: {wanted}: {what[0].lower()}{what[1:]}"
 
 
 def _line_of(lines: list[str], table: int | None, field: str, what: str) -> int:
     """Return where a field of the file, or of its n-th [[host]], is; or where that begins."""
+    name = re.escape(field)
     headers = [i for i, line in enumerate(lines) if line.strip().startswith("[[host]]")]
     begin, end = 0, headers[0] if headers else len(lines)
     if table is not None and table < len(headers):
         begin, end = headers[table], [*headers, len(lines)][table + 1]
     for i in range(begin, end):
-        if re.match(rf"\s*{re.escape(field)}\s*=", lines[i]):
+        if re.match(rf"\s*(\[?{name}\]|{name}\s*=)", lines[i]):
             quoted = re.search(r"'([^']+)'|^(\S+) is there twice", what)
             item = (quoted[1] or quoted[2]) if quoted else ""
             later = [k for k in range(i, end) if item and item in lines[k]]

@@ -62,10 +62,12 @@ def split_address(address: str) -> tuple[str, int | None]:
     else:
         host, colon, port = text.partition(":")
         is_good = bool(host or not colon)
-    has_port = colon == ":" and port.isdecimal() and 0 < int(port) < 65536
-    if not is_good or not (has_port or not colon):
+    has_number = colon == ":" and port.isdecimal()
+    if is_good and has_number and not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} has a port that cannot be: they go from 1 to 65535")
+    if not is_good or not (has_number or not colon):
         raise ValueError(f"{address!r} is no address; write it as host:{DEFAULT_PORT}")
-    return host, int(port) if has_port else None
+    return host, int(port) if has_number else None
 
 
 def join_address(host: str, port: int | str) -> str:

@@ -46,6 +46,7 @@ TIMES = (
         "what a closed actor has for its calls and its `close`, and again to let go and exit; and "
         "then its last replies, to arrive",
     ),
+    Time("OWNER_GRACE_S", 1.0, "for the calls of an owner that has ended: nobody waits for them"),
     Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
     Time("LEAVE_S", 5.0, "for the workers to end their actors and go, when a cluster is stopped"),
     Time("RESTARTS_WITHIN_S", 600.0, "max_restarts are counted in it: who dies at once gives up"),
@@ -65,6 +66,7 @@ HEARTBEAT_TIMEOUT_S = _SECONDS["HEARTBEAT_TIMEOUT_S"]
 HANDSHAKE_S = _SECONDS["HANDSHAKE_S"]
 CONNECT_S = _SECONDS["CONNECT_S"]
 DRAIN_S = _SECONDS["DRAIN_S"]
+OWNER_GRACE_S = _SECONDS["OWNER_GRACE_S"]
 TERM_S = _SECONDS["TERM_S"]
 LEAVE_S = _SECONDS["LEAVE_S"]
 RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]

@@ -17,7 +17,7 @@ import remotely
 from remotely_rl import algorithms, impala
 from remotely_rl.cli import main
 from remotely_rl.config import GROUPS, OffPolicy
-from remotely_rl.runs import metrics
+from remotely_rl.runs import metrics, session
 
 TINY = [
     "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--rollout-steps", "5",
@@ -32,9 +32,14 @@ def invoke(*command: str) -> Result:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
     """Instead of training, keeps the config and the model that it would train with."""
     asked: list[tuple[impala.Config, Any]] = []
-    monkeypatch.setattr(
-        impala, "train", lambda config, model, run, resume: asked.append((config, model))
-    )
+
+    def keep(
+        config: impala.Config, model: Any, run: str | None, resume: str | None
+    ) -> session.Result:
+        asked.append((config, model))
+        return session.Result(Path(), "all is done", 1.0, 100, 1, 1, 0.0, 0.0)
+
+    monkeypatch.setattr(impala, "train", keep)
     return asked
 
 
@@ -241,6 +246,13 @@ def test_an_address_of_the_shell_that_is_none_is_told_in_a_sentence_too(
 
     assert done.exit_code == 2
     assert "Error: 'ray://x:1': Ray Client" in done.output
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_that_ends_before_its_first_step_has_failed(tmp_path: Path) -> None:
+    done = invoke("train", "ppo", *TINY, "--minutes", "0.000001", "--run", str(tmp_path / "run"))
+    assert done.exit_code == 1
+    assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
 
 def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: Path) -> None:

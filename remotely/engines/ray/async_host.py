@@ -15,6 +15,7 @@ import ray
 from remotely.engines.ray.frames import NOT_RUN, ROUTE_BYTES, Entries, Frames, sendable, writable
 from remotely.engines.ray.host import CONTROL, WAITS, Host, in_group
 from remotely.protocol import wire
+from remotely.protocol.lease import DRAIN_S
 
 WARNS = "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"
 
@@ -97,20 +98,30 @@ class AsyncHost(Host):
     async def leave(self, grace_s: float, stops: bool) -> None:
         """End the process when the object has been closed, or after `grace_s`; never returns.
 
-        With `stops` no further call begins, and the object is closed now; else by a message, END.
+        With `stops` no further call begins, and the object is closed now, which may take DRAIN_S;
+        else by a message, END.
         """
         if stops and self._hosted is not None:
             self._hosted.stop()
         self._over = self._over or asyncio.Event()
         self._leaving = asyncio.get_running_loop()
-        if not self._is_over:
-            try:
-                await asyncio.wait_for(self._over.wait(), grace_s)
-            except TimeoutError:
-                os._exit(1)
+        if not (
+            self._is_over
+            or await self._is_over_within(grace_s)
+            or (stops and self.is_ending and await self._is_over_within(DRAIN_S))
+        ):
+            os._exit(1)
         if self._watched is not None:
             self._watched.set()  # Ray lets the calls that run come to their end
         ray.actor.exit_actor()
+
+    async def _is_over_within(self, seconds: float) -> bool:
+        assert self._over is not None
+        try:
+            await asyncio.wait_for(self._over.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
 
     # --- on any thread ----------------------------------------------------------------------------
 

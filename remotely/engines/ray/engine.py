@@ -37,7 +37,7 @@ from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
 from remotely.objects.idempotent import RetriedFuture
 from remotely.protocol import wire
-from remotely.protocol.lease import DRAIN_S, PLACE_S
+from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
@@ -77,7 +77,9 @@ class RayEngine:
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._completions = Completions()
         self._calls = Calls(self._completions, self._host_of, self._lost)
-        self._factory = ActorFactory(self, self._calls, shipment, patience_s, inside)
+        self._factory = ActorFactory(
+            self, self._calls, shipment, patience_s, self._complain, inside
+        )
         self._restarts = Restarts(self._factory.make_or_fail, self._completions.run)
         atexit.register(self.shutdown)  # before Ray's, which was there first
 
@@ -350,9 +352,9 @@ class RayEngine:
             with actor.lock:
                 actor.ended = actor.ended or ends.closed(actor.name, "closed")
         hosts = [actor.host for actor in owned if actor.host is not None]
-        left = [_leave(host, DRAIN_S, stops=True) for host in hosts]
+        left = [_leave(host, OWNER_GRACE_S, stops=True) for host in hosts]
         if left:
-            ray.wait(left, num_returns=len(left), timeout=DRAIN_S)
+            ray.wait(left, num_returns=len(left), timeout=OWNER_GRACE_S + DRAIN_S)
         self._kill(owned, "closed")
 
     # --- errors -----------------------------------------------------------------------------------
@@ -379,8 +381,10 @@ class RayEngine:
 
     def _on_unretrieved(self, what: str, error: BaseException) -> None:
         if not isinstance(error, NotConnected):
-            key, text = report_key(what, error), report_text(what, error)
-            self._throttled.add(key, text, time.monotonic())
+            self._complain(report_key(what, error), report_text(what, error))
+
+    def _complain(self, key: str, text: str) -> None:
+        self._throttled.add(key, text, time.monotonic())
 
 
 def _attend(future: CallFuture[Any]) -> None:

@@ -5,7 +5,7 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -31,18 +31,29 @@ from remotely.values.shipping import Shipment
 
 NAME_FREE_S, LOOK_EVERY_S = 10.0, 0.05  # how long Ray may keep the name of a life that has ended
 COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
+REPORT_AFTER_S = 5.0  # Ray does not say whether it has no room, or a process only starts slowly
 
 
 class ActorFactory:
-    """`inside` is the name of the actor that this process is; empty in a script."""
+    """`inside` is the name of the actor that this process is; empty in a script.
+
+    `complain` prints a sentence for the user; its first argument tells which sentences are alike.
+    """
 
     def __init__(
-        self, engine: Engine, calls: Calls, shipment: Shipment, patience_s: float, inside: str
+        self,
+        engine: Engine,
+        calls: Calls,
+        shipment: Shipment,
+        patience_s: float,
+        complain: Callable[[str, str], None],
+        inside: str,
     ) -> None:
         self._engine = engine
         self._calls = calls
         self._shipment = shipment
         self._patience_s = patience_s
+        self._complain = complain
         self._made_within_s = patience_s + PLACE_S  # the others of a group may wait for room first
         self._inside = inside
         self._prefix = f"{secrets.token_hex(2)}." if inside else ""
@@ -135,11 +146,22 @@ class ActorFactory:
         return msgspec.msgpack.encode(birth)
 
     def _wait_for_room(self, look: Look, deadline: float, count: int, what: str) -> None:
-        for timeout_s in (COLLECT_AFTER_S, self._patience_s):
-            waiting = look(min(timeout_s, max(0.0, deadline - time.monotonic())))
-            if not waiting:
-                return
-            gc.collect()
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        if not look(min(COLLECT_AFTER_S, left_s())):
+            return
+        gc.collect()
+        if not (waiting := look(min(REPORT_AFTER_S - COLLECT_AFTER_S, left_s()))):
+            return
+        if left_s():
+            self._complain(
+                f"waiting for {what}",
+                f"remotely: waiting for {waiting} of {count} {what}: the Ray cluster has no room, "
+                f"or is slow to start processes (giving up after {self._patience_s:g} s)",
+            )
+        if not (waiting := look(left_s())):
+            return
         raise NoResources(
             f"the Ray cluster has had no room for {waiting} of {count} {what} for "
             f"{self._patience_s:g} s: close actors, ask for less, or wait longer by "

@@ -70,6 +70,8 @@ class Place(msgspec.Struct, frozen=True):
 class Hosted(Protocol):
     """What the servant offers to its host."""
 
+    is_ending: bool  # no more calls are begun, and the object is being closed
+
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         """Run a message; its reply goes to `Line.reply`."""
 
@@ -114,6 +116,10 @@ class Host:
     def __repr__(self) -> str:
         """What Ray writes before each line that the actor prints."""
         return self._name
+
+    @property
+    def is_ending(self) -> bool:
+        return self._hosted is not None and self._hosted.is_ending
 
     def _begin(self, birth: bytes) -> bytes:
         """Be ready for messages; return the Place."""

@@ -147,7 +147,7 @@ class Reply:
             if isinstance(data, RayError):
                 future.lose(self._lost(data, True))
             elif data == NOT_RUN:
-                future.lose(self._lost(RayError("it has ended"), False))
+                future.lose(self._lost(RayError("it was closed, or its owner has ended"), False))
             else:
                 outcome.settle(future, wire.decode(received(data), "actor"), self._stream_of)
             return True

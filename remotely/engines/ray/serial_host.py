@@ -16,6 +16,7 @@ import ray
 from remotely.engines.ray.frames import LATER, NOT_RUN, ROUTE_BYTES, Frames, sendable
 from remotely.engines.ray.host import WAITS, Host, in_group
 from remotely.protocol import wire
+from remotely.protocol.lease import DRAIN_S
 
 
 class SerialHost(Host):
@@ -80,12 +81,14 @@ class SerialHost(Host):
     def leave(self, grace_s: float, stops: bool) -> None:
         """End the process when the object has been closed, or after `grace_s`; never returns.
 
-        With `stops` no further call begins, and the object is closed by `stop`; else by a message,
-        END.
+        With `stops` no further call begins, and the object is closed by `stop`, which may take
+        DRAIN_S; else by a message, END.
         """
         if stops and self._hosted is not None:
             self._hosted.stop()
-        if not self._over.wait(grace_s):
+        if not self._over.wait(grace_s) and not (
+            stops and self.is_ending and self._over.wait(DRAIN_S)
+        ):
             os._exit(1)
         self._watched.set()  # Ray lets the calls that run come to their end
         ray.actor.exit_actor()

@@ -36,11 +36,17 @@ def test_a_host_may_have_a_port_and_an_ipv6_address_brackets(
 
 @pytest.mark.parametrize(
     "text",
-    ["node1:", "node1:x", "node1:0", "node1:99999", ":8010", "a:b:c", "[::1", "[::1]9000",
+    ["node1:", "node1:x", ":8010", "a:b:c", "[::1", "[::1]9000",
      "[::1]:", "[node1]:9000", "[]:1", "node1:8010:8011"],
 )  # fmt: skip
 def test_what_is_no_address_is_told_as_such(text: str) -> None:
     with pytest.raises(ValueError, match="is no address; write it as host:8010"):
+        split_address(text)
+
+
+@pytest.mark.parametrize("text", ["node1:0", "node1:99999", "[fd00::2]:65536", "tcp://node1:0"])
+def test_a_port_that_cannot_be_is_told_as_such(text: str) -> None:
+    with pytest.raises(ValueError, match="they go from 1 to 65535"):
         split_address(text)
 
 

@@ -18,6 +18,7 @@ import pytest
 import remotely
 from remotely.api import connection
 from remotely.engine import Options
+from remotely.engines.ray import factory
 from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
@@ -424,6 +425,24 @@ def test_get_if_exists_waits_for_an_actor_in_the_making_within_its_patience(
         remotely.options(Log, name="early", get_if_exists=True)()
 
     engine._kill([early], "killed")
+
+
+def test_who_waits_for_room_is_told_so_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine: Any = connection.current()
+    fill = remotely.group(remotely.options(Log, cpus=8), 2)
+    monkeypatch.setattr(engine._factory, "_patience_s", 2.0)
+    monkeypatch.setattr(factory, "REPORT_AFTER_S", factory.COLLECT_AFTER_S)
+
+    for _ in range(2):
+        with pytest.raises(remotely.NoResources, match="no room for 1 of 1 Log for 2 s"):
+            remotely.options(Log, cpus=1)()
+
+    told = capfd.readouterr().err
+    assert told.count("remotely: waiting for 1 of 1 Log: the Ray cluster has no room") == 1
+    assert "(giving up after 2 s)" in told
+    remotely.close(fill)
 
 
 @pytest.mark.slow

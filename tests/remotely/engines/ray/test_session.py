@@ -52,3 +52,7 @@ def test_where_no_ray_runs_the_error_says_how_to_start_one(
 
 def test_a_caller_who_waits_when_its_own_ray_ends_is_told(own_ray: Run) -> None:
     assert own_ray("leaving.py") == ["NotConnected"]
+
+
+def test_an_object_may_close_for_longer_than_a_call_has_whose_caller_leaves(own_ray: Run) -> None:
+    assert own_ray("closing.py") == {"closed": True, "called": False}
