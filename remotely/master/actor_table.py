@@ -101,6 +101,11 @@ class ActorTable:
         """An actor between two lives holds its name."""
         self.names.setdefault(request.name, request.actor)
 
+    def ending(self, name: str) -> str:
+        """Return the actor that has a name and was asked to end; empty if there is none."""
+        record = self.records.get(self.names.get(name, ""))
+        return "" if record is None or record.ends_within_s is None else record.request.actor
+
     def remember(self, obituary: control.Obituary) -> None:
         """Keep how an actor has ended, for those who ask late."""
         self.deaths[obituary.actor] = obituary

@@ -90,6 +90,10 @@ class ActorLifecycle:
             self.lookups.hold(UnknownActor("", request.name), who, place)
             why = "the master was started again, and an actor of that name may come back"
             self._tell(who, control.Queued(ticket=place.ticket, why=why))
+        elif request.named and (ending := self._table.ending(request.name)):
+            self.lookups.hold(ending, who, place)
+            why = f"the actor that is named {request.name!r} has been asked to end, and still runs"
+            self._tell(who, control.Queued(ticket=place.ticket, why=why))
         else:
             self.placer.place_or_wait(who, place)
 

@@ -59,6 +59,19 @@ def test_its_maker_owns_it_and_others_borrow_it(here: None) -> None:
     assert make("fourth").read() == "fourth"
 
 
+def test_one_that_is_ending_is_not_returned(cluster: str) -> None:
+    make = remotely.options(Store, name="again", get_if_exists=True)
+    for turn in range(10):
+        assert int(make(f"{turn}").read()) <= turn  # its handle goes after that
+
+
+def test_a_name_is_free_for_who_waits_for_the_end_of_the_last_to_have_it(cluster: str) -> None:
+    for turn in range(3):
+        store = remotely.options(Store, name="again")(f"{turn}")
+        assert store.read() == f"{turn}"
+        del store
+
+
 def test_a_name_that_its_constructor_finds_taken_is_an_error(here: None) -> None:
     @remotely.remote_class(cpus=0)
     class Maker:

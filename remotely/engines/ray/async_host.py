@@ -101,6 +101,7 @@ class AsyncHost(Host):
         With `stops` no further call begins, and the object is closed now, which may take DRAIN_S;
         else by a message, END.
         """
+        self._is_leaving = True
         if stops and self._hosted is not None:
             self._hosted.stop()
         self._over = self._over or asyncio.Event()

@@ -5,10 +5,12 @@ The class is over 250 lines: it has each verb of the seam, most of them a few li
 
 import atexit
 import contextlib
+import functools
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import ray
@@ -21,7 +23,7 @@ from remotely.engines.ray.factory import ActorFactory
 from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.referred import Referred
-from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name, state_of
+from remotely.engines.ray.remote import NAMESPACE, Holder, HostedActor, ray_name, state_of
 from remotely.engines.ray.replies import Completions, Lost
 from remotely.engines.ray.report import report
 from remotely.engines.ray.restarts import Restarts
@@ -80,6 +82,7 @@ class RayEngine:
         self._factory = ActorFactory(
             self, self._calls, shipment, patience_s, self._complain, inside
         )
+        self._let_go: set[str] = set()  # actors whose last handle is gone, and that still run
         self._restarts = Restarts(self._factory.make_or_fail, self._completions.run)
         atexit.register(self.shutdown)  # before Ray's, which was there first
 
@@ -94,18 +97,20 @@ class RayEngine:
         count: int,
     ) -> list[RemoteActor]:
         deadline = time.monotonic() + self._patience_s
-        while options.get_if_exists:
-            with contextlib.suppress(NameError):
-                return [self.find(options.name)]
+        while True:
+            if options.get_if_exists:
+                with contextlib.suppress(NameError):
+                    return [self.find(options.name)]
             try:
-                return self._make(cls, args, kwargs, options, 1)
-            except NameTaken as error:  # another was faster, and its actor may end before we look
+                return self._make(cls, args, kwargs, options, count)
+            except NameTaken as error:
                 if error.__cause__ is not None:  # it is the constructor's own
                     raise
-                if time.monotonic() >= deadline:  # the other's actor has no process yet
+                # Of others, an actor may have no process yet, and may end before we look.
+                is_free_soon = options.get_if_exists or self._is_ending(self._holder(options.name))
+                if not is_free_soon or time.monotonic() >= deadline:
                     raise
             time.sleep(LOOK_EVERY_S)
-        return self._make(cls, args, kwargs, options, count)
 
     def _make(
         self,
@@ -223,13 +228,25 @@ class RayEngine:
 
     def find(self, name: str) -> RemoteActor:
         self._check()
+        holder = self._holder(name)
+        if holder is None or self._is_ending(holder):
+            raise NameError(f"there is no actor named {name!r} on this cluster")
+        found = self.borrow(holder.state["actor"], name)
+        found.found(*holder)
+        return found
+
+    def _holder(self, name: str) -> Holder | None:
+        """Return who has a name; None if it is nobody, or has not begun to live."""
         with contextlib.suppress(ValueError, RayError):
             host = ray.get_actor(name, namespace=NAMESPACE)
             if (state := state_of(host)) is not None:
-                found = self.borrow(state["actor"], name)
-                found.found(host, state)
-                return found
-        raise NameError(f"there is no actor named {name!r} on this cluster")
+                return Holder(host, state)
+        return None
+
+    def _is_ending(self, holder: Holder | None) -> bool:
+        return holder is not None and (
+            holder.state["is_leaving"] or holder.state["actor"] in self._let_go
+        )
 
     def borrow(self, actor: str, name: str) -> HostedActor:
         found = self._actors.get(actor)
@@ -316,7 +333,9 @@ class RayEngine:
         if not remote.owned:
             self._completions.run(lambda: host.forget.remote(route))
         elif remote.ended is None:
-            self._completions.run(lambda: _end_unasked(host, route, number))
+            self._let_go.add(remote.actor)
+            let_go = functools.partial(self._let_go.discard, remote.actor)
+            self._completions.run(lambda: _end_unasked(host, route, number, let_go))
 
     def _kill(self, actors: Sequence[HostedActor], how: str) -> None:
         for actor in actors:
@@ -409,12 +428,17 @@ def _referring(
     return encoded, named_arguments(method, args, kwargs, noting.things) if noting.things else ()
 
 
-def _end_unasked(host: Any, route: bytes, number: int) -> None:
+def _end_unasked(host: Any, route: bytes, number: int, on_end: Callable[[], None]) -> None:
     """End an actor whose last handle is gone, after the calls made before."""
     (head,) = wire.encode(Kind.END, number)
     host.do.remote(route + bytes(head))
+
     # Ray ends an actor with the last handle of its maker, and this one has to close first.
-    _leave(host, PLACE_S).future().add_done_callback(lambda done, host=host: done.exception())
+    def has_ended(left: "Future[Any]", host: Any = host) -> None:
+        left.exception()
+        on_end()
+
+    _leave(host, PLACE_S).future().add_done_callback(has_ended)
 
 
 def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:

@@ -110,6 +110,7 @@ class Host:
         self._hosted: Hosted | None = None
         self._birth: Birth | None = None
         self._is_over = False
+        self._is_leaving = False
         if made_within_s:
             threading.Thread(target=self._watch_maker, args=(made_within_s,), daemon=True).start()
 
@@ -156,6 +157,7 @@ class Host:
         return {
             **msgspec.structs.asdict(self._birth),
             **self._hosted.state(),
+            "is_leaving": self._is_leaving,
             "pid": process.pid,
             "rss": process.memory_info().rss,
             "cpu_percent": process.cpu_percent(),

@@ -3,7 +3,7 @@
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
@@ -17,6 +17,13 @@ NAMESPACE = "remotely"
 ANSWER_S = 10.0  # what a host has to say what it is; one without room yet says nothing
 
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
+
+
+class Holder(NamedTuple):
+    """Who has a name: Ray's handle, and what its host says of itself."""
+
+    host: Any
+    state: Mapping[str, Any]
 
 
 class HostedActor(RemoteActor):

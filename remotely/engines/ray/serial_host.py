@@ -84,6 +84,7 @@ class SerialHost(Host):
         With `stops` no further call begins, and the object is closed by `stop`, which may take
         DRAIN_S; else by a message, END.
         """
+        self._is_leaving = True
         if stops and self._hosted is not None:
             self._hosted.stop()
         if not self._over.wait(grace_s) and not (

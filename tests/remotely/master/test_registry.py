@@ -549,6 +549,34 @@ def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) 
     assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NameTaken")
 
 
+def test_who_wants_the_name_of_an_actor_that_is_ending_gets_it_as_that_has_ended(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    cluster.says("client", control.Locate(ticket=7, name="store"))
+    assert cluster.told(control.Located) == [("client", control.Located(ticket=7))]
+    ticket = cluster.asks("client", "new", name="store", named=True)
+    assert [said.ticket for _, said in cluster.told(control.Queued)] == [ticket]
+    assert cluster.spawns() == []
+    cluster.buries("old")
+    assert cluster.spawns() == ["new"]
+
+
+def test_who_gives_up_a_name_that_is_still_in_use_does_not_get_it_later(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    ticket = cluster.asks("client", "new", name="store", named=True)
+    cluster.asks("client", "newer", name="store", named=True)
+    cluster.says("client", control.End(actor="new", grace_s=0))
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "ActorDied")
+    cluster.buries("old")
+    assert cluster.spawns() == ["newer"]
+
+
 def test_who_waits_for_a_machine_that_leaves_is_refused_if_no_other_is_large_enough(
     cluster: Cluster,
 ) -> None:
