@@ -142,6 +142,7 @@ def _join(
     seen = 0.0  # when rank 0 had made its folder, at the last look
     while True:
         if invitation := meeting.invitation():
+            seen = time.monotonic()
             meeting.note("came", why)
             try:
                 addresses = invitation.addresses
