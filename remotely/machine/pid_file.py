@@ -33,6 +33,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: float
     log: str
+    listens: str = ""  # where the master does, "IP:port"; not of a worker that has joined
     worker: str = ""  # its id
     folder: str = ""  # of the worker, for sockets and logs
 

@@ -59,10 +59,9 @@ class Network(NamedTuple):
         return Listening(host=ip, announced=list(self.announced), ports=self.ports)
 
 
-def address_here(host: str, port: int) -> str:
-    """Return the address by which this machine knows a cluster that it starts at `host`."""
-    ip = ip_of(host)
-    return join_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip), port)
+def listening_at(host: str, port: int) -> str:
+    """Return where the master of a cluster listens that this machine starts at `host`."""
+    return join_address(ip_of(host), port)
 
 
 def start(
@@ -94,19 +93,19 @@ def start(
         key_files.make_keys(folder)
         key = key_files.load_master(folder / "master.key")
         orphans = [daemon for daemon in left if daemon.role == "worker"]
-        bind = f"tcp://{join_address(ip, port)}"
-        near = address_here(host, port)
+        listens = listening_at(host, port)
+        near = join_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip), port)
         with contextlib.ExitStack() as stack:
-            master = stack.enter_context(PersistentDaemon("master", port, keeper))
+            master = stack.enter_context(PersistentDaemon("master", port, keeper, listens))
             key_file = folder / "master.key"
             if orphans:
                 _check_orphan(orphans[0], key, port)
-                master.begin_master(bind, near, key, key_file, learns=True)
+                master.begin_master(near, key, key_file, learns=True)
                 _await_return(near, folder, orphans[0], port)
             else:
-                worker = stack.enter_context(PersistentDaemon("worker", port, keeper))
+                worker = stack.enter_context(PersistentDaemon("worker", port, keeper, listens))
                 learns = pid_file.was_killed(port)
-                master.begin_master(bind, near, key, key_file, learns)
+                master.begin_master(near, key, key_file, learns)
                 member = key_files.load_member(folder / "worker.key", "worker")
                 worker.begin_worker("worker", near, near, member, listening, offer)
     return pid_file.running(port)
@@ -160,13 +159,13 @@ def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
 
     The master tells workers elsewhere to end.  On a machine that has only joined, its workers
     leave, and the cluster goes on.  If `joined` is the address of a master, only workers leave that
-    have joined that one.  If `started` is an address, only a cluster ends that was started there.
+    have joined that one.  If `started` says where a master listens, only that one's cluster ends.
     """
     daemons = pid_file.running(port)
     if joined:
         daemons = [d for d in daemons if d.role == "joined" and d.address == joined]
     if started:
-        daemons = [d for d in daemons if d.role != "joined" and d.address == started]
+        daemons = [d for d in daemons if d.role != "joined" and d.listens == started]
     own = [daemon for daemon in daemons if daemon.role != "joined"]
     if own:  # a worker here may have joined another machine's cluster of the same port
         daemons = [daemon for daemon in daemons if daemon.cluster == own[0].cluster]

@@ -28,15 +28,19 @@ class PersistentDaemon:
 
     It is started before its configuration is known: meanwhile it imports what it needs.  With a
     `keeper` it ends with this process, and writes its log to the standard error of that.
+    `listens` is where the master of a cluster that is started here does, "IP:port".
     """
 
-    def __init__(self, stem: str, port: int, keeper: Foreground | None = None) -> None:
+    def __init__(
+        self, stem: str, port: int, keeper: Foreground | None = None, listens: str = ""
+    ) -> None:
         folder = pid_file.make_folder(port)
         self._file = folder / f"{stem}.json"
         self._role = "master" if stem == "master" else "worker"
         self._log = None if keeper else folder / f"{self._role}.log"
         self._folder: Path | None = None
         self._keeper = keeper
+        self._listens = listens
 
     def __enter__(self) -> "PersistentDaemon":
         module = f"remotely.{self._role}"
@@ -72,14 +76,12 @@ class PersistentDaemon:
         daemon.returncode = 0  # no child of ours any more
         daemon_process.close_input(daemon)
 
-    def begin_master(
-        self, bind: str, address: str, key: MasterKey, key_file: Path, learns: bool
-    ) -> None:
+    def begin_master(self, address: str, key: MasterKey, key_file: Path, learns: bool) -> None:
         """Make it the master.  Raises RemotelyError if it does not take calls."""
         self._write("master", address, key.pair.public)
         self._hear_of(
             MasterConfig(
-                address=bind,
+                address=f"tcp://{self._listens}",
                 key=key.to_dict(),
                 lifeline=False,
                 key_file=str(key_file),
@@ -130,6 +132,7 @@ class PersistentDaemon:
                 "pid": self._daemon.pid,
                 "started": processes.birth(self._daemon.pid) or 0.0,
                 "log": str(self._log or ""),
+                "listens": self._listens,
                 "worker": worker,
                 "folder": str(self._folder or ""),
             },

@@ -67,17 +67,16 @@ def up(file: HostFile) -> Iterator[Outcome]:
 
     Raises RemotelyError if the cluster cannot be started, or another one runs at its port.
     """
-    host = file.listen or file.master
     masters = _masters(file)
-    if masters and masters[0].address != (here := cluster.address_here(host, file.port)):
+    if masters and masters[0].listens != (here := _listening_at(file)):
         raise RemotelyError(
-            f"another cluster runs at {masters[0].address} on this machine (its master has pid "
-            f"{masters[0].pid}), and not at {here}; 'remotely stop --port {file.port}' ends it, or "
-            'name another port in the host file: address = "HOST:PORT"'
+            f"another cluster runs on this machine (its master has pid {masters[0].pid}): it "
+            f"listens at {masters[0].listens}, and not at {here}. 'remotely stop --port "
+            f'{file.port}\' ends it, or name another port in the host file: address = "HOST:PORT"'
         )
     if not masters:
         announced = (file.master,) if file.listen else ()
-        network = Network(host, announced, file.port_range)
+        network = Network(file.listen or file.master, announced, file.port_range)
         cluster.start(network, file.port, Offer(file.cpus, file.gpu_choice))
     key = (folders.key_folder() / "worker.key").read_bytes()
     yield from _on_each(file, lambda host: join_words(file, host), key)
@@ -85,14 +84,13 @@ def up(file: HostFile) -> Iterator[Outcome]:
 
 def is_up(file: HostFile) -> bool:
     """Return whether the cluster that `up` starts here runs."""
-    here = cluster.address_here(file.listen or file.master, file.port)
-    return any(master.address == here for master in _masters(file))
+    here = _listening_at(file)
+    return any(master.listens == here for master in _masters(file))
 
 
 def end_here(file: HostFile) -> bool:
     """End the cluster that `up` starts here, and no other one; return whether it ran."""
-    here = cluster.address_here(file.listen or file.master, file.port)
-    ended = cluster.stop(file.port, started=here)
+    ended = cluster.stop(file.port, started=_listening_at(file))
     if stayed := [daemon.pid for daemon in ended if daemon.alive]:
         raise RemotelyError(f"pid {', '.join(map(str, stayed))} did not end")
     return bool(ended)
@@ -123,6 +121,10 @@ def leave_words(file: HostFile, host: Host) -> list[str]:
     """Return the command by which a machine leaves this cluster, and no other."""
     address = join_address(file.master, file.port)
     return [host.command or file.command, "stop", "--joined", address]
+
+
+def _listening_at(file: HostFile) -> str:
+    return cluster.listening_at(file.listen or file.master, file.port)
 
 
 def _masters(file: HostFile) -> list[Running]:

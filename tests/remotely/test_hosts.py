@@ -41,10 +41,11 @@ def does(hosts: Hosts, *words: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def hosts_of_nobody(folder: Path, master: str) -> Path:
+def hosts_of_nobody(folder: Path, master: str, listen: str = "") -> Path:
     """Write hosts.toml with one host, which ssh cannot reach."""
     file = folder / "hosts.toml"
-    file.write_text(f'address = "{master}"\nhosts = ["nowhere.invalid"]\n')
+    more = f'listen = "{listen}"\n' if listen else ""
+    file.write_text(f'address = "{master}"\nhosts = ["nowhere.invalid"]\n{more}')
     return file
 
 
@@ -115,15 +116,18 @@ def test_down_leaves_another_cluster_of_the_same_port_alone(
     machine.does("stop", "--port", port)
 
 
+@pytest.mark.parametrize(
+    ("host", "listen", "where"),
+    [("127.0.0.2", "", "127.0.0.2"), ("127.0.0.1", "0.0.0.0", "0.0.0.0")],
+)
 def test_down_leaves_a_cluster_alone_that_up_has_not_started_and_up_refuses_it(
-    machine: Machine, hosts: Hosts, port: int
+    machine: Machine, tmp_path: Path, port: int, host: str, listen: str, where: str
 ) -> None:
     machine.does("start", "--port", port, "--cpus", 0)  # at 127.0.0.1
-    file = hosts.file(f"127.0.0.2:{port}")
-    up = does(hosts, "up", file)
-    assert (up.returncode, up.stdout) == (1, "")
-    assert f"another cluster runs at 127.0.0.1:{port} on this machine" in up.stderr
-    assert does(hosts, "down", file).returncode == 0
+    file = hosts_of_nobody(tmp_path, f"{host}:{port}", listen)
+    told = machine.refuses("up", file)
+    assert f"it listens at 127.0.0.1:{port}, and not at {where}:{port}" in told
+    machine.run("down", file)
     assert len(machine.status(port)["machines"]) == 1
     machine.does("stop", "--port", port)
 
