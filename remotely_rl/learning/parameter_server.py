@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import remotely
+from remotely_rl.acting import cluster
 from remotely_rl.acting.crew import Crew
 from remotely_rl.errors import SyncError, TrainingError
 from remotely_rl.supervision import Crashes, failures
@@ -226,6 +227,7 @@ class ParameterServer:
     def _ask(self, worker: Any) -> None:
         call = remotely.submit(worker.contribute, self._broadcast, self.rule.client_rate)
         call.add_done_callback(lambda done: self._done.put((worker, done)))
+        cluster.discard(call)  # a worker may die when nobody takes any more
 
     def _begin(self, worker: Any, client: int) -> None:
         self._client_of[worker] = client

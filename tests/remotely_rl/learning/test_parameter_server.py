@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.simulation.dispatcher import EventKind, FixedOrder
 from remotely_rl.sync.simulation.simulator import Simulation
+from tests.clusters import wait_until
 
 CLIENTS = 3
 
@@ -56,6 +58,13 @@ class Poisoned(Regression):
         self.count += 1
         spoilt = self.bad and (self.always or self.count == 2)
         return super().gradient(parameters) * (float("nan") if spoilt else 1.0)
+
+
+class Dying(Regression):
+    """Its process ends in its first piece of work."""
+
+    def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
+        os._exit(1)
 
 
 class Looking:
@@ -161,6 +170,17 @@ def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -
 
     assert len(before & after) == CLIENTS - 1
     assert any("ended with SIGKILL; it is replaced" in text for text in said)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_worker_that_dies_as_the_run_ends_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    def end_when_all_have_died() -> None:
+        with serving(rule_of("synchronous"), Dying) as server:
+            wait_until(lambda: server._done.qsize() == CLIENTS, "they have died")
+
+    end_when_all_have_died()
+    gc.collect()
+    assert "never retrieved" not in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("local")

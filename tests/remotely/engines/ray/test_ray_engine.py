@@ -18,7 +18,6 @@ import pytest
 import remotely
 from remotely.api import connection
 from remotely.engine import Options
-from remotely.engines.ray import factory
 from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
@@ -433,7 +432,7 @@ def test_who_waits_for_room_is_told_so_once(
     engine: Any = connection.current()
     fill = remotely.group(remotely.options(Log, cpus=8), 2)
     monkeypatch.setattr(engine._factory, "_patience_s", 2.0)
-    monkeypatch.setattr(factory, "REPORT_AFTER_S", factory.COLLECT_AFTER_S)
+    monkeypatch.setattr("remotely.engines.ray.factory.REPORT_AFTER_S", 1.0)
 
     for _ in range(2):
         with pytest.raises(remotely.NoResources, match="no room for 1 of 1 Log for 2 s"):
