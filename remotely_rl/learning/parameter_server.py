@@ -153,7 +153,7 @@ class ParameterServer:
         self._free = list(range(rule.clients))[::-1]
         self._client_of: dict[Any, int] = {}
         self._worker_of: dict[int, Any] = {}
-        self._done: queue.SimpleQueue[tuple[Any, Future[Contribution]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Any, Future[Any]]] = queue.SimpleQueue()
         self._refused = 0
         self._broadcast = broadcast
         for worker in self._crew.actors:
@@ -221,7 +221,8 @@ class ParameterServer:
         worker = self._worker_of[client]
         if parameters is not None or self.rule.gates is not None:
             vector = None if parameters is None else parameters.numpy()
-            remotely.submit(worker.set_param, ParameterUpdate(vector, version, self.rule.deviation))
+            update = ParameterUpdate(vector, version, self.rule.deviation)
+            self._watch(worker, remotely.submit(worker.set_param, update))
         self._ask(worker)
 
     def _ask(self, worker: Any) -> None:
@@ -229,10 +230,20 @@ class ParameterServer:
         call.add_done_callback(lambda done: self._done.put((worker, done)))
         cluster.discard(call)  # a worker may die when nobody takes any more
 
+    def _watch(self, worker: Any, call: "Future[None]") -> None:
+        """Have `take` hear of a call if it fails."""
+
+        def hear(done: "Future[None]") -> None:
+            if done.exception():
+                self._done.put((worker, done))
+
+        call.add_done_callback(hear)
+
     def _begin(self, worker: Any, client: int) -> None:
         self._client_of[worker] = client
         self._worker_of[client] = worker
-        remotely.submit(worker.begin, self.rule.client(client, self._accumulate))
+        client_of_rule = self.rule.client(client, self._accumulate)
+        self._watch(worker, remotely.submit(worker.begin, client_of_rule))
         self._ask(worker)
 
     def _lost(self, worker: Any, client: int, error: BaseException) -> None:

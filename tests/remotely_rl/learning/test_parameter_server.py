@@ -176,7 +176,7 @@ def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -
 def test_a_worker_that_dies_as_the_run_ends_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
     def end_when_all_have_died() -> None:
         with serving(rule_of("synchronous"), Dying) as server:
-            wait_until(lambda: server._done.qsize() == CLIENTS, "they have died")
+            wait_until(lambda: server._done.qsize() >= CLIENTS, "they have died")
 
     end_when_all_have_died()
     gc.collect()
