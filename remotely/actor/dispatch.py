@@ -148,9 +148,17 @@ class Dispatcher:
 
     def end(self) -> None:
         """Run the calls made before the end (after `stop` those that have begun), then `close`."""
+        self.end_calls()
+        self.close()
+
+    def end_calls(self) -> None:
+        """The first half of `end`."""
         if self._threads is not None:
             self._threads.end(drop=self._stop_asked)
         self.send_finished()
+
+    def close(self) -> None:
+        """The second half of `end`."""
         if self._ender is not None:
             self._send(self._servant.answer(*self._ender))
         elif self._stop_asked:

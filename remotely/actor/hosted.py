@@ -66,7 +66,8 @@ class Hosted(ABC):
         self._cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
         line = SimpleNamespace(send=self._send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
-        self.is_ending = False
+        self.is_closing = False
+        self._has_ended = False
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         if entries:
@@ -108,10 +109,12 @@ class Hosted(ABC):
         self._cancellations.tidy()
 
     def _end(self) -> None:
-        if self.is_ending:
+        if self._has_ended:
             return
-        self.is_ending = True
-        self._dispatcher.end()
+        self._has_ended = True
+        self._dispatcher.end_calls()
+        self.is_closing = True
+        self._dispatcher.close()
         self._servant.let_go()
         connection.shutdown()
         exiting.flush_files()

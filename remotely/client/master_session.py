@@ -173,7 +173,7 @@ class MasterSession:
 
     def _report_queued(self, ticket: int) -> None:
         if why := self.questions.take_wait(ticket):
-            text = f"remotely: waiting for room: {why} (giving up after {self.patience_s:g} s)"
+            text = f"remotely: waiting for a place: {why} (giving up after {self.patience_s:g} s)"
             asked, _, _ = why.partition(". ")  # a group of 100 waits as one
             self._complain(asked, text)
 

@@ -90,10 +90,6 @@ class ActorLifecycle:
             self.lookups.hold(UnknownActor("", request.name), who, place)
             why = "the master was started again, and an actor of that name may come back"
             self._tell(who, control.Queued(ticket=place.ticket, why=why))
-        elif request.named and (ending := self._table.ending(request.name)):
-            self.lookups.hold(ending, who, place)
-            why = f"the actor that is named {request.name!r} has been asked to end, and still runs"
-            self._tell(who, control.Queued(ticket=place.ticket, why=why))
         else:
             self.placer.place_or_wait(who, place)
 
@@ -240,9 +236,12 @@ class ActorLifecycle:
         else:
             self._end_for_good(request)
         self._say_farewell(request.owner)
-        if record.worker in self._state.workers:
-            if request.max_restarts and not request.owner:  # it may have left a restart file
-                self._tell(record.worker, control.End(actor=actor, grace_s=0.0))
+        is_there = record.worker in self._state.workers
+        if is_there and request.max_restarts and not request.owner:  # a restart file may be left
+            self._tell(record.worker, control.End(actor=actor, grace_s=0.0))
+        if self._state.waiting.for_name(request.name):  # that is free everywhere, room only there
+            self.placer.retry()
+        elif is_there:
             self.placer.retry(record.worker)
 
     def take_place(self, record: ActorRecord) -> None:

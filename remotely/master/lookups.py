@@ -4,7 +4,6 @@
     an actor that is being made, or made again     it has a place, or will have none
     an actor unknown to a new master               its worker is back, or none comes any more
     a name unknown to a new master                 the same: it may be taken
-    a name whose actor was asked to end            it has ended: the name is free
     the end of such an actor                       the same
 
 So after a restart of the master nobody is told that an actor is gone, and no name is given to a
@@ -51,7 +50,7 @@ class Lookups:
         self._tell = tell
         self._ask_again = ask_again
         self._questions: dict[Topic, list[Question]] = {}
-        self._placed: dict[str, Topic] = {}  # by actor, what a request to place it waits for
+        self._placed: dict[str, UnknownActor] = {}  # by actor, what a request to place it waits for
 
     def locate(self, session: str, ask: control.Locate) -> None:
         """Answer where an actor is, or hold the question until it can be answered."""
@@ -81,7 +80,7 @@ class Lookups:
     def hold(self, topic: Topic, session: str, ask: Ask) -> None:
         """Keep a question until there is news."""
         self._questions.setdefault(topic, []).append((session, ask))
-        if isinstance(ask, control.Place):
+        if isinstance(ask, control.Place) and isinstance(topic, UnknownActor):
             self._placed[ask.request.actor] = topic
 
     def withdraw(self, actor: str) -> list[tuple[str, control.Place]]:

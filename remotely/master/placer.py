@@ -141,6 +141,9 @@ class Placer:
         holder = state.holder_of(request.name)
         both_named = request.named and holder is not None and holder.named
         if both_named and state.actors.names[request.name] != request.actor:
+            ending = state.actors.ending(request.name)
+            if ending and state.sessions[session].hello.actor != ending:  # else it waits for itself
+                return False
             self._refuse_name(session, place)
             return True
         if not state.workers.records or state.is_closing:

@@ -28,6 +28,8 @@ class Holder(NamedTuple):
 
 def why_it_waits(request: control.Request, state: State) -> str:
     """Return why a request waits on this cluster, as it is now."""
+    if request.named and state.actors.ending(request.name):
+        return f"the actor that is named {request.name!r} has been asked to end, and still runs"
     if not state.workers.records:
         return "no machine has joined the cluster"
     actors = state.actors.records

@@ -4,7 +4,7 @@ Requests that ask for the same stand in one line.  When there is new room, the f
 tried, in the order of asking; one that has to wait on speaks for all behind it.  So a thousand that
 wait in vain for the same cost what one does, and who asks for little still overtakes who asks for
 more than there is.  A group is a line of its own, and its first speaks for all: they are placed
-together, or wait together.
+together, or wait together.  Those who want the same name are one too: it may not be free yet.
 """
 
 import heapq
@@ -27,6 +27,7 @@ class Kind(NamedTuple):
     machine: str
     near: str
     gang: str
+    name: str  # that its user gave it
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +149,11 @@ def gang_of(request: control.Request) -> str:
 
 
 def _kind(request: control.Request) -> Kind:
-    return Kind(request.resources, request.python, request.machine, request.near, gang_of(request))
+    return Kind(
+        request.resources,
+        request.python,
+        request.machine,
+        request.near,
+        gang_of(request),
+        request.name if request.named else "",
+    )

@@ -165,7 +165,8 @@ def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
     if joined:
         daemons = [d for d in daemons if d.role == "joined" and d.address == joined]
     if started:
-        daemons = [d for d in daemons if d.role != "joined" and d.listens == started]
+        daemons = [d for d in daemons if d.role != "joined"]  # the master is the first
+        daemons = daemons if daemons and daemons[0].listens == started else []
     own = [daemon for daemon in daemons if daemon.role != "joined"]
     if own:  # a worker here may have joined another machine's cluster of the same port
         daemons = [daemon for daemon in daemons if daemon.cluster == own[0].cluster]

@@ -152,7 +152,7 @@ def _told(error: str, values: dict[str, Any], text: str, name: str) -> str:
         needed, got = (_WORDS.get(word, word) for word in kind.groups())
         what = f"needs {needed}, not {got}"
     wanted = field[1] if field else next((s for s in steps[::-1] if not s.isdecimal()), "")
-    if wanted == "host":
+    if wanted == "host" and not field:
         what = "each machine with settings of its own is a table that begins with [[host]]"
     line = _line_of(text.splitlines(), table, wanted, what)
     return f"{name}, line {line}: {wanted}: {what[0].lower()}{what[1:]}"

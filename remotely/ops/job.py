@@ -142,7 +142,6 @@ def _join(
     seen = 0.0  # when rank 0 had made its folder, at the last look
     while True:
         if invitation := meeting.invitation():
-            seen = time.monotonic()
             meeting.note("came", why)
             try:
                 addresses = invitation.addresses
@@ -151,6 +150,7 @@ def _join(
             except (MasterLost, NotAllowed) as error:  # of an earlier run, it may be; or not yet
                 why = str(error)
                 time.sleep(RETRY_S)
+                seen = time.monotonic()
             except (RemotelyError, ValueError, OSError) as error:  # this rank's own: it would last
                 meeting.note("failed", str(error))
                 raise

@@ -109,7 +109,7 @@ class AsyncHost(Host):
         if not (
             self._is_over
             or await self._is_over_within(grace_s)
-            or (stops and self.is_ending and await self._is_over_within(DRAIN_S))
+            or (stops and self.is_closing and await self._is_over_within(DRAIN_S))
         ):
             os._exit(1)
         if self._watched is not None:

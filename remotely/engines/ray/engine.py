@@ -9,7 +9,7 @@ import functools
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,7 +23,7 @@ from remotely.engines.ray.factory import ActorFactory
 from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.referred import Referred
-from remotely.engines.ray.remote import NAMESPACE, Holder, HostedActor, ray_name, state_of
+from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name, state_of
 from remotely.engines.ray.replies import Completions, Lost
 from remotely.engines.ray.report import report
 from remotely.engines.ray.restarts import Restarts
@@ -50,6 +50,7 @@ from remotely.values.references import Named, named_arguments
 from remotely.values.shipping import Shipment
 
 NEXT_LIFE_S, LOOK_EVERY_S = 5.0, 0.05  # how long a caller who is not the owner waits for one
+LOOK_S = 1.0  # for who has a name to say so; one without a process says nothing
 SHUT_DOWN = "this process has left the Ray cluster: it called remotely.shutdown(), or ends"
 
 
@@ -97,6 +98,7 @@ class RayEngine:
         count: int,
     ) -> list[RemoteActor]:
         deadline = time.monotonic() + self._patience_s
+        is_free_soon = options.get_if_exists  # if it is not found, another makes it, or it ends
         while True:
             if options.get_if_exists:
                 with contextlib.suppress(NameError):
@@ -106,8 +108,7 @@ class RayEngine:
             except NameTaken as error:
                 if error.__cause__ is not None:  # it is the constructor's own
                     raise
-                # Of others, an actor may have no process yet, and may end before we look.
-                is_free_soon = options.get_if_exists or self._is_ending(self._holder(options.name))
+                is_free_soon = is_free_soon or self._is_ending(options.name)
                 if not is_free_soon or time.monotonic() >= deadline:
                     raise
             time.sleep(LOOK_EVERY_S)
@@ -228,25 +229,27 @@ class RayEngine:
 
     def find(self, name: str) -> RemoteActor:
         self._check()
-        holder = self._holder(name)
-        if holder is None or self._is_ending(holder):
-            raise NameError(f"there is no actor named {name!r} on this cluster")
-        found = self.borrow(holder.state["actor"], name)
-        found.found(*holder)
-        return found
-
-    def _holder(self, name: str) -> Holder | None:
-        """Return who has a name; None if it is nobody, or has not begun to live."""
         with contextlib.suppress(ValueError, RayError):
             host = ray.get_actor(name, namespace=NAMESPACE)
-            if (state := state_of(host)) is not None:
-                return Holder(host, state)
-        return None
+            if (state := state_of(host)) is not None and not self._has_let_go(state):
+                found = self.borrow(state["actor"], name)
+                found.found(host, state)
+                return found
+        raise NameError(f"there is no actor named {name!r} on this cluster")
 
-    def _is_ending(self, holder: Holder | None) -> bool:
-        return holder is not None and (
-            holder.state["is_leaving"] or holder.state["actor"] in self._let_go
-        )
+    def _has_let_go(self, state: Mapping[str, Any]) -> bool:
+        """Tell whether an actor has been asked to end."""
+        return state["is_leaving"] or state["actor"] in self._let_go
+
+    def _is_ending(self, name: str) -> bool:
+        """Tell whether an actor that has a name is ending, or has just ended: Ray keeps it then."""
+        try:
+            state = state_of(ray.get_actor(name, namespace=NAMESPACE), LOOK_S)
+        except ValueError:
+            return True
+        except RayError as error:
+            return ends.ends_actor(error)
+        return state is not None and self._has_let_go(state)
 
     def borrow(self, actor: str, name: str) -> HostedActor:
         found = self._actors.get(actor)

@@ -70,7 +70,7 @@ class Place(msgspec.Struct, frozen=True):
 class Hosted(Protocol):
     """What the servant offers to its host."""
 
-    is_ending: bool  # no more calls are begun, and the object is being closed
+    is_closing: bool  # no call runs any more, and the object is being closed
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         """Run a message; its reply goes to `Line.reply`."""
@@ -119,8 +119,8 @@ class Host:
         return self._name
 
     @property
-    def is_ending(self) -> bool:
-        return self._hosted is not None and self._hosted.is_ending
+    def is_closing(self) -> bool:
+        return self._hosted is not None and self._hosted.is_closing
 
     def _begin(self, birth: bytes) -> bytes:
         """Be ready for messages; return the Place."""

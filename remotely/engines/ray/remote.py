@@ -3,7 +3,7 @@
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 
@@ -17,13 +17,6 @@ NAMESPACE = "remotely"
 ANSWER_S = 10.0  # what a host has to say what it is; one without room yet says nothing
 
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
-
-
-class Holder(NamedTuple):
-    """Who has a name: Ray's handle, and what its host says of itself."""
-
-    host: Any
-    state: Mapping[str, Any]
 
 
 class HostedActor(RemoteActor):
@@ -94,6 +87,6 @@ def ray_name(actor: str) -> str:
     return name or f"/{number}"
 
 
-def state_of(host: Any) -> Any:
+def state_of(host: Any, within_s: float = ANSWER_S) -> Any:
     """Return what a host says of itself; None before it has begun.  Raises RayError."""
-    return ray.get(host.state.remote(), timeout=ANSWER_S)
+    return ray.get(host.state.remote(), timeout=within_s)

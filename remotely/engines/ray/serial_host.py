@@ -88,7 +88,7 @@ class SerialHost(Host):
         if stops and self._hosted is not None:
             self._hosted.stop()
         if not self._over.wait(grace_s) and not (
-            stops and self.is_ending and self._over.wait(DRAIN_S)
+            stops and self.is_closing and self._over.wait(DRAIN_S)
         ):
             os._exit(1)
         self._watched.set()  # Ray lets the calls that run come to their end

@@ -564,6 +564,45 @@ def test_who_wants_the_name_of_an_actor_that_is_ending_gets_it_as_that_has_ended
     assert cluster.spawns() == ["new"]
 
 
+def test_who_waits_for_a_name_comes_after_who_waits_for_room_already(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.asks("client", "first")
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    cluster.asks("client", "second", name="store", named=True)
+    cluster.buries("old")
+    assert cluster.spawns() == ["first"]
+
+
+def test_who_waits_for_a_name_is_refused_after_its_patience(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=600))
+    wanted = request_of("new", "client", name="store", named=True)
+    cluster.says("client", control.Place(ticket=99, request=wanted, patience_s=5))
+    cluster.registry.expire(6.0)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (99, "NoResources")
+    assert "'store' has been asked to end, and still runs" in refusal.why
+
+
+def test_an_actor_that_is_ending_does_not_wait_for_its_own_name(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.hello("inside", actor="old")
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    ticket = cluster.asks("inside", "new", name="store", named=True)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (ticket, "NameTaken")
+
+
+def test_an_automatic_name_of_an_actor_that_is_ending_is_free(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "Counter-1")
+    cluster.says("client", control.End(actor="Counter-1", grace_s=60))
+    cluster.has("client", "new", name="Counter-1", named=True)
+
+
 def test_who_gives_up_a_name_that_is_still_in_use_does_not_get_it_later(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "old", name="store", named=True)

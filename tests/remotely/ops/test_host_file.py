@@ -46,6 +46,7 @@ def test_the_master_has_the_port_of_its_address_or_the_first_of_the_range() -> N
         ("cpus = 4", "cpu = 4", "line 10: cpu: there is no such field; there are ssh, cpus"),
         ("cpus = 4", 'cpus = "x"', "line 10: cpus: needs a whole number, not text in quotes"),
         ("cpus = 4", "gpus = 1.5", "line 10: gpus: needs a whole number or text, not a fraction"),
+        ("cpus = 4", 'host = "x"', "line 10: host: there is no such field; there are ssh, cpus"),
         ("cpus = 4", 'announce = "x"', "line 10: announce: needs a list, not text in quotes"),
         ("cpus = 4", "cpus = -4", "line 10: cpus: -4 is less than none"),
         ("cpus = 4", 'gpus = "many"', "line 10: gpus: "),
