@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import zmq
 
 from remotely.errors import RemotelyError
 from remotely.machine import daemons, pid_file, this_machine
@@ -263,4 +264,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     daemons.raise_descriptor_limit()
-    Worker(config).run()
+    if _is_wanted(config):
+        try:
+            Worker(config).run()
+        except (OSError, zmq.ZMQError):
+            if _is_wanted(config):
+                raise
+
+
+def _is_wanted(config: WorkerConfig) -> bool:
+    """Tell whether there is a folder: a script that is interrupted as it starts removes it."""
+    return not config.lifeline or Path(config.folder).exists()

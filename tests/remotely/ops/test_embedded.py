@@ -10,7 +10,8 @@ import pytest
 
 from remotely.ops import daemon_process
 from remotely.ops.embedded import EmbeddedCluster
-from tests.clusters import processes, wait_until
+from remotely.protocol.listening import Listening
+from tests.clusters import DEADLINE_S, processes, wait_until
 
 STEPS = ("launch", "configure", "first_line")
 
@@ -40,7 +41,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
         cluster.start(cpus=1, gpus=0)
     cluster.close()
     assert not cluster.folder.exists()
-    assert not processes(str(cluster.folder))
+    wait_until(lambda: not processes(str(cluster.folder)), "the end of what they started")
 
 
 def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_themselves(
@@ -55,6 +56,23 @@ def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_them
     wait_until(lambda: not processes(str(cluster.folder)), "the end of the daemons")
     assert not cluster.folder.exists()  # who removes it, this process or the master, is a race
     cluster.close()  # they are our children, to be reaped
+
+
+def test_a_worker_that_finds_no_folder_ends_without_a_word(
+    nothing_left: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster = EmbeddedCluster()  # which makes the folder as it starts
+    worker = daemon_process.launch("remotely.worker", subprocess.DEVNULL, None)
+    offer = daemon_process.Offer(1, 0)
+    daemon_process.configure(
+        worker,
+        daemon_process.worker_config(
+            cluster.address, cluster._worker_key, Listening(), cluster.folder, offer
+        ),
+    )
+    assert worker.wait(DEADLINE_S) == 0
+    daemon_process.close_input(worker)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
