@@ -74,7 +74,16 @@ class EmbeddedCluster:
                 if daemon.stdout:
                     daemon.stdout.close()
         finally:  # if interrupted again, the daemons end by themselves
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        """Remove the folder though the master, which does so as it ends, may be at it too."""
+        deadline = time.monotonic() + END_S
+        while True:
             shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists() or time.monotonic() > deadline:
+                return
+            time.sleep(0.001)
 
     def forget(self) -> None:
         """In a forked child: do not keep the daemons alive when the parent is gone."""

@@ -23,7 +23,7 @@ import msgspec
 import zmq
 
 from remotely.errors import RemotelyError
-from remotely.machine import daemons, pid_file, this_machine
+from remotely.machine import daemons, pid_file, processes, this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
@@ -270,6 +270,10 @@ def main() -> None:
         except (OSError, zmq.ZMQError):
             if _is_wanted(config):
                 raise
+            processes.kill_descendants()  # the zygote may live already
+            with contextlib.suppress(ChildProcessError):
+                while True:
+                    os.wait()
 
 
 def _is_wanted(config: WorkerConfig) -> bool:

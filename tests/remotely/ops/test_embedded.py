@@ -4,6 +4,7 @@ import contextlib
 import io
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -30,6 +31,16 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
     return counted
 
 
+def tell(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
+    """Tell a worker who it is on a cluster that has no master."""
+    offer = daemon_process.Offer(1, 0)
+    key = cluster._worker_key
+    daemon_process.configure(
+        worker,
+        daemon_process.worker_config(cluster.address, key, Listening(), cluster.folder, offer),
+    )
+
+
 @pytest.mark.parametrize(("step", "call"), [(s, c) for s in STEPS for c in (1, 2)][:-1])
 def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch, step: str, call: int
@@ -41,7 +52,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
         cluster.start(cpus=1, gpus=0)
     cluster.close()
     assert not cluster.folder.exists()
-    wait_until(lambda: not processes(str(cluster.folder)), "the end of what they started")
+    assert not processes(str(cluster.folder))
 
 
 def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_themselves(
@@ -53,8 +64,8 @@ def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_them
         patched.setattr(subprocess.Popen, "wait", interrupted_at(1, subprocess.Popen.wait))
         with pytest.raises(KeyboardInterrupt):
             cluster.close()
+    assert not cluster.folder.exists()
     wait_until(lambda: not processes(str(cluster.folder)), "the end of the daemons")
-    assert not cluster.folder.exists()  # who removes it, this process or the master, is a race
     cluster.close()  # they are our children, to be reaped
 
 
@@ -63,14 +74,35 @@ def test_a_worker_that_finds_no_folder_ends_without_a_word(
 ) -> None:
     cluster = EmbeddedCluster()  # which makes the folder as it starts
     worker = daemon_process.launch("remotely.worker", subprocess.DEVNULL, None)
-    offer = daemon_process.Offer(1, 0)
-    daemon_process.configure(
-        worker,
-        daemon_process.worker_config(
-            cluster.address, cluster._worker_key, Listening(), cluster.folder, offer
-        ),
-    )
+    tell(worker, cluster)
     assert worker.wait(DEADLINE_S) == 0
+    daemon_process.close_input(worker)
+    assert capfd.readouterr().err == ""
+
+
+LOSES_ITS_FOLDER = """
+import shutil
+from remotely.worker import worker
+
+def gone(folder, *_):
+    shutil.rmtree(folder)
+    (folder / "fence").touch()
+
+worker.WorkerFence = gone
+worker.main()
+"""
+
+
+def test_a_worker_that_loses_its_folder_as_it_starts_leaves_no_process(
+    nothing_left: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster = EmbeddedCluster()
+    cluster.folder.mkdir()
+    worker = subprocess.Popen([sys.executable, "-c", LOSES_ITS_FOLDER], stdin=subprocess.PIPE)
+    tell(worker, cluster)
+    assert worker.wait(DEADLINE_S) == 0
+    assert not processes(str(cluster.folder))
+    assert not cluster.folder.exists()
     daemon_process.close_input(worker)
     assert capfd.readouterr().err == ""
 
