@@ -1,12 +1,16 @@
 """A3C: it learns under every rule, and its runs are as whole as those of other templates."""
 
 import dataclasses
+import functools
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remotely_rl import a3c, sync
-from remotely_rl.runs import metrics
+from remotely_rl.runs import metrics, setup
+from tests.clusters import wait_until
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -42,9 +46,32 @@ def test_a_memory_is_learnt(tmp_path: Path) -> None:
     assert "is reached" in a3c.train(config, run=tmp_path / "run").ended
 
 
+class Together(toys.Guess):
+    """Goes on after a first contribution when each worker has made one, all at version 0."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.left = CONFIG.rollout_steps
+
+    def step(self, action: int) -> Any:
+        if self.left == 0:
+            (self.folder / str(os.getpid())).touch()
+            everybody = CONFIG.actors
+            wait_until(lambda: len(os.listdir(self.folder)) >= everybody, "all have made theirs")
+        self.left -= 1
+        return super().step(action)
+
+
 @pytest.mark.usefixtures("here")
-def test_processes_learn_and_in_step_they_repeat_a_run(tmp_path: Path) -> None:
-    assert "is reached" in a3c.train(CONFIG, run=tmp_path / "free").ended
+def test_processes_learn_and_in_step_they_repeat_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(setup, "PROBE_STEPS", CONFIG.rollout_steps)  # one process plays alone then
+    (tmp_path / "together").mkdir()
+    free = dataclasses.replace(CONFIG, env=functools.partial(Together, tmp_path / "together"))
+    assert "is reached" in a3c.train(free, run=tmp_path / "free").ended
+    (row,) = metrics.read(tmp_path / "free" / "metrics.csv")
+    assert row["train/staleness_max"] >= 1
 
     for name in ("one", "same"):
         config = dataclasses.replace(CONFIG, sync="synchronous", target=None, total_steps=400)
