@@ -147,18 +147,18 @@ class Dispatcher:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def end(self) -> None:
-        """Run the calls made before the end (after `stop` those that have begun), then `close`."""
+        """Let what is left of the calls run, then `close`."""
         self.end_calls()
         self.close()
 
     def end_calls(self) -> None:
-        """The first half of `end`."""
+        """Run the calls made before the end, or after `stop` wait for those that have begun."""
         if self._threads is not None:
             self._threads.end(drop=self._stop_asked)
         self.send_finished()
 
     def close(self) -> None:
-        """The second half of `end`."""
+        """Run the object's `close`, and answer the call that asked for the end if one did."""
         if self._ender is not None:
             self._send(self._servant.answer(*self._ender))
         elif self._stop_asked:

@@ -41,11 +41,10 @@ def does(hosts: Hosts, *words: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def hosts_of_nobody(folder: Path, master: str, listen: str = "") -> Path:
+def hosts_of_nobody(folder: Path, master: str) -> Path:
     """Write hosts.toml with one host, which ssh cannot reach."""
     file = folder / "hosts.toml"
-    more = f'listen = "{listen}"\n' if listen else ""
-    file.write_text(f'address = "{master}"\nhosts = ["nowhere.invalid"]\n{more}')
+    file.write_text(f'address = "{master}"\nhosts = ["nowhere.invalid"]\n')
     return file
 
 
@@ -118,16 +117,19 @@ def test_down_leaves_another_cluster_of_the_same_port_alone(
 
 @pytest.mark.parametrize(
     ("host", "listen", "where"),
-    [("127.0.0.2", "", "127.0.0.2"), ("127.0.0.1", "0.0.0.0", "0.0.0.0")],
+    [("127.0.0.2", "", "127.0.0.2"), ("127.0.0.1", 'listen = "0.0.0.0"\n', "0.0.0.0")],
 )
 def test_down_leaves_a_cluster_alone_that_up_has_not_started_and_up_refuses_it(
-    machine: Machine, tmp_path: Path, port: int, host: str, listen: str, where: str
+    machine: Machine, hosts: Hosts, port: int, host: str, listen: str, where: str
 ) -> None:
     machine.does("start", "--port", port, "--cpus", 0)  # at 127.0.0.1
-    file = hosts_of_nobody(tmp_path, f"{host}:{port}", listen)
-    told = machine.refuses("up", file)
-    assert f"it listens at 127.0.0.1:{port}, and not at {where}:{port}" in told
-    machine.run("down", file)
+    file = hosts.file(f"{host}:{port}")
+    file.write_text(listen + file.read_text())
+    up = does(hosts, "up", file)
+    assert (up.returncode, up.stdout) == (1, "")
+    assert "another cluster runs on this machine" in up.stderr
+    assert f"it listens at 127.0.0.1:{port}, and not at {where}:{port}" in up.stderr
+    assert does(hosts, "down", file).returncode == 0
     assert len(machine.status(port)["machines"]) == 1
     machine.does("stop", "--port", port)
 

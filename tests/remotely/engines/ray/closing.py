@@ -1,16 +1,18 @@
-"""A script that leaves its own Ray while one object runs a call, and another closes slowly.
+"""A script that leaves its own Ray while two objects run a call, and another closes slowly.
 
-It prints which of the two came to its end.
+It prints which of them came to their ends.  The calls would, in the time that `close` has.
 """
 
 import json
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import remotely
-from remotely.protocol.lease import OWNER_GRACE_S
+from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S
+
+CALL_S = (OWNER_GRACE_S + DRAIN_S) / 2
+CLOSE_S = 1.5 * OWNER_GRACE_S
 
 
 @remotely.remote_class(cpus=0)
@@ -19,32 +21,32 @@ class Closing:
         self.folder = folder
 
     def close(self) -> None:
-        time.sleep(1.5 * OWNER_GRACE_S)
+        time.sleep(CLOSE_S)
         (self.folder / "closed").touch()
 
 
-@remotely.remote_class(cpus=0, concurrency=2)
+@remotely.remote_class(cpus=0)
 class Calling:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
 
     def call(self) -> None:
-        (self.folder / "begun").touch()
-        threading.Event().wait()
-        (self.folder / "called").touch()
-
-    def has_begun(self) -> bool:
-        return (self.folder / "begun").exists()
+        (self.folder / f"{self.name} begun").touch()
+        time.sleep(CALL_S)
+        (self.folder / f"{self.name} called").touch()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         remotely.connect("ray:local", cpus=1)
-        closing, calling = Closing(folder), Calling(folder)
-        calling.call.submit()
-        while not calling.has_begun():
-            pass
+        closing = Closing(folder)
+        alone, at_a_time = (
+            Calling(folder, "one"),
+            remotely.options(Calling, concurrency=2)(folder, "several"),
+        )
+        calls = [remotely.submit(each.call) for each in (alone, at_a_time)]
+        while len(list(folder.glob("* begun"))) < len(calls):
+            time.sleep(0.01)
         remotely.shutdown()
-        told = {word: (folder / word).exists() for word in ("closed", "called")}
-    print(json.dumps(told))
+        print(json.dumps(sorted(file.name for file in folder.glob("*ed"))))
