@@ -231,14 +231,14 @@ class RayEngine:
         self._check()
         with contextlib.suppress(ValueError, RayError):
             host = ray.get_actor(name, namespace=NAMESPACE)
-            if (state := state_of(host)) is not None and not self._has_let_go(state):
+            if (state := state_of(host)) is not None and not self._was_asked_to_end(state):
                 found = self.borrow(state["actor"], name)
                 found.found(host, state)
                 return found
         raise NameError(f"there is no actor named {name!r} on this cluster")
 
-    def _has_let_go(self, state: Mapping[str, Any]) -> bool:
-        """Tell whether an actor has been asked to end."""
+    def _was_asked_to_end(self, state: Mapping[str, Any]) -> bool:
+        """Tell whether an actor was asked to end, by this client or by another."""
         return state["is_leaving"] or state["actor"] in self._let_go
 
     def _is_ending(self, name: str) -> bool:
@@ -249,7 +249,7 @@ class RayEngine:
             return True
         except RayError as error:
             return ends.ends_actor(error)
-        return state is not None and self._has_let_go(state)
+        return state is not None and self._was_asked_to_end(state)
 
     def borrow(self, actor: str, name: str) -> HostedActor:
         found = self._actors.get(actor)
