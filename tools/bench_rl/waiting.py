@@ -1,5 +1,7 @@
 """How OpenMP's threads are to wait for each other: updates alone, and beside a busy process.
 
+In the precision that learners use on this machine.
+
     python -m tools.bench_rl.waiting --rounds 5      # on a machine that does nothing else
 
 Each way to wait is a process of its own, for OpenMP reads it once.  They take turns, so that what
@@ -41,6 +43,7 @@ def serve() -> None:
 
     from remotely_rl import networks  # noqa: PLC0415
     from remotely_rl.environments.observations import Leaf  # noqa: PLC0415
+    from remotely_rl.networks import precision  # noqa: PLC0415
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
     by_side = {
@@ -54,8 +57,12 @@ def serve() -> None:
     images = {(side, rows): torch.randint(0, 256, (rows, 4, side, side), dtype=torch.uint8)
               for side, rows in WORK}  # fmt: skip
 
+    cpu = torch.device("cpu")
+    dtypes = {side: precision.of("auto", network, cpu) for side, network in by_side.items()}
+
     def step(side: int, rows: int) -> None:
-        policy, value = by_side[side](images[side, rows])
+        with precision.computing(dtypes[side], cpu):
+            policy, value = by_side[side](images[side, rows])
         loss = policy.log_softmax(-1).square().mean() + value.square().mean()
         optimizers[side].zero_grad()
         loss.backward()
