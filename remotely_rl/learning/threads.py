@@ -7,8 +7,14 @@ share.  An update took three times as long beside a process that takes one of tw
 scheduler prefers threads that have slept: with sleeping threads the update took 1.1 to 1.7 times
 as long beside that process, but sleeping and waking cost a fifth to two fifths of an update on a
 free machine.  So threads here spin for a moment and then sleep (`SPINS`): that costs a tenth on a
-free machine, and 1.8 to 2.2 times beside that process.  `python -m tools.bench_rl.waiting` has
-the figures.  OpenMP reads these settings once, when torch is loaded.
+free machine, and 1.8 to 2.2 times beside that process.  OpenMP reads these settings once, when
+torch is loaded.
+
+All that is of float32.  In bfloat16 the threads of oneDNN's convolutions wait for each other in
+its own machine code, which heeds no setting: beside that process an update took 2.5 to 7.1 times
+as long with two threads, and as long as ever with one.  Whether bfloat16 should have other
+settings, or one thread, is open.  `python -m tools.bench_rl.waiting` measures in the precision of
+learners.
 
 The number of threads does not follow the load of the machine: the last bits of sums depend on
 it, and a run would not repeat.
