@@ -31,8 +31,8 @@ POLICY = "OMP_WAIT_POLICY"
 SPINS, LOOKS = "GOMP_SPINCOUNT", "10000"
 WARNING = (
     "torch was imported before remotely_rl, so its threads spin while they wait: beside another"
-    " busy process the learner may be several times slower.  Import remotely_rl first, or"
-    f" set {POLICY}=passive"
+    " busy process the learner may be several times slower.  Import remotely_rl first, set"
+    f" {POLICY}=passive, or, in bfloat16 above all, set learner_threads to 1"
 )
 
 # Whether it is too late to set the policy.
