@@ -18,7 +18,7 @@ from typing import Any
 
 from remotely.futures import in_flight, wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 
 MAX_BYTES_OF_PROCESS = 2 << 30
 

@@ -47,7 +47,7 @@ from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
 from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.control import Location
 from remotely.protocol.lease import DRAIN_S

@@ -54,8 +54,8 @@ from remotely.client.outbox import Outbox
 from remotely.client.shared_memory import SharedMemory
 from remotely.errors import WireError
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
 from remotely.machine import this_machine
+from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.control import Location
 from remotely.testing import faults

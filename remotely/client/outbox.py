@@ -10,7 +10,7 @@ Use an outbox only while you hold the lock of its channel.
 
 import zmq
 
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.transport import sockets

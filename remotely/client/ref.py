@@ -3,7 +3,7 @@
 from typing import Any
 
 from remotely.client.crossing import Crossing
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.protocol.control import StoreAddress
 from remotely.values import arena, codec, in_transit, notes, references
 from remotely.values.arena import SHARE_FROM_BYTES

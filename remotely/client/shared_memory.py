@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena, codec

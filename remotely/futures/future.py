@@ -36,8 +36,8 @@ from typing import Any, Protocol, TypeVar
 from remotely.errors import CallTimeout
 from remotely.futures import wakeup
 from remotely.futures.reference import Elsewhere, Onward, refuse
-from remotely.futures.shield import shield
 from remotely.futures.unretrieved import Tell, UnretrievedReport
+from remotely.machine.shield import shield
 from remotely.values import references
 
 log = logging.getLogger("remotely")

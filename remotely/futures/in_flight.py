@@ -6,7 +6,7 @@ from typing import Any
 
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.protocol.resources import format_bytes
 
 log = logging.getLogger("remotely")

@@ -17,7 +17,7 @@ from remotely import arguments
 from remotely.arguments import suggests
 from remotely.errors import ActorDied, WorkerLost
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 
 log = logging.getLogger("remotely")
 

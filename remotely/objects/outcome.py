@@ -6,8 +6,8 @@ from typing import Any
 
 from remotely.errors import RemoteTraceback
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
 from remotely.futures.stream import Stream, StreamToken
+from remotely.machine.shield import shield
 from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind

@@ -23,7 +23,7 @@ from typing import Any
 
 from remotely.api.dispatch import call, end
 from remotely.errors import ActorDied, NotConnected, WorkerLost
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.pools.job import Job
 from remotely.pools.pace import Pace
 from remotely.pools.recruiter import Recruiter, Staffing

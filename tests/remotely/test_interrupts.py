@@ -19,7 +19,7 @@ import pytest
 
 import remotely
 from remotely.client import delivery
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from tests.clusters import wait_until
 
 SMALL, LARGE = 7, np.arange(30_000)  # in one frame; in several, or through memory

@@ -11,8 +11,8 @@ from remotely.engines.ray.replies import Completions, Lost, Reply
 from remotely.errors import RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.shield import shield
 from remotely.futures.stream import Stream
+from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, source_library

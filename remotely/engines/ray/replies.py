@@ -21,7 +21,7 @@ from remotely.engines.ray.frames import LATER, NOT_RUN, received
 from remotely.errors import RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture, Receiver
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.objects import outcome
 from remotely.objects.outcome import StreamOf
 from remotely.protocol import wire

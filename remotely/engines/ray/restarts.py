@@ -19,7 +19,7 @@ from remotely.engines.ray import ends
 from remotely.engines.ray.remote import EndError, HostedActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
-from remotely.futures.shield import shield
+from remotely.machine.shield import shield
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 from remotely.values.codec import Encoded
 

@@ -10,8 +10,8 @@ from types import FrameType
 
 import pytest
 
-import remotely.futures.shield
-from remotely.futures.shield import shield
+import remotely.machine.shield
+from remotely.machine.shield import shield
 from tests.striking import struck_after
 
 
@@ -77,7 +77,7 @@ def test_a_handler_that_raises_wherever_it_may_leaves_all_handlers_in_place() ->
                 handled.clear()
                 with (
                     contextlib.suppress(Interrupted),
-                    struck_after(n, number, remotely.futures.shield) as has_struck,
+                    struck_after(n, number, remotely.machine.shield) as has_struck,
                     shield,
                 ):
                     signal.raise_signal(signal.SIGUSR1)
