@@ -37,6 +37,7 @@ from remotely.transport.activity import OneByOne
 from remotely.values import references
 
 LAST_REPLY_S = 1.0
+MESSAGES_A_TURN = 100  # that an event loop takes in before it goes on with its calls
 REVOKED = "the key with which this call came was revoked"
 
 
@@ -122,9 +123,11 @@ class Actor:
         dispatcher = self._dispatcher
 
         def turn() -> None:
-            while dispatcher.has_room and not self._is_over():
-                if not self._turn() and not dispatcher.run_due():
+            for _ in range(MESSAGES_A_TURN):
+                if self._is_over() or not (self._turn() or dispatcher.run_due()):
                     break
+            else:  # more may be there, and the calls that have begun are to go on
+                loop.call_soon(turn)
             if self._is_over():
                 over.set()
             elif (due_ms := dispatcher.until_due_ms()) is not None:
@@ -143,15 +146,11 @@ class Actor:
         loop.remove_reader(self._socket.wake_fd)
 
     def _turn(self) -> bool:
-        """Send what is finished and take one message; return whether there was either."""
-        busy = False
-        if self._dispatcher.finished:
-            self._dispatcher.send_finished()
-            busy = True
+        """Take one message; return whether there was any."""
         self._wait_for_lease()
         checks_keys = self._access.some_revoked  # once: the other thread may change it meanwhile
         if (received := self._socket.receive(checks_keys)) is None:
-            return busy
+            return False
         route, key, frames = received
         try:
             messages = wire.each(wire.decode(frames, "client"))

@@ -3,7 +3,8 @@
 Small results of calls that came in one message go back in one message: while the next of these
 calls runs, they are held.  That call may be a long one, so for as long as results are held, the
 background thread looks every LOOK_S and sends what was there at its last look.  It also answers
-cancellations.  These uses outside of the main thread are the reason for the lock.
+cancellations, and calls that run on threads send their replies themselves.  These uses outside of
+the main thread are the reason for the lock.
 """
 
 import os
@@ -74,25 +75,20 @@ class CallSocket:
 
     def send(self, reply: RoutedReply) -> None:
         """Send a reply, or hold it if it is small and other calls of its message follow."""
-        if os.getpid() != self._pid:
-            exiting.end_fork()
-        if faults.ON:
-            faults.at("actor.reply")
+        self._check_process()
         with self._lock:
             if self.holds and reply.is_small:
                 self._hold(reply)
                 return
             if self._held:
                 self._send_held()
-            # Copied, since the next call may change an array that the object keeps.
-            arrives = self._send((reply.route, *reply.frames))
-            if not arrives and reply.loan and (ours := arena.ours()):
-                ours.take_back(reply.loan)
+            self._send_reply(reply)
 
     def send_beside(self, reply: RoutedReply) -> bool:
-        """Send a reply on another thread than the one that runs the calls; return if it arrives."""
+        """Send a reply on any thread, whatever the main thread does; return if it arrives."""
+        self._check_process()
         with self._lock:
-            arrives = self._send((reply.route, *reply.frames))
+            arrives = self._send_reply(reply)
         self.wake()  # sending may have swallowed the socket's edge
         return arrives
 
@@ -111,7 +107,20 @@ class CallSocket:
     def close(self, linger_s: float) -> None:
         self._socket.close(linger=int(linger_s * 1000))
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:  # a method has forked, and returns in the child too
+            exiting.end_fork()
+        if faults.ON:
+            faults.at("actor.reply")
+
     # --- with the lock ----------------------------------------------------------------------------
+
+    def _send_reply(self, reply: RoutedReply) -> bool:
+        """Send a copy, since the next call may change an array that the object keeps."""
+        arrives = self._send((reply.route, *reply.frames))
+        if not arrives and reply.loan and (ours := arena.ours()):
+            ours.take_back(reply.loan)
+        return arrives
 
     def _send(self, frames: Sequence[bytes | memoryview]) -> bool:
         """Return whether the client is still there."""

@@ -12,6 +12,9 @@ How a call runs depends on the class:
                                 comes: that one was sent later, and so it runs later
 
 What a call does to the object is the servant's part (servant.py).
+
+A reply leaves at once, from the thread or the task that made it, while nothing else runs there: so
+a method may fill the same array for its next caller.
 """
 
 import asyncio
@@ -19,7 +22,6 @@ import functools
 import inspect
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -36,17 +38,19 @@ from remotely.testing import faults
 NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
 OF_STREAMS = frozenset((Kind.NEXT, Kind.CLOSE))
 ON_THREADS = frozenset((Kind.CALL, Kind.GET, Kind.SET)) | OF_STREAMS
-ASYNC_IN_FLIGHT = 1000  # more wait in the socket, where back-pressure holds the client
 
 
 class Line(Protocol):
     """What carries replies."""
 
     def send(self, reply: RoutedReply) -> None:
-        """Send one, on the thread that uses the dispatcher."""
+        """Send one from within `Dispatcher.handle`."""
+
+    def send_beside(self, reply: RoutedReply) -> object:
+        """Send one from a task, or from any other thread."""
 
     def wake(self) -> None:
-        """Have that thread look for what is finished.  Any thread may call this."""
+        """Have the thread that uses the dispatcher look up.  Any thread may call this."""
 
 
 class Dispatcher:
@@ -61,18 +65,17 @@ class Dispatcher:
     ) -> None:
         self._servant = servant
         self._send = line.send
+        self._send_beside = line.send_beside
         self._wake = line.wake
         self._wait_for_lease = wait_for_lease
         self._cancellations = cancellations
         self._begun, self._marks = cancellations.begun, cancellations.marks
-        self.finished: deque[RoutedReply] = deque()  # from other threads and tasks; not sent yet
         self._stop_asked = False
         self._ender: tuple[bytes, Message] | None = None  # the call that asked for the end
         self._early: list[tuple[bytes, Message]] = []  # came before there was an object
         self._gathered: dict[str, Gathering] = {}
         self._threads: CallThreads | None = None
         self._begin_threads()
-        self._in_flight = 0  # on the event loop
         self._tasks: set[Any] = set()  # the event loop itself holds them but weakly
 
     def handle(self, route: bytes, message: Message) -> None:
@@ -132,15 +135,6 @@ class Dispatcher:
         """Return whether no further call is to begin."""
         return self._stop_asked or self._ender is not None or self._servant.failed
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the event loop takes another call."""
-        return self._in_flight < ASYNC_IN_FLIGHT
-
-    def send_finished(self) -> None:
-        while self.finished:
-            self._send(self.finished.popleft())
-
     async def before_end(self) -> None:
         """Return when the calls on the event loop that were made before the end have run."""
         if self._ender is not None:
@@ -155,7 +149,6 @@ class Dispatcher:
         """Run the calls made before the end, or after `stop` wait for those that have begun."""
         if self._threads is not None:
             self._threads.end(drop=self._stop_asked)
-        self.send_finished()
 
     def close(self) -> None:
         """Run the object's `close`, and answer the call that asked for the end if one did."""
@@ -167,25 +160,18 @@ class Dispatcher:
             except Exception:
                 traceback.print_exc()
 
-    # --- replies from elsewhere -------------------------------------------------------------------
-
-    def _reply(self, reply: RoutedReply) -> None:
-        """Have the main thread send it, which alone may touch the socket."""
-        self.finished.append(reply)
-        self._wake()
+    # --- on threads, and on the event loop --------------------------------------------------------
 
     def _answer_on_thread(self, route: bytes, message: Message) -> None:
         self._wait_for_lease()
         may_run = self._cancellations.begins(route, message.call_id)
         answer = self._servant.answer if may_run else self._servant.cancelled
-        self._reply(answer(route, message))
+        self._send_beside(answer(route, message))
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
-        self._reply(await self._servant.answer_async(route, message))
-        self._in_flight -= 1
+        self._send_beside(await self._servant.answer_async(route, message))
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
-        self._in_flight += 1
         task = asyncio.get_running_loop().create_task(call)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -235,9 +221,8 @@ class Dispatcher:
 
     def _run_batch_on_thread(self, gathering: Gathering, calls: Any) -> None:
         for reply in self._servant.answer_batch(gathering.batching, calls):
-            self._reply(reply)
+            self._send_beside(reply)
 
     async def _run_batch_async(self, gathering: Gathering, calls: Any) -> None:
         for reply in await self._servant.answer_batch_async(gathering.batching, calls):
-            self._reply(reply)
-        self._in_flight -= 1
+            self._send_beside(reply)

@@ -64,7 +64,7 @@ class Hosted(ABC):
         )
         self._servant = Servant(self._values, preparation, OneByOne(self._page))
         self._cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
-        line = SimpleNamespace(send=self._send, wake=self._wake)
+        line = SimpleNamespace(send=self._send, send_beside=self._send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
         self.is_closing = False
         self._has_ended = False
@@ -93,7 +93,7 @@ class Hosted(ABC):
 
     @abstractmethod
     def _wake(self) -> None:
-        """Have `send_finished` run where messages run.  Any thread may call this."""
+        """Have the end noticed where messages run.  Any thread may call this."""
 
     def _client(self, birth: Birth, prepare: control.Prepare) -> RayEngine:
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
@@ -185,7 +185,7 @@ class LoopHosted(Hosted):
     def _post(self, work: Callable[..., object], *args: Any) -> None:
         """Have `_run` do something on the object's loop.
 
-        If that has ended, nothing is left to do: `_end` sends what is finished, and tells the host.
+        If that has ended, nothing is left to do: `_end` has told the host.
         """
         with contextlib.suppress(RuntimeError):  # "Event loop is closed"
             self._loop.call_soon_threadsafe(self._run, work, *args)
@@ -197,7 +197,6 @@ class LoopHosted(Hosted):
             asyncio._set_running_loop(None)
         try:
             work(*args)
-            self._dispatcher.send_finished()
             if self._dispatcher.is_over() and not self._servant.is_async:
                 self._end()
         except BaseException as error:
@@ -213,7 +212,7 @@ class LoopHosted(Hosted):
             self._over.set()
 
     def _wake(self) -> None:
-        self._post(self._dispatcher.send_finished)
+        self._post(lambda: None)
 
     def _tidy(self) -> None:
         super()._tidy()

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from remotely.engines.ray.frames import LATER, NOT_RUN, ROUTE_BYTES, Frames, sendable
+from remotely.engines.ray.frames import LATER, NOT_RUN, ROUTE_BYTES, Frames, sendable, writable
 from remotely.engines.ray.host import WAITS, Host, in_group
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
@@ -59,7 +59,10 @@ class SerialHost(Host):
     @in_group(WAITS)
     def later(self, route: bytes, number: int) -> Any:
         """Return the reply to a message that came before there was an object."""
-        return self._early[route, number].result()
+        try:
+            return self._early[route, number].result()
+        finally:
+            del self._early[route, number]
 
     def forget(self, route: bytes) -> None:
         """Nobody calls by this route any more; nothing is kept for one."""
@@ -97,15 +100,16 @@ class SerialHost(Host):
     # --- where messages run -----------------------------------------------------------------------
 
     def reply(self, route: bytes, frames: Frames) -> None:
-        call, data = (route, wire.call_id_of(frames[0])), sendable(frames)
-        if (early := self._early.get(call)) is not None:
-            early.set_result(data)
+        call = route, wire.call_id_of(frames[0])
+        if (early := self._early.get(call)) is not None:  # read when others have run
+            head, *buffers = frames
+            early.set_result(sendable([head, *map(writable, buffers)]))
         else:
-            self._replies[call] = data
+            self._replies[call] = sendable(frames)
 
     def over(self) -> None:
         self._is_over = True
-        for early in self._early.values():
+        for early in list(self._early.values()):
             if not early.done():
                 early.set_result(NOT_RUN)
         self._over.set()
