@@ -3,9 +3,10 @@
 The worker gives the actor a line to the store when the first large value crosses between machines.
 Any thread may use this; one that finds every line in use gets another.
 
-A result that is offered stays in the arena of this actor, lent to the store.  The store returns the
-loan when the caller has the value, or has dropped it.  Until then it is kept here too, for a caller
-that cannot reach the store and asks for it whole.
+A result that is offered stays in the arena of this actor, lent to the store, which has its memory
+even if this actor ends.  The store returns the loan when the caller has the value, or has dropped
+it.  Until then it is kept here too, for a caller that cannot reach the store, or finds that it has
+ended, and asks for it whole.
 """
 
 import contextlib
@@ -94,10 +95,12 @@ class _Kept:
         parcel: Parcel,
         placed: StoredValue,
         loan: Loan,
+        reader: MemoryPeer,
         route: bytes,
         needs: Sequence[InTransit],
     ) -> None:
         self.parcel = parcel
+        self.reader = reader  # the store
         self.needs = needs  # by its pickle
         self.placed = placed
         self.loan = loan
@@ -159,23 +162,23 @@ class MachineStore:
         text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
         raise lost(text, may_have_run=False)
 
-    def offer(self, encoded: Encoded, route: bytes, of: str) -> Parcel | None:
+    def offer(self, encoded: Encoded, route: bytes, caller: bytes, of: str) -> Parcel | None:
         """Leave a result in the store for the caller at `route`; None if that cannot be.
 
-        `of` names the method, for people.
+        `caller` is its name there, and `of` names the method, for people.
         """
         if (memory := arena.ours()) is None or time.monotonic() < self._none_until:
             return None
         self.sweep()
         try:
-            return self._use(partial(self._offer, memory, encoded, route, of))
+            return self._use(partial(self._offer, memory, encoded, route, caller, of))
         except NoStore:
             self._none_until = time.monotonic() + self._none_for_s
             self._none_for_s = min(2 * self._none_for_s, AGAIN_AT_MOST_S)
             return None
 
     def _offer(
-        self, memory: Arena, encoded: Encoded, route: bytes, of: str, line: _Line
+        self, memory: Arena, encoded: Encoded, route: bytes, caller: bytes, of: str, line: _Line
     ) -> Parcel | None:
         made = parcel.parcel_of(encoded, line.bulk, of)
         if (placed := memory.reserve(made.nbytes)) is None:
@@ -183,10 +186,13 @@ class MachineStore:
         loan = None
         try:
             parcel.write(encoded, memory.memory_of(placed))
-            loan = memory.lend(placed, self._reader(line), private=False)
+            reader = self._reader(line)
+            loan = memory.lend(placed, reader, private=False)
             if loan is not None:
-                line.ask(control.Offer(value=made.value, loan=_write(loan)))
-                self._kept[made.value] = _Kept(made, placed, loan, route, encoded.travelling)
+                line.ask(control.Offer(value=made.value, loan=_write(loan), caller=caller))
+                self._kept[made.value] = _Kept(
+                    made, placed, loan, reader, route, encoded.travelling
+                )
                 return made
         except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
             memory.let_go(placed)
@@ -208,11 +214,14 @@ class MachineStore:
         return parcel.cut(kept.parcel, memory.keep(kept.placed))
 
     def sweep(self) -> None:
-        """Forget what callers have fetched or released."""
+        """Forget what callers have fetched or released.
+
+        If a store has ended, nobody can have fetched anything: its callers ask here.
+        """
         if (memory := arena.ours()) is not None:
             for name, kept in list(self._kept.items()):
-                is_lent = memory.is_lent(kept.placed, kept.loan)
-                if not is_lent and self._kept.pop(name, None) is not None:
+                is_over = not memory.is_lent(kept.placed, kept.loan) and kept.reader.alive()
+                if is_over and self._kept.pop(name, None) is not None:
                     memory.let_go(kept.placed)
 
     def waiting(self, now: float) -> list[bytes]:
@@ -226,12 +235,15 @@ class MachineStore:
 
     def withdraw(self, route: bytes) -> None:
         """A caller is gone: take back what was offered to it."""
-        for name in [n for n, kept in list(self._kept.items()) if kept.route == route]:
+        for name, kept in list(self._kept.items()):
+            if kept.route != route:
+                continue
             withdraw = control.Withdraw(value=name)
-            try:
+            with contextlib.suppress(NoStore):
                 self._use(lambda line, message=withdraw: line.tell(message))  # type: ignore[misc]
-            except NoStore:
-                return
+            if not kept.reader.alive() and (memory := arena.ours()) is not None:
+                del self._kept[name]
+                memory.let_go(kept.placed)
 
     def _reader(self, line: _Line) -> MemoryPeer:
         """Return the store as a partner in memory.  Raises NoStore."""

@@ -21,6 +21,7 @@ from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, script_settings, source_library
 from remotely.values.memory_peer import OutgoingValue
+from remotely.values.owned import own
 from remotely.values.parcel import SEND_FROM_BYTES
 from remotely.values.shipping import Shipment
 
@@ -53,6 +54,7 @@ class ActorFactory:
             for actor in actors:
                 places.append(self.ask_for_place(actor))
             if options.max_restarts:
+                encoded = own(encoded)
                 for actor in actors:
                     actor.made_from = encoded, options
             for actor in actors:
@@ -117,9 +119,9 @@ class ActorFactory:
             worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
             stored = self._uploads.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
-        outgoing = OutgoingValue(encoded)
-        outgoing.crossing = self._crossing(actor, encoded, {} if crossings is None else crossings)
-        future.needs = outgoing.crossing
+        crossing = self._crossing(actor, encoded, {} if crossings is None else crossings)
+        future.needs = crossing
+        outgoing = OutgoingValue(encoded, crossings=(crossing,) if crossing else ())
         channel.send(Kind.INIT, "", outgoing, future, background=True)
         outgoing.close()
         return [*stored, future]

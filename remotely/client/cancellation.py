@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from remotely.client.back_pressure import BackPressure
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture, Receiver
 from remotely.protocol import control
@@ -29,7 +28,6 @@ class Cancellation:
         ids: Iterator[int],
         pending: dict[int, CallFuture[Any]],
         lock: "threading.RLock",
-        back_pressure: BackPressure,
         loop: Loop,
         tell_master: Callable[[msgspec.Struct], None],
     ) -> None:
@@ -38,25 +36,30 @@ class Cancellation:
         self._ids = ids
         self._pending = pending
         self._lock = lock
-        self._back_pressure = back_pressure
         self._loop = loop
         self._tell_master = tell_master
 
-    def cancel(self, future: CallFuture[Any], receiver: Receiver) -> bool:
-        """Have the actor not begin a call; return whether it never will.  False if unknown."""
-        if self._loop.is_own_thread():  # it receives the answer
-            return False
+    def cancel(self, future: CallFuture[Any], receiver: Receiver, waits: bool) -> bool:
+        """Have the actor not begin a call; return whether it never will.  False if unknown.
+
+        With `waits`, this waits for the answer.  Whether or not anybody does, the reply to a call
+        that was taken back says so.
+        """
+        waits = waits and not self._loop.is_own_thread()  # which receives the answer
         asked: CallFuture[bool] = CallFuture("a cancellation")
         with self._lock:
             if self._pending.get(future.call_id) is not future:
                 return False
             asked.call_id, asked.receiver = next(self._ids), receiver
-            self._pending[asked.call_id] = asked
+            if waits:
+                self._pending[asked.call_id] = asked
         self._tell_master(
             control.Cancel(
                 actor=self._actor, route=self._route, call=future.call_id, answer=asked.call_id
             )
         )
+        if not waits:
+            return False
         try:
             never_runs = asked.result(ANSWER_S)
         except RemotelyError:  # no answer, or the connection broke
@@ -65,6 +68,4 @@ class Cancellation:
             self._pending.pop(asked.call_id, None)
             if never_runs:  # its reply, which says so too, is not waited for
                 self._pending.pop(future.call_id, None)
-        if never_runs:
-            self._back_pressure.settle(future)
         return never_runs

@@ -5,7 +5,6 @@
     loop_turns.py          how the client's loop gets the lock
     connection_monitor.py  what libzmq reports about the connection
     shared_memory.py       large values, through memory
-    back_pressure.py       limits on what is in flight
     outcomes.py            what a reply becomes for its caller
     cancellation.py        calls that are taken back
 
@@ -32,8 +31,8 @@ from typing import Any
 import msgspec
 import zmq
 
+from remotely.calling import back_pressure
 from remotely.client import delivery
-from remotely.client.back_pressure import BackPressure, ByteBudget
 from remotely.client.cancellation import Cancellation
 from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.client.deadlock import WaitReporter
@@ -45,10 +44,8 @@ from remotely.client.outbox import Outbox
 from remotely.client.outcomes import Outcomes
 from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
-from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
 from remotely.machine.shield import shield
-from remotely.protocol import wire
 from remotely.protocol.control import Location
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.wire import Kind
@@ -82,7 +79,6 @@ class Channel:
         location: Location,
         same_host: bool,
         pair: KeyPair,
-        budget: ByteBudget,
         on_broken: Callable[["Channel"], None],
         tell_master: Callable[[msgspec.Struct], None],
         stores: Stores,
@@ -90,6 +86,7 @@ class Channel:
     ) -> None:
         self.location = location
         self._store = location.store
+        self._name_there = stores.name
         self.ended: EndError | None = None
         self.sources_sent = 0
         self._end_after_replies: Callable[[], None] | None = None
@@ -106,16 +103,8 @@ class Channel:
         self._turns = LoopTurns(loop, self._lock)
         self._outbox = Outbox(self._socket)
         self._memory = SharedMemory(same_host, self.send, stores.release)
-        self._back_pressure = BackPressure(budget, location.name, self._pending, self._lock)
         self._cancellation = Cancellation(
-            location.actor,
-            route,
-            self._ids,
-            self._pending,
-            self._lock,
-            self._back_pressure,
-            loop,
-            tell_master,
+            location.actor, route, self._ids, self._pending, self._lock, loop, tell_master
         )
         self._inbox = Inbox(
             self._socket,
@@ -128,7 +117,7 @@ class Channel:
             self._memory,
             waits,
             Outcomes(
-                self._back_pressure, self._memory, self.send, loop, stores, self.fetch_results
+                self._memory, self.send, loop, stores, location.store, self.fetch_results
             ).deliver,
             self._cancellation,
             self._cut,
@@ -157,15 +146,16 @@ class Channel:
     ) -> None:
         """Send one call.  Without `background` the caller is about to wait for it."""
         if self._waits is not None and not background:
-            self._waits.refuse(self.location, future.what)
+            self._waits.refuse(self.location.actor, future.what)
         bounded = background and kind is Kind.CALL
-        if bounded and len(self._pending) >= in_flight.MAX_CALLS:
-            self._wait_for_room(0)
+        if bounded and len(self._pending) >= back_pressure.MAX_CALLS and future.receiver is None:
+            self._wait_for_room(future, 0)
         loan = None
         left = False
         try:
             if outgoing.is_large:
-                self.count(outgoing, future, bounded)
+                if future.counted_by is None and future.keep is not None:
+                    self._count(outgoing.encoded.nbytes, future, bounded)
                 with shield:
                     loan = outgoing.lend(self._memory.peer)
                 if loan is None:
@@ -196,19 +186,17 @@ class Channel:
                     else:
                         if outbox.held:
                             outbox.send_held()  # `after_call` follows
-                        # Copy if the caller goes on and may change its arrays at once.
                         if loan is None and len(frames) == 1:
-                            sockets.send(self._socket, frames, copy=background)
+                            sockets.send(self._socket, frames)
                         else:
                             with shield:
-                                sockets.send(self._socket, frames, copy=background)
+                                sockets.send(self._socket, frames)
                                 left = True
                     came = self._inbox.after_call(background)
             if not future.call_id:
                 assert self.ended is not None
                 if loan is not None:
                     take_back(loan)
-                self._back_pressure.settle(future)
                 future.lose(self.ended(False))
                 future.tell()
             elif came:
@@ -218,26 +206,9 @@ class Channel:
             self._inbox.leave_to_loop(delivery.this_thread())
             raise
 
-    def count(self, outgoing: OutgoingValue, future: CallFuture[Any], bounded: bool) -> None:
-        """Count a large value as in flight, when there is room for it; counting twice is harmless.
-
-        If `bounded`, wait for room.
-        """
-        if future.nbytes:
-            return
-        nbytes = outgoing.encoded.nbytes
-        may_wait = bounded and not self._loop.is_own_thread()
-        if may_wait and self._back_pressure.exceeds(nbytes):
-            self._wait_for_room(nbytes)
-        self._back_pressure.count(nbytes, future, may_wait)
-
-    def settle(self, future: CallFuture[Any]) -> None:
-        """A large value that was counted is not in flight.  Calling this twice is harmless."""
-        self._back_pressure.settle(future)
-
     def fetch_results(self, fetches: bool) -> None:
         """Tell the actor whether large results are to stay in its machine's store."""
-        body = OutgoingValue(codec.Encoded((wire.FETCHES if fetches else b"",), ()))
+        body = OutgoingValue(codec.Encoded((self._name_there if fetches else b"",), ()))
         self.send(Kind.STORE, "", body, CallFuture("the actor"), background=True)
 
     def receive_soon(self) -> None:
@@ -309,7 +280,6 @@ class Channel:
 
     def _lose(self, future: CallFuture[Any], error: Any) -> None:
         """Tell a call that no reply will come.  Without the lock: it may run the user's code."""
-        self._back_pressure.settle(future)
         if not future.answered:
             with shield:  # once: a call that is lost twice would be retried twice
                 if future.receiver is self._inbox:
@@ -319,13 +289,22 @@ class Channel:
         """Forget a call that nobody will wait for; a reply to it is declined."""
         with self._lock:
             self._pending.pop(future.call_id, None)
-        self._back_pressure.settle(future)
+        if future.counted_by is not None:
+            future.counted_by.settle(future)
         if loan is not None:
             take_back(loan)
 
-    def _wait_for_room(self, nbytes: int) -> None:
+    def _count(self, nbytes: int, future: CallFuture[Any], bounded: bool) -> None:
+        """Count a large value as in flight; if `bounded`, when there is room for it."""
+        may_wait = bounded and not self._loop.is_own_thread()
+        if may_wait:
+            self._wait_for_room(future, nbytes)
+        future.keep.back_pressure.count(future, nbytes, may_wait)  # type: ignore[attr-defined]
+
+    def _wait_for_room(self, future: CallFuture[Any], nbytes: int) -> None:
+        actor: Any = future.keep
         if not self._loop.is_own_thread():  # else a done-callback: replies arrive on its thread
-            self._back_pressure.wait_for_room(nbytes, self._inbox.wait)
+            actor.back_pressure.wait_for_room(actor, nbytes, self._inbox.wait)
 
     def _break(self) -> None:
         """On the loop's thread: the connection is broken."""

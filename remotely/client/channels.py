@@ -2,20 +2,19 @@
 
 import errno
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import zmq
 
 from remotely.client.actor_state import ActorState
-from remotely.client.back_pressure import ByteBudget
 from remotely.client.channel import Channel
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import EndError, connection_error, end_error
 from remotely.client.question import Question
 from remotely.client.stores import Stores
-from remotely.errors import NoResources, RemotelyError, WorkerLost
-from remotely.futures import wakeup
+from remotely.errors import NoResources, RemotelyError
+from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.address import parse_address, unreachable
 from remotely.protocol.control import Obituary, StoreAddress
@@ -52,7 +51,6 @@ class Channels:
         self._ask = ask
         self._tell = tell
         self._stores = stores
-        self._budget = ByteBudget()
         self._open: set[Channel] = set()
 
     def of(self, actor: ActorState) -> Channel:
@@ -60,29 +58,34 @@ class Channels:
 
         Waits while the actor is being restarted, and raises an error if it has ended.
         """
-        if self._loop.is_own_thread():  # all that follows waits for what this thread receives
-            raise _cannot_wait(actor)
-        if actor.ended is None:
-            wakeup.sleep_until(lambda: actor.settled, about=actor)
-        with actor.lock:
-            if actor.ended is not None:
-                raise actor.ended(False)
+        actor.wait_for_life()
+        with actor.opening:
+            actor.check_lives()
             channel = actor.channel
             if channel is None or channel.ended:
                 self.locate(actor)
                 channel = self.open(actor)
             return channel
 
-    def is_on_loop(self) -> bool:
-        """Tell whether this is the thread that receives for all channels."""
-        return self._loop.is_own_thread()
+    def may_wait(self) -> bool:
+        """Tell whether this is any other thread than that which receives for all channels."""
+        return not self._loop.is_own_thread()
+
+    def check_wait(self, actor: ActorState, future: CallFuture[Any], _: bool = False) -> None:
+        """Raise an error if the caller would wait for itself."""
+        if self._loop.is_own_thread():
+            raise RemotelyError(
+                f"{future.what} cannot be waited for here, in the done-callback of a future: its "
+                "outcome is received on this very thread. Submit the call and go on, or wait for "
+                "it in a thread of your own"
+            )
+        if self._waits is not None:
+            self._waits.refuse(actor.actor, future.what)
 
     def store_of(self, actor: ActorState) -> StoreAddress | None:
-        """Return the store of an actor's machine; None for this machine.  Raises as `of` does."""
-        channel = actor.channel
-        if channel is None or channel.ended:
-            channel = self.of(actor)
-        return None if channel.location.host == self._host else channel.location.store
+        """Return the store of an actor's machine, as far as is known; None for this machine."""
+        location = actor.location
+        return None if location is None or location.host == self._host else location.store
 
     def is_apart(self, actor: ActorState) -> bool:
         """Tell whether an actor is elsewhere and has no store: it may reach none."""
@@ -115,7 +118,6 @@ class Channels:
                 location,
                 same_host,
                 self._pair,
-                self._budget,
                 self._broken,
                 self._tell,
                 self._stores,
@@ -161,14 +163,3 @@ class Channels:
                 host, port = parse_address(channel.endpoint)
                 why = unreachable(here(host, port), host, port, code)
             channel.end(connection_error(channel.location, channel.connected, why))
-
-
-def _cannot_wait(actor: ActorState) -> RemotelyError:
-    if actor.ended is not None:
-        return cast(RemotelyError, actor.ended(False))
-    why = (
-        f"{actor.name} cannot be called from the done-callback of a future while it has no "
-        "connection: the callback runs where connections are made; the call did not run. Call "
-        "from a thread of your own, or mark the method @remotely.idempotent"
-    )
-    return WorkerLost(why, may_have_run=False)

@@ -66,8 +66,8 @@ from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec, notes, source_finder, source_library
-from remotely.values.codec import NOTHING
 from remotely.values.notes import Notes
+from remotely.values.owned import NOTHING, own
 from remotely.values.references import named_arguments
 from remotely.values.shipping import Shipment
 
@@ -224,8 +224,8 @@ class Client:
                 local.notes = outer
             if noting.things:
                 named = named_arguments(method, args, kwargs, noting.things)
-                return self._calls.send_referring(
-                    remotes, method, encoded, named, background, retries
+                return self._calls.send(
+                    remotes, Kind.CALL, method, encoded, background, retries, named
                 )
         return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries)
 
@@ -239,7 +239,7 @@ class Client:
         return self._calls.send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
 
     def put(self, value: object) -> Ref:
-        return Ref(codec.encode(value))
+        return Ref(own(codec.encode(value)))
 
     def value_of(self, ref: object) -> Any:
         if not isinstance(ref, Ref):

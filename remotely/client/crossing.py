@@ -25,7 +25,7 @@ from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.lease import CONNECT_S
 from remotely.transport import bulk
 from remotely.transport.bulk import STALL_S
-from remotely.values import arena, parcel
+from remotely.values import parcel
 from remotely.values.codec import Encoded
 from remotely.values.parcel import Parcel
 
@@ -37,9 +37,8 @@ _write_onward = msgspec.msgpack.Encoder().encode
 
 
 class Crossing:
-    """Any thread may use it; `run` is for one.
+    """Any thread may use it; `run` is for one, and reads the value.
 
-    encoded   the value; a copy of it after `snapshot`
     done      when the calls that carry it may leave
     """
 
@@ -50,7 +49,7 @@ class Crossing:
         pool: BulkPool,
         avoidance: Avoidance,
     ) -> None:
-        self.encoded = encoded
+        self._encoded = encoded
         self.parcel = parcel.parcel_of(encoded)
         self.done: Future[None] = Future()
         self._here: set[StoreAddress] = set()
@@ -63,18 +62,6 @@ class Crossing:
     def __del__(self) -> None:
         for link in self._links.values():
             link.release(self.parcel.value)
-
-    def snapshot(self) -> None:
-        """Copy the value, which its owner may change from now on."""
-        ours = arena.ours()
-        placed = ours.reserve(self.parcel.nbytes) if ours else None
-        if ours and placed:
-            memory = ours.keep(placed)
-        else:
-            memory = memoryview(bytearray(self.parcel.nbytes))
-        parcel.write(self.encoded, memory)
-        payload, buffers = parcel.cut(self.parcel, memory)
-        self.encoded = Encoded([bytes(payload)], buffers)
 
     def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
         """Return what to send to an actor there in the place of the value; None: the value."""
@@ -149,7 +136,7 @@ class Crossing:
 
     def _push(self, first: BulkAddress, onward: list[BulkAddress]) -> None:
         header = _write_onward(onward) if onward else b""
-        value, segments = self.parcel.value, list(parcel.segments(self.encoded))
+        value, segments = self.parcel.value, list(parcel.segments(self._encoded))
 
         def push(start: int, nbytes: int) -> None:
             parts = parcel.stripe_of(segments, start, nbytes)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from remotely.calling.back_pressure import Room
 from remotely.errors import Deadlock
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
@@ -33,23 +34,25 @@ class WaitReporter:
         self._tell = tell
         self._main = threading.main_thread().ident
         self._numbers = itertools.count(1)
-        self._waits: list[tuple[int, CallFuture[Any]]] = []  # a handler may wait within a wait
+        self._waits: list[
+            tuple[int, CallFuture[Any] | Room]
+        ] = []  # a handler may wait within a wait
         self._has_reported = False
 
-    def refuse(self, location: Location, what: str) -> None:
+    def refuse(self, actor: str, what: str) -> None:
         """Raise Deadlock if the caller is about to wait for the actor in which it runs."""
-        if location.actor == self._inside and threading.get_ident() == self._main:
+        if actor == self._inside and threading.get_ident() == self._main:
             raise Deadlock(
                 f"{what} is called by its own actor, which is busy with the call that waits for "
                 "it: call the method on `self`, or allow several calls at a time "
                 "(concurrency=2, or async methods)"
             )
 
-    def begin(self, location: Location, future: CallFuture[Any]) -> bool:
+    def begin(self, location: Location, future: "CallFuture[Any] | Room") -> bool:
         """A wait without a timeout begins.  Returns false if it blocks no other call."""
         if threading.get_ident() != self._main:
             return False
-        self.refuse(location, future.what)
+        self.refuse(location.actor, future.what)
         self._waits.append((next(self._numbers), future))
         return True
 
@@ -73,6 +76,6 @@ class WaitReporter:
     def hear(self, message: control.Deadlocked) -> None:
         """On the loop's thread: the master has found a cycle."""
         for number, future in list(self._waits):
-            if number == message.wait:
+            if number == message.wait and isinstance(future, CallFuture):
                 future.settle(None, Deadlock(message.why))
                 future.tell()

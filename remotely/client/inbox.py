@@ -45,6 +45,7 @@ from typing import Any
 
 import zmq
 
+from remotely.calling.back_pressure import Room
 from remotely.client import delivery
 from remotely.client.cancellation import Cancellation
 from remotely.client.deadlock import WaitReporter
@@ -114,7 +115,7 @@ class Inbox:
         self._busy = False  # some thread has used the socket since the last look
         self._soon = True  # the last reply came soon
 
-    def wait(self, future: CallFuture[Any], timeout: float | None = None) -> None:
+    def wait(self, future: "CallFuture[Any] | Room", timeout: float | None = None) -> None:
         """Return when `future` is done, or after `timeout` seconds."""
         begin = time.monotonic()
         deadline = None if timeout is None else begin + timeout
@@ -144,7 +145,7 @@ class Inbox:
                 with self._lock:
                     if self._outbox.held:
                         self._flush(arrived)
-                    here = self._pending.get(future.call_id) is future  # else sent again, elsewhere
+                    here = self._is_here(future)  # else sent again, elsewhere
                     if here and (self._leader is None or self._leader == wake):
                         outer, leads = self._leader, True
                         self._leader = wake
@@ -230,9 +231,9 @@ class Inbox:
                 self._disarm()
             return True
 
-    def cancel(self, future: CallFuture[Any]) -> bool:
-        """Have the actor not begin a call that has left; true if it never will."""
-        return self._cancellation.cancel(future, self)
+    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
+        """Have the actor not begin a call that has left; true if it is known that it never will."""
+        return self._cancellation.cancel(future, self, waits)
 
     # --- while this thread holds the lock ---------------------------------------------------------
 
@@ -354,6 +355,12 @@ class Inbox:
         elif self._pending:
             self._arm()
             self.drain(arrived)
+
+    def _is_here(self, future: "CallFuture[Any] | Room") -> bool:
+        """Tell whether a reply of ours may complete a future, or make room."""
+        if isinstance(future, Room):
+            return bool(self._pending)
+        return self._pending.get(future.call_id) is future
 
     # --- without the lock -------------------------------------------------------------------------
 

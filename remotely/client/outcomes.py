@@ -5,7 +5,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.client.back_pressure import BackPressure
 from remotely.client.kept_result import KeptResult
 from remotely.client.master_session import SHUT_DOWN
 from remotely.client.shared_memory import Send, SharedMemory
@@ -16,11 +15,12 @@ from remotely.futures.reference import Elsewhere
 from remotely.futures.stream import Stream
 from remotely.objects import outcome
 from remotely.protocol import wire
+from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec
-from remotely.values.codec import NOTHING
 from remotely.values.memory_peer import OutgoingValue, read_loan
+from remotely.values.owned import NOTHING
 from remotely.values.parcel import Parcel
 
 FETCH_AGAIN_S = 30.0  # after a result could not be fetched
@@ -29,23 +29,24 @@ FETCH_AGAIN_S = 30.0  # after a result could not be fetched
 class Outcomes:
     """Gives the calls of one channel their outcomes.
 
-    `fetch_results` tells the actor whether large ones are to stay in its machine's store.
+    `store` is that of the actor's machine; `fetch_results` tells the actor whether large results
+    are to stay there.
     """
 
     def __init__(
         self,
-        back_pressure: BackPressure,
         memory: SharedMemory,
         send: Send,
         loop: Loop,
         stores: Stores,
+        store: StoreAddress | None,
         fetch_results: Callable[[bool], None],
     ) -> None:
-        self._back_pressure = back_pressure
         self._memory = memory
         self._send = send
         self._loop = loop
         self._stores = stores
+        self._store = store
         self._fetch_results = fetch_results
 
     def deliver(self, future: CallFuture[Any], message: Any) -> None:
@@ -54,8 +55,6 @@ class Outcomes:
         Do not hold the lock of the channel: this may run the user's code.  Doing it twice is
         harmless.
         """
-        if future.nbytes:
-            self._back_pressure.settle(future)
         if future.answered:  # by a Deadlock, or before an interrupt
             if isinstance(message, wire.Message) and not isinstance(future.where, Elsewhere):
                 self._memory.decline(message)
@@ -74,6 +73,10 @@ class Outcomes:
         """A result is in a store: fetch it, or leave it there for those it was passed on to."""
         wanted = read_loan(message.loan)
         assert isinstance(wanted, Parcel)
+        if future.counted_by is not None:  # its arguments are not in flight any more
+            future.counted_by.settle(future)
+        if self._store is not None:  # its actor may end before we have fetched it
+            self._stores.claim(self._store)
         if future.is_wanted:
             fetch = partial(self._fetch, future, message)
             self._stores.fetching.run(fetch, instead=partial(_shut_down, future))

@@ -3,11 +3,9 @@
 from typing import Any
 
 from remotely.client.crossing import Crossing
-from remotely.machine.shield import shield
 from remotely.protocol.control import StoreAddress
-from remotely.values import arena, codec, in_transit, notes, references
-from remotely.values.arena import SHARE_FROM_BYTES
-from remotely.values.codec import Encoded
+from remotely.values import codec, in_transit, notes, references
+from remotely.values.owned import Owned
 from remotely.values.parcel import SEND_FROM_BYTES
 from remotely.values.references import InStore
 
@@ -22,27 +20,13 @@ class Ref:
     crossings   to those machines; each of another set of them
     """
 
-    def __init__(self, encoded: Encoded) -> None:
-        self._travelling = encoded.travelling
-        memory = arena.ours() if encoded.nbytes >= SHARE_FROM_BYTES else None
-        with shield:
-            placed = memory.place(encoded) if memory else None
-        if memory and placed:
-            self._buffers = memory.pin(placed)
-            self._payload = self._buffers.pop(0) if placed.has_payload else encoded.payload
-        else:
-            self._payload = encoded.payload
-            self._buffers = [memoryview(bytes(buffer)) for buffer in encoded.buffers]
-        self._may_cross = encoded.nbytes >= SEND_FROM_BYTES
+    def __init__(self, value: Owned) -> None:
+        self.value = value
         self.crossings: list[Crossing] = []
 
     def get(self) -> Any:
         """Return the value; a copy of its own each time."""
-        return codec.decode(self._payload, [bytearray(buffer) for buffer in self._buffers])
-
-    @property
-    def encoded(self) -> Encoded:
-        return Encoded([bytes(self._payload)], self._buffers)
+        return codec.decode(self.value.payload, [bytearray(b) for b in self.value.buffers])
 
     def entry_at(self, store: StoreAddress | None) -> "Ref | InStore":
         """Return what arrives as the value at an actor whose machine has this store."""
@@ -52,8 +36,8 @@ class Ref:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        in_transit.note(self._travelling)
-        noting = notes.local.notes if self._may_cross else None
+        in_transit.note(self.value.travelling)
+        noting = notes.local.notes if self.value.nbytes >= SEND_FROM_BYTES else None
         if noting is not None and noting.remotes[0].engine.is_any_elsewhere(noting.remotes):
             return references.entry(noting.number_of(self))
-        return codec.decode_parts, codec.parts(self._payload, self._buffers)
+        return codec.decode_parts, codec.parts(self.value.payload, self.value.buffers)

@@ -8,16 +8,14 @@ import functools
 import threading
 from collections import deque
 
+from remotely.calling.actor import restart
 from remotely.client.actor_directory import ActorDirectory
 from remotely.client.actor_factory import ActorFactory
 from remotely.client.actor_state import ActorState
 from remotely.client.end_errors import end_error
 from remotely.client.termination import Terminations
-from remotely.engine import Options
-from remotely.errors import ActorDied
 from remotely.futures import wakeup
 from remotely.protocol.control import Obituary
-from remotely.values import codec
 
 
 class Restarts:
@@ -45,15 +43,16 @@ class Restarts:
             actor.gone = True
             wakeup.wake(actor)
         elif actor.made_from is not None and (actor.owned or obituary.lost):
-            with actor.life_lock:
+            with actor.lock:
                 # If it was given up, the master was told to end it.
                 is_given_up = actor.ended is not None or actor.is_released
                 if not is_given_up:
                     actor.settled = False
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
-                restart = functools.partial(self.restart, actor, *actor.made_from)
-                threading.Thread(target=restart, name="remotely-restart", daemon=True).start()
+                threading.Thread(
+                    target=self.restart, args=(actor,), name="remotely-restart", daemon=True
+                ).start()
         else:  # the next call asks where it is, and gets the answer once it is there again
             actor.expect_life(obituary.life + 1)
         is_over = not obituary.restarting or (channel and channel.location.life <= obituary.life)
@@ -65,25 +64,16 @@ class Restarts:
         else:
             channel.end(error, obituary.asked)
 
-    def restart(self, actor: ActorState, encoded: codec.Encoded, options: Options) -> None:
+    def restart(self, actor: ActorState) -> None:
         """Give an actor that died its next life; its handles stay valid."""
-        life = actor.request.life
-        try:
+
+        def make() -> None:
+            assert actor.made_from is not None
             place = self._factory.ask_for_place(actor)
-            made = deque(self._factory.start(actor, place, encoded, options))
+            made = deque(self._factory.start(actor, place, *actor.made_from))
             while made:
                 made.popleft().result()
-        except Exception as error:
-            why = f"{actor.name} died, and could not be restarted: {error}"
-            with actor.life_lock:
-                # Otherwise its next life is on the way, or it was closed meanwhile.
-                if actor.request.life == life and actor.ended is None:
-                    actor.ended = lambda may: ActorDied(why, may_have_run=may)
-        finally:
-            # Maybe before it had a place: then the master has ended its last life only.
-            if actor.is_released or actor.ended is not None:
-                self._terminations.request([actor.actor], 0.0)
-            with actor.life_lock:
-                if actor.request.life == life:
-                    actor.settled = True
-            wakeup.wake(actor)
+
+        # Maybe before it had a place: then the master has ended its last life only.
+        end = functools.partial(self._terminations.request, [actor.actor], 0.0)
+        restart(actor, actor.life, make, end)

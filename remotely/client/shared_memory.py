@@ -14,8 +14,8 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
-from remotely.values.codec import NOTHING
 from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, read_loan, unpack
+from remotely.values.owned import NOTHING
 from remotely.values.parcel import Parcel
 
 

@@ -1,7 +1,9 @@
 """A client's connections to the store of one machine: words over CURVE, and bytes over TLS.
 
-The link opens when the first large value is for that machine.  What the client has announced there
-is its own for as long as the link holds.  A link never reconnects: a new one knows of no values.
+The link opens when the first large value is for that machine, or comes from there.  What the client
+has announced there is its own for as long as the link holds, and so are the results that actors
+have offered to the caller of its name, and left.  A link never reconnects: a new one knows of no
+values, and claims results anew.
 """
 
 import threading
@@ -91,7 +93,10 @@ class BulkPool:
 
 
 class StoreLink:
-    """One store.  Any thread may use it; `broken` is called on the loop's thread."""
+    """One store.  Any thread may use it; `broken` is called on the loop's thread.
+
+    `name` is that of this client as a caller.
+    """
 
     def __init__(
         self,
@@ -99,9 +104,11 @@ class StoreLink:
         loop: Loop,
         pair: KeyPair,
         address: StoreAddress,
+        name: bytes,
         broken: Callable[["StoreLink"], None],
     ) -> None:
         self.address = address
+        self._name = name
         self.bulk: Future[BulkAddress] = Future()  # where it takes bytes
         self.is_broken = False
         self._loop = loop
@@ -146,6 +153,7 @@ class StoreLink:
             self._monitor.start()
             self._loop.watch_socket(self._socket, self._hear)
             self._send(control.Reach())
+            self._send(control.Claim(caller=self._name))
 
     def _tell(self, message: msgspec.Struct) -> None:
         self._loop.call(lambda: self._send(message))

@@ -10,13 +10,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from functools import partial
 
 import zmq
 
+from remotely.calling.threads import Threads
 from remotely.client.avoidance import AVOID_S, Avoidance, Way
-from remotely.client.bulk_threads import BulkThreads
 from remotely.client.crossing import Crossing
 from remotely.client.ref import Ref
 from remotely.client.store_link import BulkPool, StoreLink
@@ -30,20 +29,22 @@ from remotely.values.memory_peer import Unpacked
 from remotely.values.parcel import SEND_FROM_BYTES, Parcel
 
 TIDY_EVERY_S = 5.0
+MAX_THREADS = 8  # more do not make a line faster
 
 
 class Stores:
-    """Any thread may use it."""
+    """Any thread may use it.  Stores know by `name` what was offered to this client."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
     ) -> None:
-        self.threads = BulkThreads()
-        self.fetching = BulkThreads()  # calls that wait for a slow actor keep no result from coming
+        self.threads = Threads("remotely-bulk", MAX_THREADS)
+        self.fetching = Threads("remotely-bulk", MAX_THREADS)  # what leaves keeps no result waiting
         self._context = context
         self._loop = loop
         self._pair = pair
         self._lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self.name = parcel.new_name()
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
         self._avoidance = Avoidance(machine)
@@ -61,14 +62,18 @@ class Stores:
             return None
         return Crossing(encoded, links, self._pool, self._avoidance)
 
-    def cross(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> list[Future[None]]:
-        """Bring a ref to these machines, where it is not there yet; return what to wait for."""
+    def cross(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> None:
+        """Bring a ref to these machines, where it is neither there nor on its way."""
         missing = [s for s in stores if s and not any(c.covers(s) for c in ref.crossings)]
-        crossing = self.crossing(ref.encoded, missing)
+        crossing = self.crossing(ref.value, missing)
         if crossing is not None:
             ref.crossings.append(crossing)
             self.threads.run(crossing.run)
-        return [crossing.done for crossing in ref.crossings]
+
+    def claim(self, store: StoreAddress) -> None:
+        """Have a store keep what actors have offered to this client, though they may end."""
+        if not self._avoidance.is_on(Way(store)):
+            self._link(store)
 
     def fetch(self, wanted: Parcel) -> Unpacked:
         """Fetch a value, which its store keeps until it is released.  Raises OSError, ValueGone."""
@@ -116,7 +121,9 @@ class Stores:
         with self._lock:
             link = self._links.get(address)
             if link is None or link.is_broken:
-                made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
+                made = StoreLink(
+                    self._context, self._loop, self._pair, address, self.name, self._lose
+                )
                 link = self._links[address] = made
             return link
 

@@ -26,6 +26,7 @@ The class is a little over 250 lines: it has all that the base class has, withou
 
 import logging
 import operator
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -65,8 +66,18 @@ class Receiver(Protocol):
     def recall(self, future: "CallFuture[Any]") -> bool:
         """Forget a call that has not left; false if it has."""
 
-    def cancel(self, future: "CallFuture[Any]") -> bool:
-        """Have the actor not begin a call that has left; true if it never will."""
+    def cancel(self, future: "CallFuture[Any]", waits: bool) -> bool:
+        """Have the actor not begin a call that has left; true if it is known that it never will.
+
+        Without `waits` it is not known yet; a call that was taken back is cancelled later.
+        """
+
+
+class Counts(Protocol):
+    """Counts calls until their outcomes."""
+
+    def settle(self, future: "CallFuture[Any]") -> None:
+        """A call has its outcome.  Calling this twice is harmless."""
 
 
 _call: Callable[..., Any] = getattr(operator, "call", lambda function, *args: function(*args))
@@ -93,6 +104,7 @@ class CallFuture(Future[R]):
 
     on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
     travelling: object = None  # what its arguments need until they have been read
+    counted_by: "Counts | None" = None  # until there is an outcome
     deadline: float | None = None  # of whoever waits without a timeout, on the monotonic clock
     seconds: float = 0.0  # that end then
     _report: UnretrievedReport | None = None
@@ -109,7 +121,6 @@ class CallFuture(Future[R]):
         self._done_callbacks: list[Any] = []
         self.answered = False
         self.call_id = 0
-        self.nbytes = 0
         self.receiver: Receiver | None = None
         self.what = what
         self.keep = keep  # an actor must not lose its last handle while its call runs
@@ -145,8 +156,8 @@ class CallFuture(Future[R]):
         """Take the call back if it has not begun; true means that the call never runs.
 
         A call that has left this process is taken back by its actor, which this waits for, for half
-        a second at most.  An actor that does not answer in time may still take it back; the future
-        is cancelled then.
+        a second at most, and not at all where an event loop runs.  An actor that has not answered
+        by then may still take it back; the future is cancelled when it does.
         """
         receiver = self.receiver
         if self.answered or receiver is None:
@@ -156,7 +167,7 @@ class CallFuture(Future[R]):
                 recalled = receiver.recall(self)
                 if recalled:
                     self.settle_cancelled()
-            if not recalled and receiver.cancel(self):
+            if not recalled and receiver.cancel(self, waits=not _is_in_event_loop()):
                 self.settle_cancelled()
         finally:  # an interrupt that was delayed is raised at the shield's end
             self.tell()
@@ -343,6 +354,11 @@ class CallFuture(Future[R]):
             raise InvalidStateError(f"{self._state}: {self!r}")
 
     def _finish(self) -> None:
+        if self.counted_by is not None:
+            self.counted_by.settle(self)
+            self.counted_by = None
+        if wakeup.sleepers and self.keep is not None:
+            wakeup.wake(self.keep)  # who waits for room to call this actor
         self.keep = None
         if self.travelling is not None:
             self.travelling = None
@@ -353,6 +369,11 @@ class CallFuture(Future[R]):
 def _is_ours(error: BaseException) -> bool:
     """Tell whether our own frame raised it, and no Python function that we called."""
     return error.__traceback__ is None or error.__traceback__.tb_next is None
+
+
+def _is_in_event_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def _is_main_thread() -> bool:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from functools import partial
 
 import msgspec
@@ -52,14 +53,14 @@ class ActorLine:
         if not data:
             self._loop.unwatch(self._line.fileno())
             self._line.close()
-            self._shelf.drop_of(self)
+            self._shelf.leave(self, time.monotonic())
             return
         match self._decode(data):
             case control.Share(arena=address):
                 self._share(address)
             case control.Offer() as offer if self._peer is not None:
                 room = OfferedRoom(self._peer.lender, _decode_loan(offer.loan))
-                self._shelf.add(offer.value, room, self, is_here=True)
+                self._shelf.add(offer.value, room, self, is_here=True, caller=offer.caller)
                 self._tell(control.Offered())
             case control.Withdraw(value=name):
                 self._shelf.drop(name)

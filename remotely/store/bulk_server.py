@@ -27,7 +27,7 @@ log = logging.getLogger("remotely.store")
 MAX_CONNECTIONS = 1000
 PASSING = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 AGAIN_S = 0.1
-GONE = "its actor ended before it was fetched, or it was released"
+GONE = "it was released, or its store has ended since"
 
 _read_onward = msgspec.msgpack.Decoder(list[BulkAddress]).decode
 _write_onward = msgspec.msgpack.Encoder().encode

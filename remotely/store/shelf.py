@@ -2,7 +2,9 @@
 
 A value that its owner has announced is expected until all of its stripes (bulk.py) have arrived.
 What an actor offers is here from the beginning.  A value ends when its owner releases it or is
-gone.  Its memory is free when nobody reads or writes it any more: see `using`.
+gone.  But what an actor that has ended had offered stays for the callers that claim it: they know
+of it by a reply, and are about to fetch it.  Its memory is free when nobody reads or writes it any
+more: see `using`.
 
 Pure but for its lock: the room of a value, and the clock, are the caller's.  Any thread may use it.
 """
@@ -13,6 +15,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from remotely.values.arena import Borrower, Loan
+
+CLAIM_S = 60.0  # how long a result waits for a caller that is stopped, or has lost its connection
 
 
 class Room(Protocol):
@@ -30,13 +34,24 @@ class Room(Protocol):
 class Value:
     """One value.
 
-    owner      who may release it; a connection of a client, or an actor
+    owner      who may release it: a connection of a client, or an actor; None: that has ended
+    caller     the name of the client that it was offered for
     arrived    the stripes that have: their starts and lengths
-    moved_at   when the last byte of it came, or it was announced
+    moved_at   when the last byte of it came, or it was announced; or when its actor ended, and
+               when its caller was last there
     """
 
-    def __init__(self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float) -> None:
+    def __init__(
+        self,
+        name: bytes,
+        room: Room,
+        owner: Hashable,
+        is_here: bool,
+        now: float,
+        caller: bytes = b"",
+    ) -> None:
         self.name = name
+        self.caller = caller
         self.room = room
         self.owner = owner
         self.is_here = is_here
@@ -50,6 +65,7 @@ class Shelf:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[bytes, Value] = {}
+        self._claims: dict[bytes, Hashable] = {}  # by caller: its connection
 
     def __len__(self) -> int:
         return len(self._values)
@@ -58,10 +74,16 @@ class Shelf:
         return name in self._values
 
     def add(
-        self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float = 0.0
+        self,
+        name: bytes,
+        room: Room,
+        owner: Hashable,
+        is_here: bool,
+        now: float = 0.0,
+        caller: bytes = b"",
     ) -> bool:
         """Add a value; false, and its room is released, if there is one of that name."""
-        value = Value(name, room, owner, is_here, now)
+        value = Value(name, room, owner, is_here, now, caller)
         with self._lock:
             if name not in self._values:
                 self._values[name] = value
@@ -104,17 +126,40 @@ class Shelf:
             return value is not None
 
     def drop_of(self, owner: Hashable) -> None:
-        """An owner is gone."""
-        for name in [v.name for v in list(self._values.values()) if v.owner == owner]:
-            self.drop(name)
+        """A client is gone."""
+        self._claims = {c: client for c, client in self._claims.items() if client != owner}
+        for value in self._all():
+            if value.owner == owner:
+                self.drop(value.name)
 
-    def owners(self) -> set[Hashable]:
-        return {value.owner for value in list(self._values.values())}
+    def claim(self, caller: bytes, client: Hashable) -> None:
+        """A client is the caller of this name.  It may have had another connection before."""
+        self._claims[caller] = client
+
+    def leave(self, actor: Hashable, now: float) -> None:
+        """An actor has ended: what it had offered stays for its callers."""
+        for value in self._all():
+            if value.owner == actor:
+                value.owner, value.moved_at = None, now
+
+    def tidy(self, now: float) -> None:
+        """Drop what an actor has left, and nobody has claimed for CLAIM_S."""
+        for value in self._all():
+            if value.owner is None and value.caller in self._claims:
+                value.moved_at = now
+            elif value.owner is None and value.moved_at < now - CLAIM_S:
+                self.drop(value.name)
+
+    def clients(self) -> set[Hashable]:
+        """Return whom values belong to, and who has claimed some."""
+        return {value.owner for value in self._all()} | set(self._claims.values())
 
     def stalled(self, before: float) -> list[Value]:
         """Return what is expected, and of which nothing has come since then."""
-        values = list(self._values.values())
-        return [value for value in values if not value.is_here and value.moved_at < before]
+        return [value for value in self._all() if not value.is_here and value.moved_at < before]
+
+    def _all(self) -> list[Value]:
+        return list(self._values.values())
 
     def _free(self, value: Value) -> None:
         if value.is_dropped and not value.users:

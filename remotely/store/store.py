@@ -12,8 +12,8 @@ is a piece of memory with a name.
     actors    over a socket that the worker hands to both: borrow values, and offer results
     worker    starts this process when somebody first connects; it ends with the worker
 
-What a client announced is its own for as long as its connection is there, and what an actor offers
-for as long as the actor is there.
+What a client announced is its own for as long as its connection is there.  What an actor offers is
+its own for as long as the actor is there, and then its caller's.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ class Store:
         self._loop.watch_socket(self._router, self._hear_client)
         self._loop.watch(self._line.fileno(), self._hear_worker)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
-        self._loop.every(ASK_EVERY_S, self._ask_after_owners)
+        self._loop.every(ASK_EVERY_S, self._ask_after_clients)
         self._loop.every(ASK_EVERY_S, self._fetching.tidy)
         self._loop.every(STALL_S / 2, self._report_stalled)
         self._server.start()
@@ -129,6 +129,8 @@ class Store:
         match self._decode_client(frames[1].buffer):
             case control.Reach():
                 self._tell(route, control.Reached(bulk=self._bulk))
+            case control.Claim(caller=caller):
+                self._shelf.claim(caller, owner)
             case control.Expect(value=name, nbytes=nbytes):
                 room = rooms.reserve(nbytes)
                 if room is None:
@@ -155,10 +157,11 @@ class Store:
         if isinstance(value.owner, tuple):
             self._loop.call(partial(self._say, value.owner[0], message))
 
-    def _ask_after_owners(self) -> None:
+    def _ask_after_clients(self) -> None:
         for owner in self._clients():
             if not self._tell(owner[0], control.AreYouThere()):
                 self._shelf.drop_of(owner)
+        self._shelf.tidy(time.monotonic())
 
     def _check_owners(self) -> None:
         """The keys have changed: let go what those own who may not call any more."""
@@ -167,7 +170,7 @@ class Store:
                 self._shelf.drop_of(owner)
 
     def _clients(self) -> list[tuple[bytes, bytes]]:
-        return [owner for owner in self._shelf.owners() if isinstance(owner, tuple)]
+        return [client for client in self._shelf.clients() if isinstance(client, tuple)]
 
     def _report_stalled(self) -> None:
         """What should have come from another machine by now, its client may have to bring."""

@@ -192,14 +192,12 @@ def receive_routed(socket: "zmq.Socket[bytes]") -> tuple[bytes, list[bytes | mem
     return route, receive(socket)
 
 
-def send(
-    socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview], copy: bool = True
-) -> None:
-    """Send a message.  With `copy`, its buffers may be changed right after the call."""
+def send(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> None:
+    """Send a copy of a message: its buffers may be changed right after the call."""
     last = len(frames) - 1
     for i, frame in enumerate(frames):
         flags = _NOBLOCK if i == last else _NOBLOCK | _SNDMORE
-        _raw.send(socket, frame, flags, copy)
+        _raw.send(socket, frame, flags)
 
 
 # pyzmq's own methods turn flags and options into enums and back at every call.  Its backend takes

@@ -290,7 +290,9 @@ class Arena:
             offset = self._blocks.take(nbytes)
         return offset
 
-    def _write(self, block: Block, pieces: list[bytes], buffers: list[memoryview]) -> None:
+    def _write(
+        self, block: Block, pieces: list[bytes | memoryview], buffers: list[memoryview]
+    ) -> None:
         begin = at = self._start + block.offset
         for piece in pieces:
             self._memory[at : at + len(piece)] = piece

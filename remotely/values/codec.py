@@ -43,17 +43,17 @@ MAX_BUFFERS = 4000
 class Encoded(NamedTuple):
     """A pickle, in pieces, and the buffers that travel beside it, flat and contiguous.
 
-    The buffers are those of the value itself: whoever changes it before they are sent, changes
-    what is sent.  So is a piece that is a large `bytes`.  `travelling` are the shared arrays within
-    it: hold them until it has been read (in_transit.py).
+    The buffers, and pieces that are large, are the memory of the value itself: what is changed
+    there before it is sent, is sent changed.  What is kept for later is `owned.Owned`.
+    `travelling` are the shared arrays within it: hold them until it has been read (in_transit.py).
     """
 
-    pieces: Sequence[bytes]
+    pieces: Sequence[bytes | memoryview]
     buffers: Sequence[memoryview]
     travelling: Sequence[InTransit] = ()
 
     @property
-    def payload(self) -> bytes:
+    def payload(self) -> bytes | memoryview:
         """The pickle in one piece."""
         return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
 
@@ -62,15 +62,6 @@ class Encoded(NamedTuple):
         if not self.buffers and len(self.pieces) == 1:
             return len(self.pieces[0])
         return sum(map(len, self.pieces)) + sum(buffer.nbytes for buffer in self.buffers)
-
-
-NOTHING = Encoded((), ())
-
-
-def copied(encoded: Encoded) -> Encoded:
-    """Return a copy, which no longer changes with the value."""
-    buffers = [memoryview(bytes(buffer)) for buffer in encoded.buffers]
-    return encoded._replace(buffers=buffers)
 
 
 def encode(
@@ -129,8 +120,8 @@ def _pickle_buffer(view: memoryview) -> pickle.PickleBuffer:
     """
     if memoryview(view.obj).nbytes == view.nbytes:
         return pickle.PickleBuffer(view.obj)
-    if view.readonly:
-        return pickle.PickleBuffer(bytes(view))
+    if view.readonly:  # what arrives is writable
+        return pickle.PickleBuffer(bytearray(view))
     return pickle.PickleBuffer((ctypes.c_ubyte * view.nbytes).from_buffer(view))
 
 
@@ -146,7 +137,7 @@ _ATOMS = frozenset((type(None), bool, int, float, complex, str))
 def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False) -> Encoded:
     if len(REDUCERS) < 3 and (not REDUCERS or "torch" in sys.modules):
         learn_types()
-    pieces: list[bytes] = []
+    pieces: list[Any] = []
     buffers: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -157,16 +148,23 @@ def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False)
         return False
 
     dump = pickler(_Pieces(pieces.append), protocol=5, buffer_callback=keep).dump
+    travelling: Sequence[InTransit] = ()
     if not Used.ever:
         dump(value)
-        return Encoded(pieces, buffers)
-    with in_transit.collected() as travelling:
-        dump(value)
+    else:
+        with in_transit.collected() as travelling:
+            dump(value)
+    if len(pieces) > 1:  # what is large, and part of the value, is a piece of its own
+        pieces = [piece if type(piece) is bytes else _flat(piece) for piece in pieces]
     return Encoded(pieces, buffers, travelling)
 
 
+def _flat(piece: Any) -> memoryview:
+    return piece.raw() if isinstance(piece, pickle.PickleBuffer) else memoryview(piece)
+
+
 class _Pieces:
-    """A file that keeps what is written as it is: a large `bytes` of the value is not copied."""
+    """A file that keeps what is written as it is: large bytes of the value are not copied."""
 
     __slots__ = ("write",)
 

@@ -47,8 +47,10 @@ class MemoryPeer:
 class Crosses(Protocol):
     """Brings a value to other machines; `done` when it is there."""
 
-    encoded: Encoded
     done: Future[None]
+
+    def covers(self, store: StoreAddress) -> bool:
+        """Tell whether the value is there, or on its way."""
 
     def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
         """Return what to send to an actor there in its place; None if it is to be sent whole."""
@@ -57,16 +59,16 @@ class Crosses(Protocol):
 class OutgoingValue:
     """A value that is being sent, to one peer or several; copied into the arena at most once.
 
-    `crossing`, if there is one, brings it to other machines.
+    `crossings` bring it to other machines, each to some.
     """
 
-    __slots__ = ("_placed", "_several", "_tried", "crossing", "encoded", "is_large")
+    __slots__ = ("_placed", "_several", "_tried", "crossings", "encoded", "is_large")
 
     def __init__(
-        self, encoded: Encoded, several: bool = False, crossing: Crosses | None = None
+        self, encoded: Encoded, several: bool = False, crossings: Sequence[Crosses] = ()
     ) -> None:
         self.encoded = encoded
-        self.crossing = crossing
+        self.crossings = crossings
         self.is_large = encoded.nbytes >= SHARE_FROM_BYTES
         self._several = several
         self._placed: StoredValue | None = None
@@ -95,11 +97,8 @@ class OutgoingValue:
 
         `store` is that of the reader's machine: the value may be there.
         """
-        if self.crossing is not None:
-            loan = loan or self.crossing.parcel_at(store)
-            if loan is None:
-                encoded = self.crossing.encoded
-                return wire.encode(kind, call_id, name, encoded.pieces, encoded.buffers)
+        for crossing in self.crossings:
+            loan = loan or crossing.parcel_at(store)
         if loan is None:
             return wire.encode(kind, call_id, name, self.encoded.pieces, self.encoded.buffers)
         is_there = isinstance(loan, Parcel) or loan.has_payload

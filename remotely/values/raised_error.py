@@ -27,7 +27,7 @@ def pack(error: BaseException, heading: str, ours: Collection[str]) -> RaisedErr
     trace = traceback.format_exception(type(error), error, _users_part(error, ours))
     text = (heading + "".join(trace)).encode(errors="replace")
     try:
-        return RaisedError(codec.encode(error, in_band=True).payload, text)
+        return RaisedError(bytes(codec.encode(error, in_band=True).payload), text)
     except RemotelyError:
         return RaisedError(b"", text)
 

@@ -17,6 +17,7 @@ import msgspec
 from remotely.errors import RemotelyError
 from remotely.values import codec, notes
 from remotely.values.memory_peer import Unpacked
+from remotely.values.owned import Owned
 from remotely.values.parcel import Parcel
 
 
@@ -47,12 +48,12 @@ class Referring:
     An entry is a value, or something that arrives as one.
     """
 
-    def __init__(self, encoded: codec.Encoded, entries: Sequence[Any]) -> None:
-        self._encoded = encoded
+    def __init__(self, value: Owned, entries: Sequence[Any]) -> None:
+        self._value = value
         self._entries = list(entries)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        payload, buffers = codec.parts(self._encoded.payload, self._encoded.buffers)
+        payload, buffers = codec.parts(self._value.payload, self._value.buffers)
         return arrive, (self._entries, payload, buffers)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import os
+import signal
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import remotely
+from remotely.client import cancellation
 from remotely.values import arena
 from tests.clusters import wait_until
 
@@ -169,9 +171,8 @@ def test_large_arguments_of_a_cancelled_call_are_given_back(here: None, tmp_path
     assert ours is not None
     before = ours.lent_bytes  # what others of this process have lent does not count
     futures = [actor.note.submit(number, np.zeros(1 << 20)) for number in range(3)]
-    channel = actor._remotely_remote.channel
     assert all(future.cancel() for future in futures)
-    assert channel._back_pressure.nbytes == 0
+    assert actor._remotely_remote.back_pressure.nbytes == 0
     gate.touch()
     running.result()
     assert actor.all() == [-1] * 3
@@ -198,18 +199,38 @@ def test_an_awaited_call_is_cancelled_with_its_task(here: None, tmp_path: Path) 
     actor = Noter()
     running, gate = busy(actor, tmp_path)
 
-    async def main() -> bool:
+    async def main() -> Any:
         future = actor.note.submit(1)
-        try:
+        with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(future), 0.01)
-        except TimeoutError:
-            return bool(future.cancelled())
-        return False
+        return future
 
-    assert asyncio.run(main())
+    future = asyncio.run(main())
+    assert actor.note.submit(2).cancel()  # the requests go the same way, one after the other
     gate.touch()
     running.result()
+    wait_until(future.cancelled, "it was taken back")
     assert actor.all() == []
+
+
+@pytest.mark.timeout(30)
+def test_a_cancelled_await_never_stops_the_event_loop(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancellation, "ANSWER_S", 60.0)
+    actor = Noter()
+    pid = actor.pid()
+    os.kill(pid, signal.SIGSTOP)  # so that it cannot answer
+
+    async def main() -> None:
+        for number in range(10):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(actor.note.submit(number), 0.01)
+
+    try:
+        asyncio.run(main())
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_an_actor_that_cannot_answer_makes_cancel_say_no_in_bounded_time(here: None) -> None:
@@ -260,8 +281,11 @@ def test_from_a_done_callback_a_call_that_has_left_is_not_cancelled(
     assert done.wait(20)
     gate.touch()
     running.result()
-    if not said[0]:  # by the client's loop, which cannot wait for the answer
+    try:  # if the client's loop ran the callback, it could not wait for the answer
         assert future.result() == 1
+        assert not said[0]
+    except CancelledError:
+        assert actor.all() == []
 
 
 def test_a_call_that_waits_for_a_future_is_taken_back_and_those_behind_it_do_not_wait(

@@ -93,7 +93,7 @@ def interrupt_calls(n: int, seed: int, cluster: str) -> None:
         wait_until(functools.partial(_are_told, seen, told), "all are told")
         assert len(seen) == len(told)
     if cluster != "ray":
-        assert echo._remotely_remote.channel._back_pressure.nbytes == 0
+        assert echo._remotely_remote.back_pressure.nbytes == 0
 
 
 def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str) -> None:

@@ -35,7 +35,7 @@ from remotely.transport.keys import MemberKey, fresh_keys, fresh_pair
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
 from remotely.transport.sockets import Reconnect
-from remotely.values.codec import NOTHING
+from remotely.values.owned import NOTHING
 from remotely.values.shipping import Shipment
 from tests.clusters import wait_until
 
@@ -873,7 +873,8 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
         if life:
             actor = client._actors.new(World, Options(), 1)
             actor.expect_life(life)
-            made = script.submit(client._restarts.restart, actor, NOTHING, Options())
+            actor.made_from = NOTHING, Options()
+            made = script.submit(client._restarts.restart, actor)
         else:
             made = script.submit(client.place, World, (), {}, Options(), 1)
         born = worker.hears(control.Spawn)
@@ -928,7 +929,8 @@ def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
         actor = client._actors.new(World, Options(max_restarts=1), 1)
         client.release(actor)
         actor.expect_life(1)
-        remade = script.submit(client._restarts.restart, actor, NOTHING, Options(max_restarts=1))
+        actor.made_from = NOTHING, Options(max_restarts=1)
+        remade = script.submit(client._restarts.restart, actor)
         worker.spawns(actor.actor)
         assert worker.hears(control.End).actor == actor.actor
         worker.buries(actor.actor, life=1, asked=True)

@@ -10,8 +10,8 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from remotely.calling.actor import EndError
 from remotely.engines.ray.host import Place
-from remotely.engines.ray.remote import EndError
 from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 
 

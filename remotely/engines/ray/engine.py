@@ -16,9 +16,11 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from remotely.calling.back_pressure import Room
+from remotely.calling.retries import RetriedFuture
 from remotely.engine import Arrival, Options, RemoteActor
 from remotely.engines.ray import births, ends, room
-from remotely.engines.ray.calls import Calls, put_beside
+from remotely.engines.ray.calls import Calls, Message, attend, put_beside
 from remotely.engines.ray.factory import ActorFactory
 from remotely.engines.ray.promises import PROMISES
 from remotely.engines.ray.put import PlasmaRef
@@ -34,18 +36,17 @@ from remotely.errors import (
     NotConnected,
     WorkerLost,
 )
-from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
-from remotely.objects.idempotent import RetriedFuture
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.values import codec, notes, references, source_finder, source_library
-from remotely.values.codec import NOTHING, Encoded
+from remotely.values.codec import Encoded
 from remotely.values.notes import Notes
+from remotely.values.owned import NOTHING, Owned, own
 from remotely.values.references import Named, named_arguments
 from remotely.values.shipping import Shipment
 
@@ -127,18 +128,20 @@ class RayEngine:
         source_library.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
+        made_from = own(encoded, lends=False) if options.max_restarts else None
         room.check_feasible(options, what, count)
         actors = [self._factory.new(cls, options) for _ in range(count)]
         self._actors.update((actor.actor, actor) for actor in actors)
         try:
             self._check()  # again: shutdown() ends those that are among ours by now
-            self._factory.make(actors, encoded, options)
+            self._factory.make(actors, made_from or encoded, options)
         except BaseException:
             self._kill(actors, "not made")
             raise
-        if options.max_restarts:
+        if made_from is not None:
             for actor in actors:
-                self._restarts.watch(actor, encoded, options)
+                actor.made_from = made_from, options
+                self._restarts.watch(actor)
         return list(actors)
 
     # --- calling ----------------------------------------------------------------------------------
@@ -178,38 +181,32 @@ class RayEngine:
         self._check()
         referred = Referred(named)
         source_library.library.look()
+        if retries:
+            encoded = own(encoded, lends=False)
         beside = put_beside(encoded) if len(remotes) > 1 else None
         nbytes = sum(buffer.nbytes for buffer in encoded.buffers)
-        is_submitted = background and kind is Kind.CALL
+        may_wait = not self._completions.is_here()  # else it would wait for itself
         futures: list[CallFuture[Any]] = []
         for actor in remotes:
             assert isinstance(actor, HostedActor)
-
-            def leave(future: CallFuture[Any], actor: HostedActor = actor) -> None:
-                self._calls.send(actor, kind, name, encoded, future, referred, beside)
-
-            def leave_again(future: CallFuture[Any], actor: HostedActor = actor) -> None:
-                leave(future, actor)
-                wakeup.wake(future)  # whoever waits for it follows
-                _attend(future)
-
             what = f"{actor.name}.{name}"
             future: CallFuture[Any]
-            if retries:
-                future = RetriedFuture(what, actor, leave_again, retries)
+            if isinstance(encoded, Owned) and retries:
+                message = Message(kind, name, encoded, referred, beside)
+                again = functools.partial(self._calls.queues.add, actor, message)
+                future = RetriedFuture(what, actor, again, retries)
             else:
                 future = CallFuture(what, actor)
             if encoded.travelling:
                 future.travelling = encoded.travelling
-            if is_submitted:
+            if background and kind is Kind.CALL:
                 future.on_unretrieved = self._on_unretrieved
-                if not self._completions.is_here():  # else it would wait for itself
-                    actor.in_flight.wait_for_room(nbytes)
-            leave(future)
+                if may_wait:
+                    actor.back_pressure.wait_for_room(actor, nbytes, Room.block)
+                actor.back_pressure.count(future, nbytes, may_wait)
+            self._calls.send(actor, kind, name, encoded, future, referred, beside, background)
             if background:
-                _attend(future)
-            if is_submitted:
-                actor.in_flight.add(future, nbytes)
+                attend(future)
             futures.append(future)
         return futures
 
@@ -273,7 +270,7 @@ class RayEngine:
         with actor.lock:
             if actor.ended is not None:
                 raise actor.ended(False)
-            if actor.host is not None or not actor.is_settled:
+            if actor.host is not None or not actor.settled:
                 return actor.host
         self._look_up(actor)
         return actor.host
@@ -329,6 +326,7 @@ class RayEngine:
 
     def release(self, remote: RemoteActor) -> None:
         assert isinstance(remote, HostedActor)
+        remote.is_released = True
         host, route, number = remote.host, remote.route, remote.number + 1
         if self._is_closed or host is None:
             return
@@ -363,6 +361,7 @@ class RayEngine:
             if ray.is_initialized():
                 self._end_owned()
         finally:
+            self._calls.queues.close(NotConnected(SHUT_DOWN))
             self._completions.close(lambda: NotConnected(SHUT_DOWN))
             if self._owns_session:
                 self._completions.await_callers()
@@ -407,12 +406,6 @@ class RayEngine:
 
     def _complain(self, key: str, text: str) -> None:
         self._throttled.add(key, text, time.monotonic())
-
-
-def _attend(future: CallFuture[Any]) -> None:
-    """Have a future completed that nobody may wait for."""
-    if future.receiver is not None:
-        future.receiver.attend()
 
 
 _NOTHING_NAMED: Sequence[Named] = ()

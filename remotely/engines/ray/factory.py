@@ -183,13 +183,14 @@ class ActorFactory:
             whole.content,
         )
         missing: CallFuture[list[str]] = CallFuture("the actor", actor)
-        self._calls.send(actor, Kind.PREPARE, "", Encoded((control.encode(prepare),), ()), missing)
+        body = Encoded((control.encode(prepare),), ())
+        self._calls.send_to_new(actor, Kind.PREPARE, "", body, missing)
         if self._shipment.files:
             for digest in missing.result():
                 stored: CallFuture[None] = CallFuture("the actor", actor)
                 content = memoryview(self._shipment.read(digest))
-                self._calls.send(actor, Kind.FILE, digest, Encoded((), (content,)), stored)
+                self._calls.send_to_new(actor, Kind.FILE, digest, Encoded((), (content,)), stored)
                 stored.result()
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor)
-        self._calls.send(actor, Kind.INIT, "", encoded, future, beside=beside)
+        self._calls.send_to_new(actor, Kind.INIT, "", encoded, future, beside)
         return future

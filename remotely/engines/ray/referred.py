@@ -1,12 +1,13 @@
 """What the arguments of a call refer to, as references of Ray's, which counts and fetches them."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
+from remotely.calling.retries import RetriedFuture
 from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.replies import Reply
 from remotely.futures.future import CallFuture
-from remotely.objects.idempotent import RetriedFuture
 from remotely.values import codec, references
 from remotely.values.references import Named
 
@@ -19,11 +20,14 @@ class Referred:
         self.names = [name for _, name in named]
         self._refs: list[Any] | None = None
 
-    def refs(self) -> list[Any]:
-        """Return the references.  Raises the error of a future that has failed.
+    def needs(self) -> list[Future[Any]]:
+        """Return the futures that have to be done first: of calls that have not left, and of those
+        that may be tried again, as Ray knows only the first try."""
+        futures = [thing for thing, _ in self._named if isinstance(thing, CallFuture)]
+        return [future for future in futures if not future.done() and _on_its_way(future) is None]
 
-        Waits for a future that is tried again if its actor dies, as Ray knows only the first try.
-        """
+    def refs(self) -> list[Any]:
+        """Return the references.  Raises the error of a future that has failed."""
         if self._refs is None:
             self._refs = [_ref_of(thing, name) for thing, name in self._named]
         return self._refs
@@ -33,12 +37,9 @@ def _ref_of(thing: Any, name: str) -> Any:
     if isinstance(thing, PlasmaRef):
         return thing.ref
     assert isinstance(thing, CallFuture)
-    is_tried_again = isinstance(thing, RetriedFuture)
-    if not thing.done() and not is_tried_again and isinstance(thing.receiver, Reply):
-        ref = thing.receiver.ref
-        if ref is not None:
-            thing.on_unretrieved = None  # the call that needs it tells of its error
-            return ref
+    if not thing.done() and (ref := _on_its_way(thing)) is not None:
+        thing.on_unretrieved = None  # the call that needs it tells of its error
+        return ref
     try:
         error = thing.exception()
     except Exception as cancelled:
@@ -46,3 +47,10 @@ def _ref_of(thing: Any, name: str) -> Any:
     if error is not None:
         raise references.of_argument(error, name)
     return PlasmaRef(codec.encode(thing.result())).ref
+
+
+def _on_its_way(future: CallFuture[Any]) -> Any:
+    """Return what Ray knows the outcome by that is to come; None if it knows of none."""
+    if isinstance(future, RetriedFuture) or not isinstance(future.receiver, Reply):
+        return None
+    return future.receiver.ref

@@ -1,25 +1,21 @@
 """One actor as a client on Ray knows it."""
 
 import secrets
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 
-from remotely.engine import Engine, Options, RemoteActor
+from remotely.calling.actor import CalledActor
+from remotely.engine import Engine
 from remotely.engines.ray.frames import ROUTE_BYTES
 from remotely.engines.ray.host import Place
-from remotely.futures.in_flight import InFlight
-from remotely.values.codec import Encoded
 
 NAMESPACE = "remotely"
 ANSWER_S = 10.0  # what a host has to say what it is; one without room yet says nothing
 
-EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
 
-
-class HostedActor(RemoteActor):
+class HostedActor(CalledActor):
     """One actor, as all its handles in this process share it.
 
     class_name  known to its maker alone
@@ -30,10 +26,7 @@ class HostedActor(RemoteActor):
     route       names this object to that life, which hears its messages in the order of numbers
     number      of the last of these messages
     learnt      how many batches of sources it was sent
-    ended       makes the error of its calls, once it has ended for good
-    made_from   the class and the arguments, if it may be restarted
-    is_settled  false while this process restarts it
-    in_flight   the calls that were submitted and have no outcome
+    lives       when those after the first began
     """
 
     def __init__(
@@ -41,20 +34,18 @@ class HostedActor(RemoteActor):
     ) -> None:
         super().__init__(engine, actor, name, owned)
         self.class_name = class_name
-        self.lock = threading.RLock()  # a signal handler may call in the middle of a call
         self.is_serial = False
         self.host: Any = None
         self.place: Place | None = None
-        self.life = 0
         self.may_return = False
         self.route = b""
         self.number = 0
         self.learnt = 0
-        self.ended: EndError | None = None
-        self.made_from: tuple[Encoded, Options] | None = None
-        self.is_settled = True
-        self.in_flight = InFlight(name)
-        self.lives: list[float] = []  # when those after the first began
+        self.lives: list[float] = []
+
+    @property
+    def unanswered(self) -> int:
+        return self.back_pressure.calls
 
     def lives_as(self, host: Any) -> None:
         """It has a process from now on, which has had no message of ours."""

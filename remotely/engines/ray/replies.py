@@ -126,10 +126,10 @@ class Reply:
     def recall(self, future: CallFuture[Any]) -> bool:
         return False
 
-    def cancel(self, future: CallFuture[Any]) -> bool:
+    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
         with contextlib.suppress(RayError):
             asked = self._host.cancel.remote(self._route, future.call_id)
-            return bool(ray.get(asked, timeout=CANCEL_S))
+            return waits and bool(ray.get(asked, timeout=CANCEL_S))
         return False
 
     def deliver(self, future: CallFuture[Any], data: Any) -> bool:

@@ -5,6 +5,7 @@ made meanwhile.  Here those wait, as on our own cluster.
 """
 
 import contextlib
+import functools
 import threading
 import time
 import weakref
@@ -14,11 +15,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from remotely.calling.actor import EndError, restart
 from remotely.engine import Options
 from remotely.engines.ray import ends
-from remotely.engines.ray.remote import EndError, HostedActor
-from remotely.errors import ActorDied, RemotelyError
-from remotely.futures import wakeup
+from remotely.engines.ray.remote import HostedActor
 from remotely.machine.shield import shield
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 from remotely.values.codec import Encoded
@@ -37,9 +37,8 @@ class Restarts:
         self._make = make
         self._run = run
 
-    def watch(self, actor: HostedActor, encoded: Encoded, options: Options) -> None:
+    def watch(self, actor: HostedActor) -> None:
         """Restart this actor when its present life ends."""
-        actor.made_from = encoded, options
         host, life = actor.host, actor.life
         if host is None:  # it was ended meanwhile
             return
@@ -54,7 +53,7 @@ class Restarts:
                 end = ends.end_error(found.name, found.place, error)
                 self._run(lambda: self.hear_of_death(found, life, end))
             elif found.host is not None and found.life == life:  # only out of reach for a moment
-                self._run(lambda: self.watch(found, encoded, options))
+                self._run(lambda: self.watch(found))
 
         with shield:  # an interrupt could leave a lock held for which a thread of Ray's waits
             watched.add_done_callback(hear)
@@ -79,9 +78,13 @@ class Restarts:
                 actor.ended = end
                 return
             actor.life = next_life = life + 1
-            actor.is_settled = False
+            actor.settled = False
+        make = functools.partial(self._make_next, actor, next_life)
         threading.Thread(
-            target=self._restart, args=(actor, next_life), name="remotely-restart", daemon=True
+            target=restart,
+            args=(actor, next_life, make, functools.partial(_free, actor)),
+            name="remotely-restart",
+            daemon=True,
         ).start()
 
     def _may_restart(self, actor: HostedActor) -> bool:
@@ -95,33 +98,21 @@ class Restarts:
         actor.lives.append(now)
         return True
 
-    def _restart(self, actor: HostedActor, life: int) -> None:
+    def _make_next(self, actor: HostedActor, life: int) -> None:
         """Make a life.  It may die meanwhile: then another thread makes the next one."""
         assert actor.made_from is not None
         try:
             self._make([actor], *actor.made_from)
-            self.watch(actor, *actor.made_from)
         except RayError as error:
             self.hear_of_death(actor, life, ends.end_error(actor.name, None, error))
-        except RemotelyError as error:
-            _give_up(actor, life, f"{actor.name} died, and could not be restarted: {error}")
-        except Exception as error:  # of the class's own constructor
-            _give_up(actor, life, f"{actor.name} died, and its constructor raised {error!r}")
-        finally:
-            with actor.lock:
-                if actor.life == life:
-                    actor.is_settled = True
-            wakeup.wake(actor)
+        else:
+            self.watch(actor)
 
 
-def _give_up(actor: HostedActor, life: int, why: str) -> None:
-    """End an actor that could not be restarted, and free its place."""
+def _free(actor: HostedActor) -> None:
+    """End what there is of a life that nobody wants."""
     with actor.lock:
-        if actor.life != life:  # its next life is on the way
-            return
         host, actor.host = actor.host, None
-        if actor.ended is None:  # else it was closed meanwhile, which says more
-            actor.ended = lambda may: ActorDied(why, may_have_run=may)
     if host is not None:
         with contextlib.suppress(RayError):
             ray.kill(host)

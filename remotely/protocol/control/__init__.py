@@ -89,6 +89,7 @@ from remotely.protocol.control.store import (
     AreYouThere,
     Borrow,
     Broken,
+    Claim,
     Expect,
     Full,
     Gone,
@@ -233,7 +234,7 @@ FromGuest = (
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 ToStore = {
-    "client": Reach | Expect | Release,
+    "client": Reach | Claim | Expect | Release,
     "worker": StoreBirth | Admit | Caller | Meet,
     "actor": Share | Offer | Withdraw | Borrow,
 }
@@ -384,6 +385,7 @@ __all__ = [
     "Reach",
     "Reached",
     "Ready",
+    "Claim",
     "Release",
     "Share",
     "Shared",

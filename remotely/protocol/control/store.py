@@ -65,6 +65,12 @@ class AreYouThere(ControlMessage, frozen=True):
     """Needs no answer: what cannot be delivered says that a client is gone."""
 
 
+class Claim(ControlMessage, frozen=True):
+    """What actors offer for the caller of this name is mine: keep it when they have ended."""
+
+    caller: Name
+
+
 # --- its worker -----------------------------------------------------------------------------------
 
 
@@ -101,6 +107,7 @@ class Offer(ControlMessage, frozen=True):
 
     value: Name
     loan: bytes
+    caller: Name
 
 
 class Offered(ControlMessage, frozen=True):

@@ -59,6 +59,7 @@ def test_a_store_that_is_late_with_its_answer_still_has_what_was_lent(
     actor = MachineStore(lambda: None)
     actor.introduced(slow_store.theirs)
 
-    assert actor.offer(codec.encode(np.ones(500_000)), b"caller", "Peer-1.make") is None
+    offered = codec.encode(np.ones(500_000))
+    assert actor.offer(offered, b"route", bytes(32), "Peer-1.make") is None
 
     assert ours.lent_bytes > 0

@@ -12,8 +12,9 @@ from types import ModuleType
 
 import pytest
 
-from remotely.client import back_pressure, question
-from remotely.client.back_pressure import ByteBudget
+from remotely.calling import back_pressure
+from remotely.calling.back_pressure import ByteBudget
+from remotely.client import question
 from remotely.client.question import Question
 from remotely.errors import CallTimeout
 from remotely.futures import future, wakeup

@@ -1,6 +1,6 @@
 """What a store knows of its values, and when their memory is free."""
 
-from remotely.store.shelf import Shelf
+from remotely.store.shelf import CLAIM_S, Shelf
 from remotely.values.arena import Borrower, Loan
 
 
@@ -50,7 +50,37 @@ def test_the_values_of_an_owner_that_is_gone_are_dropped() -> None:
     shelf.drop_of("me")
 
     assert (mine.releases, yours.releases) == (1, 0)
-    assert shelf.owners() == {"you"}
+    assert shelf.clients() == {"you"}
+
+
+def test_what_an_actor_has_left_stays_for_the_caller_that_claims_it() -> None:
+    shelf, mine, yours = Shelf(), Room(), Room()
+    shelf.add(b"1", mine, "actor", is_here=True, caller=b"me")
+    shelf.add(b"2", yours, "actor", is_here=True, caller=b"you")
+    shelf.claim(b"me", "my connection")
+    shelf.leave("actor", 100.0)
+
+    shelf.tidy(100.0 + CLAIM_S)
+    assert (mine.releases, yours.releases) == (0, 0)
+    shelf.tidy(100.1 + CLAIM_S)
+    assert (mine.releases, yours.releases) == (0, 1)
+
+    shelf.drop_of("my connection")
+    shelf.tidy(100.1 + 2 * CLAIM_S)
+    assert mine.releases == 0  # it may connect again
+    shelf.claim(b"me", "another connection")
+    shelf.tidy(200.0 + 2 * CLAIM_S)
+    shelf.drop_of("another connection")
+    shelf.tidy(200.1 + 3 * CLAIM_S)
+    assert mine.releases == 1
+
+
+def test_what_an_actor_has_offered_is_its_own_for_as_long_as_it_lives() -> None:
+    shelf, room = Shelf(), Room()
+    shelf.add(b"v", room, "actor", is_here=True, caller=b"me")
+    shelf.tidy(10 * CLAIM_S)
+    assert room.releases == 0
+    assert shelf.drop(b"v")
 
 
 def test_a_second_value_of_the_same_name_is_refused_and_its_room_released() -> None:

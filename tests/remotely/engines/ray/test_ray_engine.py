@@ -17,8 +17,8 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.calling import back_pressure
 from remotely.engine import Options
-from remotely.futures import in_flight
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
 from tests.remotely.engines.ray.gate import Gate
@@ -79,7 +79,7 @@ def test_a_handle_that_arrives_again_and_again_can_be_called_each_time() -> None
 
 
 def test_submit_waits_when_much_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight, "MAX_CALLS", 3)
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 3)
     log, gate = Log(), Gate()
     held = [gate.wait.submit() for _ in range(3)]
     fourth = threading.Thread(target=gate.wait.submit)
@@ -141,7 +141,7 @@ def test_an_actor_that_cannot_be_restarted_keeps_no_place(tmp_path: Path) -> Non
     with pytest.raises(remotely.ActorDied):
         once.die()
 
-    with pytest.raises(remotely.ActorDied, match="its constructor raised FileExistsError"):
+    with pytest.raises(remotely.ActorDied, match="could not be restarted: FileExistsError"):
         once.die()
 
     wait_until(lambda: hosts() <= before, "the end of its host")

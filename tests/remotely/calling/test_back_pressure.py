@@ -5,15 +5,18 @@ import threading
 import time
 import weakref
 from concurrent.futures import wait
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 import remotely
-from remotely.client.back_pressure import ByteBudget
+from remotely.calling import back_pressure
+from remotely.calling.back_pressure import BackPressure, ByteBudget
 from remotely.client.client import MAX_DESCRIPTORS
-from remotely.futures import in_flight, wakeup
+from remotely.futures import wakeup
+from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
 
 
@@ -31,19 +34,35 @@ class Slow:
         return bytes(nbytes)
 
 
-def channel_of(actor: Any) -> Any:
-    return actor._remotely_remote.channel
+@remotely.remote_class(concurrency=2)
+class Service:
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def run(self) -> str:
+        self.stopped.wait()
+        return "stopped"
+
+    def look(self) -> int:
+        return 7
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def remote_of(actor: Any) -> Any:
+    return actor._remotely_remote
 
 
 def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(in_flight, "MAX_CALLS", 40)
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 40)
     slow = Slow()
     futures = []
     for _ in range(200):
         futures.append(slow.work.submit())
-        assert len(channel_of(slow)._pending) <= 40
+        assert remote_of(slow).unanswered <= 40
     assert [future.result() for future in futures] == list(range(1, 201))
     assert caplog.text.count("have no result yet") == 1
 
@@ -51,22 +70,22 @@ def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
 def test_bytes_in_flight_are_bounded_a_handle(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(in_flight, "MAX_BYTES", 3_500_000)
+    monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
     slow = Slow()
     value = np.zeros(1_000_000, np.uint8)
     futures = []
     for _ in range(30):
         futures.append(slow.work.submit(value))
-        assert channel_of(slow)._back_pressure.nbytes <= 3_500_000
+        assert remote_of(slow).back_pressure.nbytes <= 3_500_000
     assert [future.result() for future in futures] == list(range(1, 31))
-    assert channel_of(slow)._back_pressure.nbytes == 0
+    assert remote_of(slow).back_pressure.nbytes == 0
     assert caplog.text.count("have no result yet") == 1
 
 
 def test_a_value_larger_than_the_bound_goes_alone(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_flight, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(back_pressure, "MAX_BYTES", 100_000)
     slow = Slow()
     futures = [slow.work.submit(np.zeros(1_000_000, np.uint8)) for _ in range(3)]
     assert [future.result() for future in futures] == [1, 2, 3]
@@ -75,7 +94,7 @@ def test_a_value_larger_than_the_bound_goes_alone(
 def test_a_done_callback_that_submits_is_never_held_back(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_flight, "MAX_CALLS", 1)
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 1)
     slow = Slow()
     over = threading.Event()
 
@@ -91,7 +110,7 @@ def test_a_done_callback_that_submits_is_never_held_back(
 
 
 def test_a_dead_actor_holds_nobody_back(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight, "MAX_CALLS", 5)
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 5)
     slow = Slow()
     futures = [slow.work.submit(seconds=60.0) for _ in range(5)]
     killer = threading.Timer(0.2, lambda: remotely.close(slow, grace_s=0))
@@ -102,6 +121,91 @@ def test_a_dead_actor_holds_nobody_back(here: None, monkeypatch: pytest.MonkeyPa
         with pytest.raises(remotely.ActorDied):
             future.result()
     killer.join()
+
+
+def test_a_call_without_end_keeps_no_other_from_leaving(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 10)
+    service = Service()
+    running = service.run.submit()
+    assert [service.look.submit().result() for _ in range(50)] == [7] * 50
+    for _ in range(50):
+        service.look.submit()
+    service.stop()
+    assert running.result() == "stopped"
+
+
+# --- the limits of one actor ----------------------------------------------------------------------
+
+
+@dataclass
+class Actor:
+    name = "Echo-1"
+    back_pressure: BackPressure
+
+    @property
+    def unanswered(self) -> int:
+        return self.back_pressure.calls
+
+
+def counted(*sizes: int) -> tuple[Actor, list[CallFuture[None]]]:
+    actor = Actor(BackPressure())
+    futures: list[CallFuture[None]] = [CallFuture("a call", actor) for _ in sizes]
+    for future, nbytes in zip(futures, sizes, strict=True):
+        actor.back_pressure.count(future, nbytes, may_wait=True)
+    return actor, futures
+
+
+@pytest.mark.parametrize(
+    ("there", "next_one", "must_wait"),
+    [
+        ([0], 0, False),
+        ([0, 0], 0, True),
+        ([60], 40, False),
+        ([60], 41, True),
+        ([0], 101, False),  # by itself it may be larger than the limit
+    ],
+)
+def test_a_call_waits_while_too_many_or_too_large_ones_have_no_outcome(
+    there: list[int], next_one: int, must_wait: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 2)
+    monkeypatch.setattr(back_pressure, "MAX_BYTES", 100)
+    actor, futures = counted(*there)
+    has_waited: list[bool] = []
+
+    def wait(room: Any, timeout: float | None) -> None:
+        has_waited.append(True)
+        futures[-1].set_result(None)
+        room.block(timeout)
+
+    actor.back_pressure.wait_for_room(actor, next_one, wait)
+    assert has_waited == [True] * must_wait
+
+
+def test_an_actor_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 2)
+    actor, futures = counted(0, 0)
+    for future in futures:
+
+        def answer(room: Any, timeout: float | None, future: CallFuture[None] = future) -> None:
+            future.set_result(None)
+
+        actor.back_pressure.wait_for_room(actor, 0, answer)
+        actor.back_pressure.count(CallFuture("another", actor), 0, may_wait=True)
+    assert caplog.text.count("2 calls to Echo-1") == 1
+
+
+def test_a_call_is_counted_once_and_until_its_outcome() -> None:
+    actor, (future,) = counted(60)
+    actor.back_pressure.count(future, 60, may_wait=True)
+    assert (actor.back_pressure.calls, actor.back_pressure.nbytes) == (1, 60)
+    for _ in range(2):
+        actor.back_pressure.settle(future)
+        assert (actor.back_pressure.calls, actor.back_pressure.nbytes) == (0, 0)
 
 
 # --- the budget of a process ----------------------------------------------------------------------
@@ -160,7 +264,7 @@ def test_results_are_kept_with_their_futures_and_go_with_them(here: None) -> Non
     slow = Slow()
     futures = [slow.give.submit(1 << 20) for _ in range(50)]
     wait([futures[-1]], timeout=20)
-    assert channel_of(slow)._back_pressure.nbytes == 0
+    assert remote_of(slow).back_pressure.nbytes == 0
     assert all(len(future.result()) == 1 << 20 for future in futures)
     gone = [weakref.ref(future) for future in futures]
     futures.clear()

@@ -1,4 +1,4 @@
-"""The threads of a client that move large values, while the program goes on."""
+"""Threads that run tasks while the program goes on, and end when there is nothing to do."""
 
 import logging
 import threading
@@ -7,14 +7,15 @@ from collections.abc import Callable
 
 log = logging.getLogger("remotely")
 
-MAX_THREADS = 8  # more do not make a line faster
 IDLE_S = 5.0  # after which a thread ends
 
 
-class BulkThreads:
-    """Runs each task on one of a few daemon threads, the first to come first."""
+class Threads:
+    """Runs each task on a daemon thread; at most `most` at a time, the first to come first."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, most: int | None = None) -> None:
+        self._name = name
+        self._most = most
         self._tasks: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
@@ -42,11 +43,11 @@ class BulkThreads:
 
     def _add(self, task: Callable[[], object], instead: Callable[[], object]) -> None:
         self._tasks.append((task, instead))
-        if self._idle >= len(self._tasks) or self._threads == MAX_THREADS:
+        if self._idle >= len(self._tasks) or self._threads == self._most:
             self._changed.notify()
             return
         self._threads += 1
-        threading.Thread(target=self._serve, name="remotely-bulk", daemon=True).start()
+        threading.Thread(target=self._serve, name=self._name, daemon=True).start()
 
     def _serve(self) -> None:
         while True:
@@ -61,5 +62,5 @@ class BulkThreads:
             try:
                 task()
             except Exception:
-                log.exception("a large value could not be moved")
+                log.exception("%s failed", self._name)
             del task, instead  # they may hold what their end frees

@@ -1,10 +1,11 @@
-"""A call whose arguments refer to futures or refs (values/references.py), until it leaves.
+"""A call that cannot leave at once, as the ZeroMQ cluster sends it: to one actor or to several.
+
+Its arguments were pickled when it was made.  What they refer to (values/references.py) is put in
+their place when it leaves:
 
     a future     its value if that is here; where the value is, if it has stayed there
                  to an actor that may reach no store, the value goes in any case
     a large ref  where it is in the store of the actor's machine, to which it has crossed before
-
-The arguments themselves were pickled when the call was made.
 """
 
 import threading
@@ -16,33 +17,39 @@ from remotely.client.ref import Ref
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
 from remotely.protocol.control import StoreAddress
+from remotely.protocol.wire import Kind
 from remotely.values import codec, references
-from remotely.values.codec import Encoded
-from remotely.values.memory_peer import OutgoingValue
+from remotely.values.memory_peer import Crosses, OutgoingValue
+from remotely.values.owned import Owned, own
 from remotely.values.references import InStore, Named, Referring
 
 
-class ReferringCall:
-    """`ship` brings an encoded value to the machines of all actors that are called.
+class Message:
+    """The same bytes for each actor, and for each try.
 
-    needs   what has to be done before the call leaves
+    named       what the arguments refer to, of which `refs` are the refs
+    crossings   that bring a large value to other machines, as far as they have begun
+    ship        brings what is sent to the machine of an actor, if it is large and not there
     """
 
     def __init__(
         self,
-        method: str,
-        encoded: Encoded,
+        kind: Kind,
+        name: str,
+        value: Owned,
         named: Sequence[Named],
-        crossings: Sequence[Future[None]],
-        ship: Callable[[OutgoingValue], None],
+        crossings: Sequence[Crosses],
+        ship: Callable[[OutgoingValue, StoreAddress | None], None],
     ) -> None:
-        futures = [thing for thing, _ in named if isinstance(thing, CallFuture)]
-        for future in futures:
+        self.kind = kind
+        self.name = name
+        self.value = value
+        self.refs = [thing for thing, _ in named if isinstance(thing, Ref)]
+        self._futures = [thing for thing, _ in named if isinstance(thing, CallFuture)]
+        for future in self._futures:
             future.stays = True
-        self.needs: list[Future[Any]] = [*futures, *crossings]
-        self._method = method
-        self._encoded = encoded
         self._named = named
+        self._crossings = crossings
         self._ship = ship
         self._lock = threading.Lock()
         self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
@@ -54,9 +61,11 @@ class ReferringCall:
         for made in self._made.values():
             made.close()
 
-    def snapshot(self) -> None:
-        """Copy the arguments, which their owner may change from now on."""
-        self._encoded = codec.copied(self._encoded)
+    def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
+        """Return what has to be done before it leaves for an actor there."""
+        crossings = [*self._crossings, *(c for ref in self.refs for c in ref.crossings)]
+        here = [c.done for c in crossings if store is not None and c.covers(store)]
+        return [*self._futures, *here]
 
     def outgoing_to(self, store: StoreAddress | None, is_apart: bool = False) -> OutgoingValue:
         """Return what to send to an actor there; if it `is_apart`, with the values themselves.
@@ -70,10 +79,12 @@ class ReferringCall:
             ]
             kind = tuple(entry.name if isinstance(entry, InStore) else b"" for entry in entries)
             if (made := self._made.get(kind)) is None:
-                encoded = codec.encode(Referring(self._encoded, entries), self._method)
-                made = self._made[kind] = OutgoingValue(encoded, several=True)
-                if not is_apart:
-                    self._ship(made)
+                value = self.value
+                if entries:
+                    value = own(codec.encode(Referring(value, entries), self.name))
+                made = self._made[kind] = OutgoingValue(value, True, self._crossings)
+            if not is_apart:
+                self._ship(made, store)
             return made
 
     def _entry(

@@ -1,0 +1,79 @@
+"""One actor, as its callers in one process share it, on any engine."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from remotely.calling.back_pressure import BackPressure
+from remotely.engine import Engine, Options, RemoteActor
+from remotely.errors import ActorDied, RemotelyError
+from remotely.futures import wakeup
+from remotely.values.owned import Owned
+
+EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
+
+
+class CalledActor(RemoteActor):
+    """What all handles of an actor in this process share.
+
+    life          the number of its present life, or of the one that is on its way
+    ended         makes the error of its calls, once it has ended for good
+    settled       false while this process makes its next life
+    made_from     the class and the arguments, if it may be restarted
+    is_released   its last handle in this process is gone
+    queue         the calls that cannot leave yet, and those after them; None if there are none
+    lock          guards the fields above, but for the queue; nobody waits while holding it
+    """
+
+    def __init__(self, engine: Engine, actor: str, name: str, owned: bool) -> None:
+        super().__init__(engine, actor, name, owned)
+        self.life = 0
+        self.lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self.ended: EndError | None = None
+        self.settled = True
+        self.made_from: tuple[Owned, Options] | None = None
+        self.is_released = False
+        self.queue: Any = None  # send_queue.Queue
+        self.back_pressure = BackPressure()
+
+    @property
+    def unanswered(self) -> int:
+        """How many of its calls have no outcome."""
+        raise NotImplementedError
+
+    def check_lives(self) -> None:
+        """Raise why it has ended, if it has for good."""
+        if self.ended is not None:
+            raise self.ended(False)
+
+    def wait_for_life(self) -> None:
+        """Wait while this process makes its next life.  Raises why there will be none."""
+        wakeup.sleep_until(lambda: self.settled or self.ended is not None, about=self)
+        self.check_lives()
+
+
+def restart(
+    actor: CalledActor, life: int, make: Callable[[], object], end: Callable[[], object]
+) -> None:
+    """On a thread of its own: give an actor that died its next life.
+
+    `make` waits for a place and runs the constructor; what it raises ends the actor.  `end` takes
+    away what there is of a life that nobody wants: its constructor raised, or the actor was closed
+    or released meanwhile.  It may be called before there was a place.
+    """
+    try:
+        make()
+    except Exception as error:
+        said = error if isinstance(error, RemotelyError) else repr(error)
+        why = f"{actor.name} died, and could not be restarted: {said}"
+        with actor.lock:
+            # Otherwise its next life is on the way, or it was closed meanwhile, which says more.
+            if actor.life == life and actor.ended is None:
+                actor.ended = lambda may: ActorDied(why, may_have_run=may)
+    finally:
+        if actor.is_released or actor.ended is not None:
+            end()
+        with actor.lock:
+            if actor.life == life:
+                actor.settled = True
+        wakeup.wake(actor)

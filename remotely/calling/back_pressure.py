@@ -1,0 +1,148 @@
+"""Back-pressure: limits on the calls that have no outcome yet, so that memory use stays flat.
+
+A client may be faster than its actor.  Past these limits `submit` waits for room, whichever call
+makes it, and logs a warning once for each actor.
+
+The limits apply to what is requested: calls, and the bytes of their arguments.  A result belongs to
+its caller as soon as its actor has computed it: the client keeps it until its future is dropped,
+and an actor never waits for a reader.  So the memory of results is that of the futures which a
+program keeps, of which at most MAX_CALLS are unanswered.
+
+Refused: to stop reading when many replies have arrived unread.  A future that you wait for would
+then come after those that you have not asked for yet, and never, if you collect results in another
+order than you submitted.  Also refused: to wait for the oldest call.  It may be a service that runs
+for as long as the program.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from remotely.futures import wakeup
+from remotely.futures.future import CallFuture
+from remotely.machine.shield import shield
+from remotely.protocol.resources import format_bytes
+
+log = logging.getLogger("remotely")
+
+MAX_CALLS = 10_000  # of one actor
+MAX_BYTES = 512 << 20  # of one actor
+MAX_BYTES_OF_PROCESS = 2 << 30
+
+
+class Bounded(Protocol):
+    """An actor, as far as its limits go."""
+
+    name: str
+
+    @property
+    def unanswered(self) -> int:
+        """How many of its calls have no outcome."""
+
+
+class Room:
+    """What a thread waits for that wants to send another call.  Receivers take it for a future."""
+
+    what = "room for another call"
+
+    def __init__(self, actor: Bounded, has_room: Callable[[], bool]) -> None:
+        self._actor = actor
+        self.done = has_room
+
+    def block(self, timeout: float | None) -> None:
+        """Wait while another thread receives: each outcome wakes those who wait for its actor."""
+        wakeup.sleep_until(self.done, timeout, self._actor)
+
+
+Wait = Callable[[Any, float | None], object]  # as `Receiver.wait`; takes a Room as well
+
+
+class ByteBudget:
+    """The bytes in flight of a whole process.  A single value may exceed the budget if alone."""
+
+    def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
+        self._limit = nbytes
+        self._taken = 0
+        self._lock = threading.RLock()  # a signal that the shield does not know may strike
+
+    def wait_for_room(self, nbytes: int) -> None:
+        wakeup.sleep_until(partial(self._has_room, nbytes), about=self)
+
+    def take(self, nbytes: int, *, force: bool = False) -> bool:
+        """Count bytes that are about to be sent, if there is room for them or with `force`."""
+        with shield, self._lock:
+            taken = force or self._has_room(nbytes)
+            if taken:
+                self._taken += nbytes
+            return taken
+
+    def _has_room(self, nbytes: int) -> bool:
+        return not self._taken or self._taken + nbytes <= self._limit
+
+    def give_back(self, nbytes: int) -> None:
+        with shield, self._lock:
+            self._taken -= nbytes
+        wakeup.wake(self)
+
+
+_process = ByteBudget()
+
+
+class BackPressure:
+    """The limits of one actor.  It knows the calls that were counted, until their outcomes."""
+
+    def __init__(self, budget: ByteBudget = _process) -> None:
+        self.nbytes = 0
+        self._budget = budget
+        self._counted: dict[CallFuture[Any], int] = {}
+        self._lock = threading.RLock()  # a signal that the shield does not know may strike
+        self._has_warned = False
+
+    @property
+    def calls(self) -> int:
+        """How many calls were counted and have no outcome."""
+        return len(self._counted)
+
+    def wait_for_room(self, actor: Bounded, nbytes: int, wait: Wait) -> None:
+        """Return when another call with so many bytes may leave."""
+        if self._has_room(actor, nbytes):
+            return
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "%d calls to %s (%s) have no result yet: from now on, submit waits whenever so "
+                "many are in flight. Collect results as you go, or add actors",
+                actor.unanswered,
+                actor.name,
+                format_bytes(self.nbytes),
+            )
+        room = Room(actor, partial(self._has_room, actor, nbytes))
+        while not room.done():
+            wait(room, None)
+
+    def count(self, future: CallFuture[Any], nbytes: int, may_wait: bool) -> None:
+        """Count a call until its outcome; with `may_wait`, when the process has room for it."""
+        while future.counted_by is None:
+            if may_wait:
+                self._budget.wait_for_room(nbytes)
+            with shield, self._lock:
+                if self._budget.take(nbytes, force=not may_wait):
+                    self._counted[future] = nbytes
+                    self.nbytes += nbytes
+                    future.counted_by = self
+
+    def settle(self, future: CallFuture[Any]) -> None:
+        """The call has its outcome.  Calling this twice is harmless."""
+        with shield:
+            with self._lock:
+                nbytes = self._counted.pop(future, 0)
+                self.nbytes -= nbytes
+            if nbytes:
+                self._budget.give_back(nbytes)
+
+    def _has_room(self, actor: Bounded, nbytes: int) -> bool:
+        if actor.unanswered >= MAX_CALLS:
+            return False
+        return not self.nbytes or self.nbytes + nbytes <= MAX_BYTES

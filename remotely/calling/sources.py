@@ -1,0 +1,21 @@
+"""The modules of this process that an actor has not been sent yet."""
+
+from collections.abc import Sequence
+
+from remotely.engine import RemoteActor
+from remotely.values import source_library
+from remotely.values.sources import Batch
+
+
+def unsent(actor: RemoteActor, life: int, sent: int) -> tuple[Sequence[Batch], int]:
+    """Return the batches that a life of an actor lacks, and how many there are now.
+
+    The first `sent` went over the same connection.  Others may have been sent by other clients, as
+    `actor.sent` tells, which is brought up to date.  If two threads send the same, nothing is
+    harmed.
+    """
+    batches = list(source_library.library.batches)
+    there = actor.sent[1] if actor.sent[0] == life else frozenset()
+    lacking = [batch for batch in batches[sent:] if batch.digest not in there]
+    actor.sent = life, there.union(batch.digest for batch in batches)
+    return lacking, len(batches)

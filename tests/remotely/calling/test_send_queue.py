@@ -1,0 +1,166 @@
+"""Calls that cannot leave yet: in what order they leave, and that none holds up another actor."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from remotely.calling.actor import CalledActor
+from remotely.calling.retries import RetriedFuture
+from remotely.calling.send_queue import SendQueues, Turn
+from remotely.errors import ActorDied, NotConnected, RemotelyError
+from remotely.futures.future import CallFuture
+from remotely.values.owned import NOTHING, Owned
+from tests.clusters import wait_until
+
+NO_LATER_THAN_S = 10.0
+
+
+class Engine:
+    def release(self, remote: object) -> None: ...
+
+
+class Message:
+    value: Owned = NOTHING
+
+
+class Line:
+    """Sends to actors that have a connection; a call is answered with its name as it leaves."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.connected: dict[str, threading.Event] = {}
+        self.queues: SendQueues[Message] = SendQueues(self.send, lambda *_: None)
+
+    def actor(self, name: str, connected: bool = True) -> CalledActor:
+        self.connected[name] = threading.Event()
+        if connected:
+            self.connected[name].set()
+        engine: Any = Engine()
+        return CalledActor(engine, name, name, owned=True)
+
+    def send(self, turn: Turn[Message]) -> None:
+        assert self.connected[turn.actor.name].wait(NO_LATER_THAN_S)
+        if turn.take():
+            self.sent.append(turn.future.what)
+            turn.future.set_result(turn.future.what)
+
+    def call(self, actor: CalledActor, what: str, *needs: Future[Any]) -> CallFuture[Any]:
+        future: CallFuture[Any] = CallFuture(what, actor)
+        self.queues.add(actor, Message(), future, needs)
+        return future
+
+    def retried(self, actor: CalledActor, what: str) -> RetriedFuture:
+        return RetriedFuture(what, actor, lambda f: self.queues.add(actor, Message(), f), 1)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    for connected in line.connected.values():
+        connected.set()
+    line.queues.close(NotConnected("the test is over"))
+
+
+def results(*futures: Future[Any]) -> list[Any]:
+    return [future.result(NO_LATER_THAN_S) for future in futures]
+
+
+def test_calls_leave_in_the_order_made_though_only_the_first_needs_something(line: Line) -> None:
+    actor, need = line.actor("a"), Future[None]()
+    futures = [line.call(actor, "1", need), line.call(actor, "2"), line.call(actor, "3")]
+    assert not line.sent
+    need.set_result(None)
+    assert results(*futures) == ["1", "2", "3"] == line.sent
+
+
+def test_a_queue_is_gone_when_its_last_call_has_left(line: Line) -> None:
+    actor = line.actor("a")
+    assert results(line.call(actor, "1")) == ["1"]
+    wait_until(lambda: actor.queue is None, "nothing waits any more")
+
+
+def test_eight_actors_that_do_not_answer_hold_up_no_ninth(line: Line) -> None:
+    slow = [line.actor(f"slow {number}", connected=False) for number in range(20)]
+    futures = [line.call(actor, "1") for actor in slow]
+    assert results(line.call(line.actor("healthy"), "1")) == ["1"]
+    assert not any(future.done() for future in futures)
+
+
+def test_a_call_that_is_repeated_leaves_before_those_made_after_it(line: Line) -> None:
+    actor = line.actor("a", connected=False)
+    first, second = line.retried(actor, "first"), line.retried(actor, "second")
+    third = line.call(actor, "third")
+    for future in (second, first):  # however they were lost
+        future.lose(ActorDied("it was sent before"))
+    line.connected["a"].set()
+    assert results(first, second, third) == ["first", "second", "third"] == line.sent
+
+
+def test_thousands_of_lost_calls_leave_again_in_their_order(line: Line) -> None:
+    actor = line.actor("a", connected=False)
+    futures = [line.retried(actor, str(number)) for number in range(3_000)]
+    for future in futures:
+        future.lose(ActorDied("all at once"))
+    line.connected["a"].set()
+    assert results(*futures) == line.sent == [str(number) for number in range(3_000)]
+
+
+def cancelled(future: CallFuture[Any]) -> None:
+    assert future.cancel()
+
+
+def settled(future: CallFuture[Any]) -> None:
+    future.set_result("by another")
+
+
+@pytest.mark.parametrize("done", [cancelled, settled])
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_call_that_is_done_while_it_waits_never_leaves_and_holds_up_none(
+    line: Line, done: Callable[[CallFuture[Any]], None], connected: bool
+) -> None:
+    """It waits for something that it needs, or for a connection, on the thread that sends."""
+    actor, need = line.actor("a", connected), Future[None]()
+    first = line.call(actor, "1", *([need] if connected else []))
+    second = line.call(actor, "2")
+    done(first)
+    line.connected["a"].set()
+    need.set_result(None)
+    assert results(second) == ["2"] == line.sent
+
+
+def test_a_call_that_cannot_be_sent_has_the_error_and_the_next_one_leaves(line: Line) -> None:
+    actor = line.actor("a")
+    send = line.send
+
+    def fail_once(turn: Turn[Message]) -> None:
+        if turn.future.what == "1":
+            raise NotConnected("on purpose")
+        send(turn)
+
+    line.queues = SendQueues(fail_once, lambda *_: None)
+    first, second = line.call(actor, "1"), line.call(actor, "2")
+    assert isinstance(first.exception(NO_LATER_THAN_S), NotConnected)
+    assert results(second) == ["2"]
+
+
+def test_when_it_is_closed_every_call_that_waits_is_told_and_so_are_later_ones(line: Line) -> None:
+    actor = line.actor("a")
+    waiting = line.call(actor, "1", Future[None]())
+    line.queues.close(NotConnected("shut down"))
+    for future in (waiting, line.call(actor, "2")):
+        assert isinstance(future.exception(NO_LATER_THAN_S), NotConnected)
+
+
+def test_who_would_wait_for_itself_is_told(line: Line) -> None:
+    def refuse(actor: CalledActor, future: CallFuture[Any], has_needs: bool) -> None:
+        assert has_needs
+        raise RemotelyError(f"{future.what} of {actor.name} is received on this very thread")
+
+    line.queues = SendQueues(line.send, refuse)
+    future = line.call(line.actor("a"), "1", Future[None]())
+    with pytest.raises(RemotelyError, match="1 of a is received"):
+        future.result()

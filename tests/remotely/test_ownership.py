@@ -1,0 +1,366 @@
+"""A value belongs to the call that carries it: what is changed afterwards changes nothing there.
+
+The matrix: each path that a value may take, in each setting, in sizes on both sides of every
+threshold.  Each path hands values over, changes them at once, and tells what arrived.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import remotely
+from tests.clusters import wait_until
+
+# In a message, beside it, through memory, and through the stores of two machines.
+SIZES = (100, 9_000, 20_000, 600_000)
+CHANGES = 12  # of one buffer that is returned again and again
+
+AS_HANDED_OVER = [((1,), True), ((1,), True), ((1,), True)]
+
+
+def new_values(size: int) -> list[Any]:
+    """Return values that hold ones alone: an array, a read-only view, and a bytearray."""
+    frozen = np.ones(size, np.uint8)[:]
+    frozen.flags.writeable = False
+    return [np.ones(size, np.uint8), frozen, bytearray(b"\1" * size)]
+
+
+def change(values: list[Any]) -> None:
+    values[0][:] = 2
+    values[1].base[:] = 2
+    values[2][:] = b"\2" * len(values[2])
+
+
+def look(*values: Any) -> list[tuple[tuple[int, ...], bool]]:
+    """Return what bytes each value has, and whether it may be written."""
+    views = [memoryview(value) for value in values]
+    return [(tuple(sorted(set(view.cast("B")))), not view.readonly) for view in views]
+
+
+@remotely.remote_class(cpus=0)
+class Keeper:
+    """Looks at what arrives, and returns one buffer again and again."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+        self.buffer: Any = None
+
+    def look(self, *values: Any, beside: Any = None) -> Any:
+        return look(*values)
+
+    def kept(self, _: int = 0) -> Any:
+        return look(*self.values)
+
+    def hold(self, file: Path) -> None:
+        wait_until(file.exists, "it may go on")
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @remotely.idempotent(retries=2)
+    def die_at_first(self, folder: Path, *values: Any) -> Any:
+        if not (folder / "died").exists():
+            (folder / "died").touch()
+            self.die()
+        return look(*values)
+
+    @remotely.batched
+    def look_batched(self, *values: Any) -> Any:
+        return [look(*each) for each in zip(*values, strict=True)]
+
+    def look_again_and_again(self, *values: Any) -> Iterator[Any]:
+        while True:
+            yield look(*values)
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def filled(self, size: int, number: int) -> Any:
+        if self.buffer is None or len(self.buffer) != size:
+            self.buffer = np.empty(size, np.uint8)
+        self.buffer[:] = number
+        return self.buffer
+
+    def stream(self, size: int) -> Iterator[Any]:
+        for number in range(CHANGES):
+            yield self.filled(size, number)
+
+
+@remotely.remote_class(cpus=0)
+class AsyncKeeper(Keeper):
+    async def filled_async(self, size: int, number: int) -> Any:
+        return self.filled(size, number)
+
+    async def stream_async(self, size: int) -> Any:
+        for number in range(CHANGES):
+            yield self.filled(size, number)
+
+
+@remotely.remote_class(cpus=0, concurrency=2)
+class ConcurrentKeeper(Keeper):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = (
+            threading.local()
+        )  # what one thread returns, the next call of that thread changes
+
+    def filled(self, size: int, number: int) -> Any:
+        if len(getattr(self.own, "buffer", ())) != size:
+            self.own.buffer = np.empty(size, np.uint8)
+        self.own.buffer[:] = number
+        return self.own.buffer
+
+
+Restarted = remotely.options(Keeper, max_restarts=3)
+
+
+# --- what is handed over --------------------------------------------------------------------------
+
+
+def by_a_call(size: int, folder: Path) -> Any:
+    return Keeper().look(*new_values(size))
+
+
+def by_submit(size: int, folder: Path) -> Any:
+    keeper, values = Keeper(), new_values(size)
+    keeper.hold.submit(folder / "go")
+    future = keeper.look.submit(*values)
+    change(values)
+    (folder / "go").touch()
+    return future.result()
+
+
+def by_a_call_of_a_group(size: int, folder: Path) -> Any:
+    keepers, values = remotely.group(Keeper, 2), new_values(size)
+    futures = keepers.look.submit(*values)
+    change(values)
+    one, other = (future.result() for future in futures)
+    assert one == other
+    return one
+
+
+def by_a_batched_call(size: int, folder: Path) -> Any:
+    keeper, values = Keeper(), new_values(size)
+    future = keeper.look_batched.submit(*values)
+    change(values)
+    return future.result()
+
+
+def beside_a_future(size: int, folder: Path) -> Any:
+    keeper, gate, values = Keeper(), Keeper(), new_values(size)
+    future = keeper.look.submit(*values, beside=gate.hold.submit(folder / "go"))
+    change(values)
+    (folder / "go").touch()
+    return future.result()
+
+
+def behind_a_call_that_waits_for_a_future(size: int, folder: Path) -> Any:
+    keeper, gate, values = Keeper(), Keeper(), new_values(size)
+    keeper.look.submit(beside=gate.hold.submit(folder / "go"))
+    future = keeper.look.submit(*values)
+    change(values)
+    (folder / "go").touch()
+    return future.result()
+
+
+def by_a_stream(size: int, folder: Path) -> Any:
+    keeper, values = Keeper(), new_values(size)
+    stream = keeper.look_again_and_again(*values)
+    change(values)
+    return next(stream)
+
+
+def by_a_constructor(size: int, folder: Path) -> Any:
+    values = new_values(size)
+    keeper = Keeper(*values)
+    change(values)
+    return keeper.kept()
+
+
+def by_the_constructor_of_a_second_life(size: int, folder: Path) -> Any:
+    values = new_values(size)
+    keeper = Restarted(*values)
+    change(values)
+    with pytest.raises(remotely.ActorDied):
+        keeper.die()
+    return keeper.kept()
+
+
+def by_a_retry(size: int, folder: Path) -> Any:
+    keeper, values = Restarted(), new_values(size)
+    future = keeper.die_at_first.submit(folder, *values)
+    change(values)
+    return future.result()
+
+
+def by_put(size: int, folder: Path) -> Any:
+    keeper, values = Keeper(), new_values(size)
+    refs = [remotely.put(value) for value in values]
+    change(values)
+    assert look(*map(remotely.get, refs)) == AS_HANDED_OVER
+    return keeper.look(*refs)
+
+
+def by_a_job_of_a_pool_that_waits(size: int, folder: Path) -> Any:
+    values = new_values(size)
+    with remotely.Pool(Keeper, 1) as pool:
+        pool.submit(Keeper.hold, folder / "go")
+        future = pool.submit(Keeper.look, *values)
+        change(values)
+        (folder / "go").touch()
+        return future.result()
+
+
+def by_a_member_that_replaces_another(size: int, folder: Path) -> Any:
+    values = new_values(size)
+    with remotely.Pool(Restarted, 1, *values) as pool:
+        change(values)
+        with pytest.raises(remotely.ActorDied):
+            pool.submit(Keeper.die).result()
+        return pool.submit(Keeper.kept).result()
+
+
+def by_a_job_of_an_executor(size: int, folder: Path) -> Any:
+    values = new_values(size)
+    with remotely.Executor(1, cpus=0) as executor:
+        executor.submit(wait_until, (folder / "go").exists, "it may go on")
+        future = executor.submit(look, *values)
+        change(values)
+        (folder / "go").touch()
+        return future.result()
+
+
+def by_joblib(size: int, folder: Path) -> Any:
+    joblib = pytest.importorskip("joblib")
+    remotely.register_joblib()
+    values = new_values(size)
+
+    def calls() -> Iterator[Any]:
+        for _ in range(2):  # as many as joblib reads at a time
+            yield joblib.delayed(look)(*values)
+        change(values)
+        yield joblib.delayed(look)(*values)
+
+    with joblib.parallel_config(backend="remotely", cpus=0):
+        first, second, changed = joblib.Parallel(n_jobs=2)(calls())
+    assert first == second
+    assert changed == [((2,), True)] * 3
+    return first
+
+
+HANDED_OVER = [
+    by_a_call,
+    by_submit,
+    by_a_call_of_a_group,
+    by_a_batched_call,
+    beside_a_future,
+    behind_a_call_that_waits_for_a_future,
+    by_a_stream,
+    by_a_constructor,
+    by_the_constructor_of_a_second_life,
+    by_a_retry,
+    by_put,
+    by_a_job_of_a_pool_that_waits,
+    by_a_member_that_replaces_another,
+    by_a_job_of_an_executor,
+    by_joblib,
+]
+
+
+@pytest.mark.parametrize("path", HANDED_OVER)
+def test_what_was_handed_over_arrives_as_it_was_and_may_be_written(
+    cluster: str, tmp_path: Path, path: Callable[[int, Path], Any]
+) -> None:
+    for size in SIZES:
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        assert path(size, folder) == AS_HANDED_OVER, f"{size} bytes"
+
+
+# --- what is returned -----------------------------------------------------------------------------
+
+
+def of_a_method(size: int) -> Iterator[Any]:
+    keeper = Keeper()
+    for future in [keeper.filled.submit(size, number) for number in range(CHANGES)]:
+        yield future.result()
+
+
+def of_an_async_method(size: int) -> Iterator[Any]:
+    keeper = AsyncKeeper()
+    for future in [keeper.filled_async.submit(size, number) for number in range(CHANGES)]:
+        yield future.result()
+
+
+def of_a_method_on_a_thread(size: int) -> Iterator[Any]:
+    keeper = ConcurrentKeeper()
+    for future in [keeper.filled.submit(size, number) for number in range(CHANGES)]:
+        yield future.result()
+
+
+def of_a_stream(size: int) -> Iterator[Any]:
+    return Keeper().stream(size)
+
+
+def of_an_async_stream(size: int) -> Iterator[Any]:
+    return AsyncKeeper().stream_async(size)
+
+
+def of_a_stream_on_a_thread(size: int) -> Iterator[Any]:
+    return ConcurrentKeeper().stream(size)
+
+
+def of_an_attribute(size: int) -> Iterator[Any]:
+    keeper = AsyncKeeper()
+    for number in range(CHANGES):
+        keeper.filled(size, number)
+        yield keeper.buffer
+
+
+def of_a_reference(size: int) -> Iterator[Any]:
+    keeper = Keeper()
+    futures = [keeper.filled.submit(size, number) for number in range(CHANGES)]
+    for reference in [remotely.ref(future) for future in futures]:
+        yield remotely.get(reference)
+
+
+def of_a_future_that_is_passed_on(size: int) -> Iterator[Any]:
+    keeper, other = Keeper(), Keeper()
+    futures = [keeper.filled.submit(size, number) for number in range(CHANGES)]
+    for future in [other.echo.submit(future) for future in futures]:
+        yield future.result()
+
+
+def of_a_job(size: int) -> Iterator[Any]:
+    with remotely.Pool(Keeper, 1) as pool:
+        for future in [pool.submit(Keeper.filled, size, number) for number in range(CHANGES)]:
+            yield future.result()
+
+
+RETURNED = [
+    of_a_method,
+    of_an_async_method,
+    of_a_method_on_a_thread,
+    of_a_stream,
+    of_an_async_stream,
+    of_a_stream_on_a_thread,
+    of_an_attribute,
+    of_a_reference,
+    of_a_future_that_is_passed_on,
+    of_a_job,
+]
+
+
+@pytest.mark.parametrize("path", RETURNED)
+def test_what_was_returned_arrives_as_it_was_and_may_be_written(
+    cluster: str, path: Callable[[int], Iterator[Any]]
+) -> None:
+    for size in SIZES:
+        arrived = [look(value) for value in path(size)]
+        assert arrived == [[((n,), True)] for n in range(CHANGES)], f"{size} bytes"
