@@ -1,5 +1,6 @@
 """One actor, as its callers in one process share it, on any engine."""
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,19 @@ from remotely.engine import Engine, Options, RemoteActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
 from remotely.values.owned import Owned
+
+
+class Names:
+    """The names of actors whose maker gives them none: their class, and a number."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._counts: dict[str, itertools.count[int]] = {}
+
+    def of(self, cls: type, options: Options) -> str:
+        number = self._counts.setdefault(cls.__name__, itertools.count(1))
+        return options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
+
 
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
 

@@ -25,18 +25,23 @@ class RetriedFuture(CallFuture[Any]):
         super().__init__(what, keep)
         self._again: Callable[[CallFuture[Any]], None] | None = again
         self._left = retries
+        self._may_have_run = False  # in an earlier try
         self.number = next(numbers)
 
     def lose(self, error: BaseException) -> None:
         """Send the call again if that may help.  Never waits."""
         again = self._again
-        if self.answered or again is None or not self._left:
+        if not isinstance(error, ActorDied | WorkerLost) or again is None:
             super().lose(error)
-        elif isinstance(error, ActorDied | WorkerLost):
+        elif self._left:
             self._left -= 1
+            self._may_have_run |= error.may_have_run
             self.call_id = 0
             again(self)
         else:
+            if self._may_have_run and not error.may_have_run:
+                error.may_have_run = True
+                error.add_note("An earlier try of this call may have run.")
             super().lose(error)
 
     def _finish(self) -> None:

@@ -1,10 +1,17 @@
-"""The modules of this process that an actor has not been sent yet."""
+"""The modules of this process: which of them a life of an actor has been sent."""
 
 from collections.abc import Sequence
 
 from remotely.engine import RemoteActor
 from remotely.values import source_library
 from remotely.values.sources import Batch
+
+
+def whole(actor: RemoteActor, life: int) -> tuple[bytes, int]:
+    """Return all modules, for a new life of an actor, and how many batches they stand for."""
+    batch, stands_for = source_library.library.whole()
+    actor.sent = life, frozenset((batch.digest, *stands_for))
+    return batch.content, len(stands_for)
 
 
 def unsent(actor: RemoteActor, life: int, sent: int) -> tuple[Sequence[Batch], int]:

@@ -1,9 +1,9 @@
 """The actors that a process knows: those that it made, and those of handles that it got."""
 
-import itertools
 import secrets
 import weakref
 
+from remotely.calling.actor import Names
 from remotely.client.actor_state import ActorState
 from remotely.client.master_session import MasterSession, heavy_modules
 from remotely.engine import Engine, Options
@@ -19,7 +19,7 @@ class ActorDirectory:
         self._engine = engine
         self._session = session
         self._actors: weakref.WeakValueDictionary[str, ActorState] = weakref.WeakValueDictionary()
-        self._counts: dict[str, itertools.count[int]] = {}
+        self._names = Names(f"{session.id[:4]}." if session.inside else "")
 
     def get(self, actor: str) -> ActorState | None:
         return self._actors.get(actor)
@@ -37,12 +37,10 @@ class ActorDirectory:
     def new(self, cls: type, options: Options, together: int, gang: str = "") -> ActorState:
         """Return an actor that has a name and no place yet, one of `together` of a group."""
         session = self._session
-        number = self._counts.setdefault(cls.__name__, itertools.count(1))
-        prefix = f"{session.id[:4]}." if session.inside else ""
         assert isinstance(options.memory, int)
         request = control.Request(
             actor=secrets.token_hex(16),
-            name=options.name or f"{prefix}{cls.__name__}-{next(number)}",
+            name=self._names.of(cls, options),
             named=bool(options.name),
             gang=gang,
             together=together,

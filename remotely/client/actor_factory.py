@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from remotely.calling import sources
 from remotely.client.actor_state import ActorState
 from remotely.client.channels import Channels
 from remotely.client.crossing import Crossing
@@ -19,7 +20,7 @@ from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
-from remotely.values import codec, script_settings, source_library
+from remotely.values import codec, script_settings
 from remotely.values.memory_peer import OutgoingValue
 from remotely.values.owned import own
 from remotely.values.parcel import SEND_FROM_BYTES
@@ -97,15 +98,13 @@ class ActorFactory:
             place.cancel()  # it has its answer, unless this thread was interrupted
             del place  # see future.py
         channel = self._channels.open(actor)
-        whole, stands_for = source_library.library.whole()
-        channel.sources_sent = len(stands_for)
-        actor.sent = actor.location.life, frozenset((whole.digest, *stands_for))
+        content, channel.sources_sent = sources.whole(actor, actor.location.life)
         prepare = script_settings.prepare(
             self._session.job,
             self._session.host,
             self._uploads.files,
             options.concurrency,
-            whole.content,
+            content,
         )
         body = OutgoingValue(codec.Encoded((control.encode(prepare),), ()))
         missing: CallFuture[list[str]] = CallFuture("the actor")

@@ -7,7 +7,6 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import itertools
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from remotely.calling.actor import Names
 from remotely.engine import Arrival, Options, Promises, RemoteActor
 from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
@@ -52,7 +52,7 @@ class InProcess:
         self._names: dict[str, str] = {}
         self._remotes: weakref.WeakValueDictionary[str, RemoteActor] = weakref.WeakValueDictionary()
         self._killed: weakref.WeakSet[RemoteActor] = weakref.WeakSet()
-        self._counts: dict[str, itertools.count[int]] = {}
+        self._made = Names()
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._undo_naming = log_records.name_actors(_running.get)
 
@@ -182,8 +182,7 @@ class InProcess:
             return self.find(options.name)
         if options.name in self._names:
             raise NameTaken(name_taken(options.name, "here"))
-        number = self._counts.setdefault(cls.__name__, itertools.count(1))
-        name = options.name or f"{cls.__name__}-{next(number)}"
+        name = self._made.of(cls, options)
         actor = uuid.uuid4().hex
         self._objects[actor] = _as_actor(name, lambda: construct(cls, args, kwargs))
         self._names[name] = actor

@@ -1,5 +1,8 @@
 """A client under load: calls actors, and writes down what it sent and what came of it.
 
+Whatever it hands over it changes at once, and so does an actor with what it returns: each value has
+one number in all of its places, and both sides check the numbers that arrive.
+
 python -m tests.chaos.load ADDRESS KEY FOLDER NAME SEED [RELAY] [ARRIVALS]
 
 Ends when its standard input does.  With ARRIVALS, it makes no actors, but takes those that dial in
@@ -16,30 +19,60 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import remotely
 from remotely.errors import ActorDied, CallTimeout, MasterLost, NoResources, WorkerLost
 from remotely.transport import sockets
-from tests.chaos.oracle import Outcome
+from tests.chaos.oracle import AGAIN, Outcome
 from tests.chaos.relay import Relay
 
 THREADS = 2
 ACTORS_A_THREAD = 2
 HANG_S = 90.0  # longer than any lease, wait for room and reconnection together
 PAUSE_S = 0.004  # two cores are shared by all that is killed and started
+SIZES = (10, 1_000, 9_000, 20_000, 100_000, 600_000)  # on both sides of every threshold
+CHANGED = 255  # what stands in a value that was handed over
+MADE_WITH = 7
+
+
+class WrongValue(Exception):
+    """Something arrived that is not what was handed over."""
+
+
+def check(value: Any, number: int) -> None:
+    """Raise WrongValue unless all of a value is one number."""
+    found = np.unique(np.frombuffer(value, np.uint8))
+    if found.tolist() != [number]:
+        raise WrongValue(f"{found} of {len(value)} bytes, and it was {number}")
+
+
+def number_of(call: str) -> int:
+    return int(call.rpartition(":")[2].rstrip(AGAIN)) % CHANGED
 
 
 @remotely.remote_class(max_restarts=1_000_000)
 class Ledger:
     """Says which calls it ran, in a file that outlives it, before it answers."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, made_with: Any = None) -> None:
+        if made_with is not None:
+            check(made_with, MADE_WITH)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self.file = os.open(Path(folder, "ran"), flags, 0o600)
+        self.buffers = {size: np.empty(size, np.uint8) for size in SIZES}
         Path(folder, "pids", str(os.getpid())).touch()
 
-    def run(self, call: str, payload: bytes) -> int:
+    def run(self, call: str, payload: Any) -> Any:
         os.write(self.file, f"{call}\n".encode())
-        return len(payload)
+        check(payload, number_of(call))
+        buffer = self.buffers[len(payload)]
+        buffer[:] = number_of(call)
+        return buffer
+
+    @remotely.idempotent(retries=3)
+    def run_again(self, call: str, payload: Any) -> Any:
+        return self.run(call, payload)
 
 
 class Journal:
@@ -86,11 +119,11 @@ class Client:
             if actors[place] is None:
                 actors[place] = self._make()
                 continue
-            payload = bytes(draw.choice((10, 1000, 100_000)))
+            size = draw.choice(SIZES)
             if draw.random() < 0.3:
-                alive = self._crowd(actors[place], payload, draw.randrange(2, 40))
+                alive = self._crowd(actors[place], size, draw.randrange(2, 40))
             else:
-                alive = self._one(actors[place], payload)
+                alive = self._one(actors[place], size)
             if not alive:
                 actors[place] = None
                 gc.collect()  # errors of a crowd's futures hold the frames here that hold them
@@ -101,7 +134,10 @@ class Client:
         try:
             if self._takes_arrivals:
                 return next(remotely.arrivals(Ledger, timeout=2))
-            return Ledger(str(self._folder))
+            made_with = np.full(20_000, MADE_WITH, np.uint8)
+            ledger = Ledger(str(self._folder), made_with)
+            made_with[:] = CHANGED
+            return ledger
         except CallTimeout:  # none is there
             return None
         except (ActorDied, WorkerLost, MasterLost, NoResources):
@@ -115,18 +151,24 @@ class Client:
             self._journal.write(call, "hung", "making an actor")
         return None
 
-    def _one(self, ledger: Any, payload: bytes) -> bool:
+    def _one(self, ledger: Any, size: int) -> bool:
         call = self._next()
         self._journal.write(call, "sent")
+        payload = np.full(size, number_of(call), np.uint8)
         return self._outcome(call, lambda: ledger.run(call, payload))
 
-    def _crowd(self, ledger: Any, payload: bytes, count: int) -> bool:
-        """Some calls in flight at a time."""
-        futures = []
-        for _ in range(count):
+    def _crowd(self, ledger: Any, size: int, count: int) -> bool:
+        """Some calls in flight at a time, in which each finds the array of the last one."""
+        futures, payload = [], np.empty(size, np.uint8)
+        for number in range(count):
             call = self._next()
+            payload[:] = number_of(call)
+            run = ledger.run
+            if number % 4 == 3:
+                call, run = call + AGAIN, ledger.run_again
             self._journal.write(call, "sent")
-            futures.append((call, ledger.run.submit(call, payload)))
+            futures.append((call, run.submit(call, payload)))
+        payload[:] = CHANGED
         outcomes = [self._outcome(call, lambda f=f: f.result(HANG_S)) for call, f in futures]
         return all(outcomes)
 
@@ -135,7 +177,7 @@ class Client:
         begun = time.monotonic()
         alive, outcome, why = True, Outcome.VALUE, ""
         try:
-            wait()
+            check(wait(), number_of(call))
         except CallTimeout as error:
             outcome, why = Outcome.HUNG, str(error)
         except (ActorDied, WorkerLost) as error:

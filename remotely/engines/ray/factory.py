@@ -1,7 +1,6 @@
 """How an actor is made on Ray: it gets a process, and then what its object is made of."""
 
 import gc
-import itertools
 import os
 import secrets
 import time
@@ -12,6 +11,8 @@ import msgspec
 import ray
 from ray.exceptions import RayError
 
+from remotely.calling import sources
+from remotely.calling.actor import Names
 from remotely.engine import Engine, Options
 from remotely.engines.ray import births, ends, room
 from remotely.engines.ray.calls import Calls, put_beside
@@ -25,7 +26,7 @@ from remotely.objects import introspection
 from remotely.protocol import control
 from remotely.protocol.lease import PLACE_S
 from remotely.protocol.wire import Kind
-from remotely.values import script_settings, source_library
+from remotely.values import script_settings
 from remotely.values.codec import Encoded
 from remotely.values.shipping import Shipment
 
@@ -56,14 +57,11 @@ class ActorFactory:
         self._complain = complain
         self._made_within_s = patience_s + PLACE_S  # the others of a group may wait for room first
         self._inside = inside
-        self._prefix = f"{secrets.token_hex(2)}." if inside else ""
-        self._counts: dict[str, itertools.count[int]] = {}
+        self._names = Names(f"{secrets.token_hex(2)}." if inside else "")
 
     def new(self, cls: type, options: Options) -> HostedActor:
         """Return an actor that has a name and no process yet."""
-        number = self._counts.setdefault(cls.__name__, itertools.count(1))
-        name = options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
-        owned = not options.detached
+        name, owned = self._names.of(cls, options), not options.detached
         actor = HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
         actor.is_serial = introspection.is_serial(cls, options.concurrency)
         return actor
@@ -172,15 +170,13 @@ class ActorFactory:
         self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any = None
     ) -> CallFuture[Any]:
         """Send settings, code, files, and what the object is made of."""
-        whole, stands_for = source_library.library.whole()
-        actor.learnt = len(stands_for)
-        actor.sent = actor.life, frozenset((whole.digest, *stands_for))
+        content, actor.learnt = sources.whole(actor, actor.life)
         prepare = script_settings.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),
             self._shipment.files,
             options.concurrency,
-            whole.content,
+            content,
         )
         missing: CallFuture[list[str]] = CallFuture("the actor", actor)
         body = Encoded((control.encode(prepare),), ())
@@ -188,8 +184,8 @@ class ActorFactory:
         if self._shipment.files:
             for digest in missing.result():
                 stored: CallFuture[None] = CallFuture("the actor", actor)
-                content = memoryview(self._shipment.read(digest))
-                self._calls.send_to_new(actor, Kind.FILE, digest, Encoded((), (content,)), stored)
+                file = Encoded((), (memoryview(self._shipment.read(digest)),))
+                self._calls.send_to_new(actor, Kind.FILE, digest, file, stored)
                 stored.result()
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor)
         self._calls.send_to_new(actor, Kind.INIT, "", encoded, future, beside)

@@ -45,6 +45,13 @@ def test_after_the_last_retry_the_loss_is_told() -> None:
     assert made == [2]
 
 
+def test_the_last_loss_says_that_the_call_may_have_run_if_any_try_may_have() -> None:
+    future, _ = lost_and_then(ActorDied("x", may_have_run=True), WorkerLost("x", False), retries=1)
+    error = future.exception(timeout=10)
+    assert isinstance(error, WorkerLost)
+    assert error.may_have_run
+
+
 def test_what_the_method_raised_is_an_answer_even_if_it_is_a_loss_of_its_own() -> None:
     made: list[int] = []
     for error in (ValueError("mine"), ActorDied("another that it had called")):

@@ -15,6 +15,7 @@ from remotely.values.arena import IDLE_TICKS, SHARE_FROM_BYTES, Arena, ArenaAddr
 from remotely.values.blocks import GRANULE
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
+from remotely.values.owned import NOTHING
 
 Array = np.ndarray[Any, Any]
 LARGE = SHARE_FROM_BYTES
@@ -98,7 +99,7 @@ def test_bytes_within_a_value_cross_in_the_arena_too(arena: Arena) -> None:
     sent = {"deep": [b"x" * LARGE, "y" * LARGE, bytearray(b"z" * LARGE)]}
     loan = lend(arena, sent)
     assert loan.has_payload
-    assert read(Lender(arena.address), loan, codec.NOTHING) == sent
+    assert read(Lender(arena.address), loan, NOTHING) == sent
 
 
 def test_each_reader_of_one_value_has_its_own(arena: Arena) -> None:
