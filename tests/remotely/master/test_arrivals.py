@@ -9,6 +9,7 @@ from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
+from tests.steps import steps
 
 CLIENT_KEY, WORKER_KEY = b"a client's key".ljust(40), b"a worker's key".ljust(40)
 LEASE_S = 10.0
@@ -256,3 +257,29 @@ def test_processes_dial_in_near_the_master_or_where_the_fewest_are(cluster: Clus
     assert not far.is_near
     assert far.address != "tcp://worker:1"
     assert Cluster().registry.host_for_guests("") is None
+
+
+def test_a_question_costs_the_same_however_many_were_given_or_wait() -> None:
+    def cost(others: int) -> int:
+        cluster = Cluster()
+        cluster.joins()
+        for who in ("ann", "bob", "eve"):
+            cluster.hello(who)
+        for number in range(others):
+            cluster.arrives(f"given{number}", "Sim")
+            cluster.asks("bob", "Sim")
+            cluster.arrives(f"free{number}", "Other")
+            cluster.asks("eve", "Rare")
+        cluster.said.clear()  # this list is the test's
+        ask = control.AskArrival(ticket=10_000, class_name="Sim")
+
+        def work() -> None:
+            cluster.registry.hear_client("ann", ask, 0.0)
+            cluster.registry.hear_client("ann", ask, 0.0)
+            cluster.arrives("a", "Sim")
+            cluster.registry.hear_client("ann", control.NoArrival(ticket=10_000), 0.0)
+            cluster.dies("a")
+
+        return steps(work)
+
+    assert cost(100) == cost(1)
