@@ -40,7 +40,7 @@ from remotely.worker.nursery import Home
 log = logging.getLogger("remotely.worker")
 
 LOOK_EVERY_S = 1.0  # whether each is still there
-LOOK_AFTER_CUT_S = 0.05  # a connection was cut, and libzmq does not say whose
+LOOK_AFTER_CUT_S = 0.05  # the monitor may hear of a cut before the socket
 LAST_WORDS_S = 0.2  # what came before a connection was cut is still to be read
 MOST_GUESTS = 10_000
 MOST_STREAMS = 10_000  # of one guest
@@ -58,6 +58,7 @@ class Guest:
     """A process that serves an object, or asks whether it may."""
 
     route: bytes
+    fd: int  # of its connection
     key: bytes  # with which it came
     request: control.Request
     location: control.Location
@@ -85,6 +86,7 @@ class Guests:
         self._send = send
         self._guests: dict[str, Guest] = {}  # by actor
         self._routes: dict[bytes, Guest] = {}
+        self._connections: dict[int, Guest] = {}  # by the descriptor; perhaps one of before
         self._client_keys: list[bytes] = []
         self._worker_keys: frozenset[bytes] = frozenset()
         self._decoder = control.Decoder(control.FromGuest)
@@ -203,14 +205,14 @@ class Guests:
         return "worker" if key in self._worker_keys else None
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
-        route, (_, key) = frames[0].bytes, sockets.sender_of(frames[0])
+        route = frames[0].bytes
         guest = self._routes.get(route)
         try:
             if len(frames) != 3:
                 raise WireError("not a message of a tunnel")
             part, number = read_head(frames[1].bytes)
             if part is Part.LINE:
-                self._hear_line(route, key, guest, self._decoder.decode(frames[2].buffer))
+                self._hear_line(frames[0], guest, self._decoder.decode(frames[2].buffer))
             elif guest is not None:
                 guest.tunnel.hear(part, number, frames[2].bytes)
         except RemotelyError as error:
@@ -220,10 +222,10 @@ class Guests:
             if guest is not None:
                 self._bury(guest, f"it broke the protocol: {error}")
 
-    def _hear_line(self, route: bytes, key: bytes, guest: Guest | None, message: object) -> None:
+    def _hear_line(self, sender: zmq.Frame, guest: Guest | None, message: object) -> None:
         match message:
             case control.Arrive() if guest is None:
-                self._arrive(route, key, message)
+                self._arrive(sender, message)
             case _ if guest is None:  # it was sent away, and has yet to hear of it
                 pass
             case control.Count(calls=calls):
@@ -231,7 +233,7 @@ class Guests:
             case control.MayCall():
                 self._access.hear_actor(guest.request.actor, message)
             case control.Meet():  # there is no store where it is
-                self._say(route, message)
+                self._say(guest.route, message)
             case control.Ending(why=why):
                 guest.asked = guest.asked or why == "closed"
                 guest.why = guest.why or why
@@ -239,8 +241,8 @@ class Guests:
                 guest.calls = calls
                 self._bury(guest, guest.why, exited=True)
 
-    def _arrive(self, route: bytes, key: bytes, arrive: control.Arrive) -> None:
-        actor = arrive.request.actor
+    def _arrive(self, sender: zmq.Frame, arrive: control.Arrive) -> None:
+        route, actor = sender.bytes, arrive.request.actor
         if self._is_closed or actor in self._guests or len(self._guests) >= MOST_GUESTS:
             self._refuse(route, actor, "NoResources", "there is no room for another guest here")
             return
@@ -261,7 +263,8 @@ class Guests:
         send = lambda head, body: self._pass_on(route, head, body)
         guest = Guest(
             route,
-            key,
+            sockets.fd_of(sender),
+            sockets.sender_of(sender)[1],
             arrive.request,
             location,
             Tunnel(self._loop, send),
@@ -269,7 +272,7 @@ class Guests:
             time.time(),
             arrive.before,
         )
-        self._guests[actor] = self._routes[route] = guest
+        self._guests[actor] = self._routes[route] = self._connections[guest.fd] = guest
         self._loop.watch(port.fileno(), lambda: self._accept(guest))
         self._say(route, control.Admit(client_keys=self._client_keys))
         self._announce(guest)
@@ -319,6 +322,8 @@ class Guests:
         if self._guests.get(actor) is not guest:
             return
         del self._guests[actor], self._routes[guest.route]
+        if self._connections.get(guest.fd) is guest:
+            del self._connections[guest.fd]
         for timer in guest.timers:
             timer.cancel()
         self._loop.unwatch(guest.port.fileno())
@@ -332,14 +337,21 @@ class Guests:
             self._send(control.Died(obituary=obituary))
 
     def _see_cut(self, frames: list[zmq.Frame]) -> None:
-        """Some connection has ended: see whose, when libzmq's socket has heard of it too."""
-        self._loop.after(LOOK_AFTER_CUT_S, self._look)
+        """A connection has ended, also of a stranger.
+
+        If it was a guest's, see to that when libzmq's socket has heard of it too.
+        """
+        if guest := self._connections.get(sockets.event_fd(frames[0].buffer)):
+            self._loop.after(LOOK_AFTER_CUT_S, lambda: self._look_at(guest))
 
     def _look(self) -> None:
         for guest in list(self._guests.values()):
-            if not self._send_frames(guest.route, head_of(Part.LINE), _TICK) and not guest.is_cut:
-                guest.is_cut = True
-                guest.timers.append(self._loop.after(LAST_WORDS_S, self._undertaker_of(guest)))
+            self._look_at(guest)
+
+    def _look_at(self, guest: Guest) -> None:
+        if not self._send_frames(guest.route, head_of(Part.LINE), _TICK) and not guest.is_cut:
+            guest.is_cut = True
+            guest.timers.append(self._loop.after(LAST_WORDS_S, self._undertaker_of(guest)))
 
     def _undertaker_of(self, guest: Guest) -> Callable[[], None]:
         process = f"pid {guest.location.pid} on {guest.location.machine}"
