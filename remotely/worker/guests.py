@@ -2,7 +2,8 @@
 
 Towards the master the worker speaks for such an actor as it does for those that it has started,
 and towards the process it says what it says to these, but over the connection that the process
-has made.  Over the same connection go the calls, as ciphertext (tunnel.py).
+has made.  Over the same connection go the calls, as ciphertext (tunnel.py).  Who may call, the
+master tells the process itself.
 
     the process says Arrive           the master is asked, and answers Hosted or NotHosted
     a caller connects to its port     a stream of its tunnel
@@ -30,7 +31,6 @@ from remotely.machine import guest_folder
 from remotely.protocol import control
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
-from remotely.transport.access_list import AccessRelay
 from remotely.transport.keys import fresh_pair
 from remotely.transport.listening import bind_within, listen
 from remotely.transport.loop import Loop, Timer
@@ -65,7 +65,6 @@ class Guest:
     tunnel: Tunnel
     port: socket.socket  # at which callers connect
     since: float
-    before: str  # the actor that it was
     seal: bytes = b""  # once the master has taken it
     calls: int = 0
     why: str = ""  # it ends
@@ -87,12 +86,10 @@ class Guests:
         self._guests: dict[str, Guest] = {}  # by actor
         self._routes: dict[bytes, Guest] = {}
         self._connections: dict[int, Guest] = {}  # by the descriptor; perhaps one of before
-        self._client_keys: list[bytes] = []
         self._worker_keys: frozenset[bytes] = frozenset()
         self._decoder = control.Decoder(control.FromGuest)
         self._throttled = ThrottledLog(log.warning)
         self._is_closed = False
-        self._access = AccessRelay(send, self.tell)
         pair = fresh_pair()
         self.public_key = pair.public
         self._zap = sockets.ZapHandler(context, self._admit, self._throttled)
@@ -129,27 +126,18 @@ class Guests:
 
     # --- the master -------------------------------------------------------------------------------
 
-    def list_keys(self, client_keys: list[bytes], worker_keys: Iterable[bytes]) -> None:
-        """From now on these keys are listed."""
+    def list_keys(self, worker_keys: Iterable[bytes]) -> None:
+        """From now on these keys may dial in."""
         self._worker_keys = frozenset(worker_keys)
-        if client_keys != self._client_keys:
-            self._client_keys = client_keys
-            for actor in self._guests:
-                self.tell(actor, control.Admit(client_keys=client_keys))
         for guest in list(self._guests.values()):
             if guest.key not in self._worker_keys:
                 self._turn_away(guest, "NotAllowed", "the key with which it came was revoked")
 
     def ask_again(self) -> None:
         """The connection to the master is new: what it has not answered is said again."""
-        self._access.ask_again()
         for guest in self._guests.values():
             if not guest.seal:
                 self._announce(guest)
-
-    def hear_of(self, caller: control.Caller) -> None:
-        """The master says whether a key may call."""
-        self._access.hear_master(caller)
 
     def hear_hosted(self, hosted: control.Hosted) -> None:
         """The master has taken one."""
@@ -230,10 +218,6 @@ class Guests:
                 pass
             case control.Count(calls=calls):
                 guest.calls = calls
-            case control.MayCall():
-                self._access.hear_actor(guest.request.actor, message)
-            case control.Meet():  # there is no store where it is
-                self._say(guest.route, message)
             case control.Ending(why=why):
                 guest.asked = guest.asked or why == "closed"
                 guest.why = guest.why or why
@@ -270,11 +254,9 @@ class Guests:
             Tunnel(self._loop, send),
             port,
             time.time(),
-            arrive.before,
         )
         self._guests[actor] = self._routes[route] = self._connections[guest.fd] = guest
         self._loop.watch(port.fileno(), lambda: self._accept(guest))
-        self._say(route, control.Admit(client_keys=self._client_keys))
         self._announce(guest)
 
     def _new_port(self, number: int) -> socket.socket:
@@ -285,13 +267,7 @@ class Guests:
 
     def _announce(self, guest: Guest) -> None:
         self._send(
-            control.Arrived(
-                request=guest.request,
-                location=guest.location,
-                key=guest.key,
-                since=guest.since,
-                before=guest.before,
-            )
+            control.Arrived(request=guest.request, location=guest.location, since=guest.since)
         )
 
     def _accept(self, guest: Guest) -> None:
@@ -329,7 +305,6 @@ class Guests:
         self._loop.unwatch(guest.port.fileno())
         guest.port.close()
         guest.tunnel.finish() if exited else guest.tunnel.close()
-        self._access.forget(actor)
         guest_folder.sweep()
         if guest.seal:
             asked = guest.asked

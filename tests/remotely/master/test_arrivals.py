@@ -46,13 +46,13 @@ class Cluster:
         )
         self.registry.greet(hello, CLIENT_KEY, now)
 
-    def joins(self, worker: str = "worker", host: str = "", now: float = 0.0) -> None:
+    def joins(self, worker: str = "worker", is_near: bool = False, now: float = 0.0) -> None:
         register = control.Register(
-            worker=worker, python=PYTHON, host=host, machine="", address="", pid=1,
+            worker=worker, python=PYTHON, host="", machine="", address="", pid=1,
             resources=Resources(2, 0, 1 << 30), actors=[*self.here.values()],
             guests=f"tcp://{worker}:1", guests_key=b"public",
         )  # fmt: skip
-        self.registry.enlist(register, now)
+        self.registry.enlist(register, now, is_near)
         self.registry.settle(register)
 
     def arrives(
@@ -73,9 +73,9 @@ class Cluster:
             machine="robot", ipc="ipc://x", tcp="tcp://worker:2", public_key=b"its",
         )  # fmt: skip
         self.here[actor] = control.ActorStatus(location=location, request=request)
-        arrived = control.Arrived(
-            request=request, location=location, key=key, since=1.0, before=before
-        )
+        ask = control.AskHost(actor=actor, before=before)
+        self.registry.greet_guest(f"guest {actor}", key, ask, 0.0)
+        arrived = control.Arrived(request=request, location=location, since=1.0)
         self.registry.hear_worker("worker", arrived, 0.0)
 
     def dies(self, actor: str) -> None:
@@ -225,12 +225,7 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
     assert refused.error == "NameTaken"
 
 
-def test_a_key_that_is_no_workers_is_refused_and_one_that_is_revoked_ends_its_actors(
-    cluster: Cluster,
-) -> None:
-    cluster.arrives("a", "Sim", key=CLIENT_KEY)
-    (refused,) = cluster.told("worker", control.NotHosted)
-    assert refused.error == "NotAllowed"
+def test_a_key_that_is_revoked_ends_its_actors(cluster: Cluster) -> None:
     cluster.arrives("b", "Sim")
     cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
     assert not cluster.told("worker", control.End)
@@ -246,17 +241,70 @@ def test_one_that_has_arrived_makes_no_calls_by_its_workers_key(cluster: Cluster
 
 
 def test_processes_dial_in_near_the_master_or_where_the_fewest_are(cluster: Cluster) -> None:
-    host = cluster.registry.host_for_guests
-    cluster.joins("other", host="another machine")
-    cluster.joins("near", host="the master's machine")
-    near = host("the master's machine")
-    assert near == control.Host(address="tcp://near:1", public_key=b"public", is_near=True)
+    def host(cluster: Cluster) -> Any:
+        cluster.registry.greet_guest("guest", WORKER_KEY, control.AskHost(actor="x"), 0.0)
+        return cluster.told("guest", control.Host) or cluster.told("guest", control.Refused)
+
     cluster.arrives("a", "Sim")  # at "worker"
-    far = host("elsewhere")
-    assert far is not None
-    assert not far.is_near
-    assert far.address != "tcp://worker:1"
-    assert Cluster().registry.host_for_guests("") is None
+    cluster.joins("other")
+    (far,) = host(cluster)
+    assert far == control.Host(address="tcp://other:1", public_key=b"public", is_near=False)
+    cluster.joins("near", is_near=True)
+    cluster.joins("the next")
+    (near,) = host(cluster)
+    assert near == control.Host(address="tcp://near:1", public_key=b"public", is_near=True)
+    (nowhere,) = host(Cluster())
+    assert nowhere.error == "NoResources"
+
+
+def test_who_may_call_it_is_told_to_a_process_itself_and_again_when_that_changes(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim")
+    (keys,) = cluster.told("guest a", control.Registered)
+    assert keys.client_keys == [CLIENT_KEY]
+    other = b"another client's key".ljust(40)
+    cluster.registry.list_keys([other], [WORKER_KEY])
+    (keys,) = cluster.told("guest a", control.Registered)
+    assert keys.client_keys == [other]
+    for key, is_admitted in ((other, True), (CLIENT_KEY, False)):
+        cluster.registry.hear_worker("guest a", control.MayCall(key=key), 0.0)
+        (answer,) = cluster.told("guest a", control.Caller)
+        assert (answer.key, answer.admitted) == (key, is_admitted)
+    cluster.registry.lose_route("guest a")
+    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
+    assert not cluster.told("guest a", control.Registered)
+
+
+def test_a_worker_hosts_nobody_who_has_not_said_so_to_the_master(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    cluster.registry.lose_route("guest a")
+    cluster.told("worker", control.Hosted)
+    status = cluster.here["a"]
+    request = msgspec.structs.replace(status.request, actor="b", name="other")
+    location = msgspec.structs.replace(status.location, actor="b", name="other")
+    arrived = control.Arrived(request=request, location=location, since=1.0)
+    cluster.registry.hear_worker("worker", arrived, 0.0)
+    (refused,) = cluster.told("worker", control.NotHosted)
+    assert (refused.actor, refused.error) == ("b", "MasterLost")
+
+
+def test_a_process_that_serves_says_no_more_to_the_master_than_whom_it_asks_about(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    cluster.said.clear()
+    lies = [
+        control.Died(obituary=control.Obituary(actor="a", life=0)),
+        control.Report(actors=[control.Figures(actor="a")]),
+        control.Spawned(location=cluster.here["a"].location),
+        control.Left(),
+    ]
+    for lie in lies:
+        cluster.registry.hear_worker("guest a", lie, 0.0)
+    assert cluster.said == []
+    cluster.registry.hear_client("ann", control.Locate(ticket=9, name="sim"), 0.0)
+    assert cluster.given("ann") == {9: "a"}
 
 
 def test_a_question_costs_the_same_however_many_were_given_or_wait() -> None:

@@ -36,7 +36,7 @@ class Played:
         self.loop = Loop()
         self.context = sockets.new_context()
         self.guests = Guests(self.loop, self.context, home, self.said.append)
-        self.guests.list_keys([], [key.pair.public])
+        self.guests.list_keys([key.pair.public])
         self.guest_context = sockets.new_context()
         public = self.guests.public_key
         self.guest = sockets.client(self.guest_context, key.pair, public, Reconnect.NEVER)
