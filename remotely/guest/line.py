@@ -133,9 +133,9 @@ class Line:
         self._loop.every(LOOK_EVERY_S, self._look)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-guest", daemon=True)
 
-    def start(self, arrive: control.Arrive) -> None:
+    def start(self, arrived: control.Arrived) -> None:
         """Say there what is served.  What becomes of it is seen by the end of the actor."""
-        self._pass_on(head_of(Part.LINE), control.encode(arrive))
+        self._pass_on(head_of(Part.LINE), control.encode(arrived))
         self._thread.start()
 
     def close(self, why: str) -> None:

@@ -186,7 +186,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
             with activity.new() as (_, page):
                 process, threads = BorrowedProcess(), options.concurrency
                 actor = Actor(birth, theirs, OneByOne(page), process, served, threads)
-            line.start(control.Arrive(request=request, location=location))
+            line.start(control.Arrived(request=request, location=location))
             actor.run()
         except BaseException as error:
             why = f"the process that served it has left `serve`: {type(error).__name__}"

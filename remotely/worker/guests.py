@@ -5,7 +5,7 @@ and towards the process it says what it says to these, but over the connection t
 has made.  Over the same connection go the calls, as ciphertext (tunnel.py).  Who may call, the
 master tells the process itself.
 
-    the process says Arrive           the master is asked, and answers Hosted or NotHosted
+    the process says Arrived          the master is asked, and answers Hosted or NotHosted
     a caller connects to its port     a stream of its tunnel
     the process says that it exits    the actor was closed, or its process has stopped serving it
     its connection ends               the actor has died; nobody here can tell of what
@@ -60,11 +60,9 @@ class Guest:
     route: bytes
     fd: int  # of its connection
     key: bytes  # with which it came
-    request: control.Request
-    location: control.Location
+    arrived: control.Arrived
     tunnel: Tunnel
     port: socket.socket  # at which callers connect
-    since: float
     seal: bytes = b""  # once the master has taken it
     calls: int = 0
     why: str = ""  # it ends
@@ -72,6 +70,10 @@ class Guest:
     is_cut: bool = False  # its connection has ended
     streams: int = 0  # so many there were
     timers: list[Timer] = field(default_factory=list)  # of its end
+
+    @property
+    def actor(self) -> str:
+        return self.arrived.request.actor
 
 
 class Guests:
@@ -107,10 +109,10 @@ class Guests:
         """Return the actors that the master may take for living."""
         return [
             control.ActorStatus(
-                location=guest.location,
-                request=guest.request,
+                location=guest.arrived.location,
+                request=guest.arrived.request,
                 calls=guest.calls,
-                since=guest.since,
+                since=guest.arrived.since,
                 seal=guest.seal,
             )
             for guest in self._guests.values()
@@ -137,12 +139,13 @@ class Guests:
         """The connection to the master is new: what it has not answered is said again."""
         for guest in self._guests.values():
             if not guest.seal:
-                self._announce(guest)
+                self._send(guest.arrived)
 
     def hear_hosted(self, hosted: control.Hosted) -> None:
         """The master has taken one."""
         if guest := self._guests.get(hosted.actor):
-            guest.request, guest.seal = hosted.request, hosted.seal
+            guest.arrived = msgspec.structs.replace(guest.arrived, request=hosted.request)
+            guest.seal = hosted.seal
             self.tell(hosted.actor, msgspec.structs.replace(hosted, seal=b""))
 
     def hear_not_hosted(self, refusal: control.NotHosted) -> None:
@@ -212,7 +215,7 @@ class Guests:
 
     def _hear_line(self, sender: zmq.Frame, guest: Guest | None, message: object) -> None:
         match message:
-            case control.Arrive() if guest is None:
+            case control.Arrived() if guest is None:
                 self._arrive(sender, message)
             case _ if guest is None:  # it was sent away, and has yet to hear of it
                 pass
@@ -225,8 +228,9 @@ class Guests:
                 guest.calls = calls
                 self._bury(guest, guest.why, exited=True)
 
-    def _arrive(self, sender: zmq.Frame, arrive: control.Arrive) -> None:
-        route, actor = sender.bytes, arrive.request.actor
+    def _arrive(self, sender: zmq.Frame, arrived: control.Arrived) -> None:
+        route, request = sender.bytes, arrived.request
+        actor = request.actor
         if self._is_closed or actor in self._guests or len(self._guests) >= MOST_GUESTS:
             self._refuse(route, actor, "NoResources", "there is no room for another guest here")
             return
@@ -237,10 +241,10 @@ class Guests:
             return
         port.setblocking(False)
         location = msgspec.structs.replace(
-            arrive.location,
+            arrived.location,
             actor=actor,
-            name=arrive.request.name,
-            class_name=arrive.request.class_name,
+            name=request.name,
+            class_name=request.class_name,
             life=0,
             tcp=self._listening.endpoints(port.getsockname()[1]),
         )
@@ -249,26 +253,19 @@ class Guests:
             route,
             sockets.fd_of(sender),
             sockets.sender_of(sender)[1],
-            arrive.request,
-            location,
+            control.Arrived(request=request, location=location, since=time.time()),
             Tunnel(self._loop, send),
             port,
-            time.time(),
         )
         self._guests[actor] = self._routes[route] = self._connections[guest.fd] = guest
         self._loop.watch(port.fileno(), lambda: self._accept(guest))
-        self._announce(guest)
+        self._send(guest.arrived)
 
     def _new_port(self, number: int) -> socket.socket:
         """Return a socket at which callers connect."""
         host = self._listening.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, number), family=family, backlog=BACKLOG)
-
-    def _announce(self, guest: Guest) -> None:
-        self._send(
-            control.Arrived(request=guest.request, location=guest.location, since=guest.since)
-        )
 
     def _accept(self, guest: Guest) -> None:
         """A caller connects."""
@@ -285,8 +282,8 @@ class Guests:
 
     def _turn_away(self, guest: Guest, error: str, why: str) -> None:
         """Tell a process that it serves no actor of this cluster any more."""
-        if self._guests.get(guest.request.actor) is guest:
-            self._refuse(guest.route, guest.request.actor, error, why)
+        if self._guests.get(guest.actor) is guest:
+            self._refuse(guest.route, guest.actor, error, why)
             self._bury(guest, why)
 
     def _bury(self, guest: Guest, why: str, exited: bool = False) -> None:
@@ -294,7 +291,7 @@ class Guests:
 
         If it `exited` in good order, its last replies are still passed on to its callers.
         """
-        actor = guest.request.actor
+        actor = guest.actor
         if self._guests.get(actor) is not guest:
             return
         del self._guests[actor], self._routes[guest.route]
@@ -329,7 +326,8 @@ class Guests:
             guest.timers.append(self._loop.after(LAST_WORDS_S, self._undertaker_of(guest)))
 
     def _undertaker_of(self, guest: Guest) -> Callable[[], None]:
-        process = f"pid {guest.location.pid} on {guest.location.machine}"
+        location = guest.arrived.location
+        process = f"pid {location.pid} on {location.machine}"
         why = f"the connection of the process that served it ({process}) ended"
         return lambda: self._bury(guest, why)
 

@@ -49,7 +49,6 @@ from remotely.protocol.control.client import (
     Welcome,
 )
 from remotely.protocol.control.guest import (
-    Arrive,
     Arrived,
     AskHost,
     Host,
@@ -227,7 +226,7 @@ FromActor = (
     | Exiting
 )
 ToGuest = Hosted | NotHosted | Cancel | Leave | Tick
-FromGuest = Arrive | Count | Ending | Exiting
+FromGuest = Arrived | Count | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 ToStore = {
@@ -275,7 +274,6 @@ __all__ = [
     "ActorStatus",
     "Admit",
     "Amount",
-    "Arrive",
     "Arrived",
     "AskArrival",
     "AskFigures",

@@ -29,19 +29,12 @@ class Host(ControlMessage, frozen=True):
     is_near: bool
 
 
-class Arrive(ControlMessage, frozen=True):
-    """I serve an object.  The worker fills in the address at which others reach it."""
-
-    request: Request
-    location: Location
-
-
 class Arrived(ControlMessage, frozen=True):
-    """An object is served by a process that has dialled in here."""
+    """An object is served here.  The worker adds the address at which others reach it, and when."""
 
     request: Request
     location: Location
-    since: Moment  # wall clock, for people alone
+    since: Moment = 0  # wall clock, for people alone
 
 
 class Hosted(ControlMessage, frozen=True):

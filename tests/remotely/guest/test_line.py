@@ -22,7 +22,7 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
             sent += 1
     except BlockingIOError:
         pass
-    line.start(arrive())
+    line.start(arrived())
     wait_until(lambda: played.worker.hosted, "it is hosted")
     played.worker.send_away()
     wait_until(lambda: line.why, "it hears that the cluster ends")
@@ -37,7 +37,7 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
 ACTOR = "a" * 32
 
 
-def arrive() -> control.Arrive:
+def arrived() -> control.Arrived:
     request = control.Request(
         actor=ACTOR,
         name="a",
@@ -59,4 +59,4 @@ def arrive() -> control.Arrive:
         tcp="",
         public_key=b"".ljust(40),
     )
-    return control.Arrive(request=request, location=location)
+    return control.Arrived(request=request, location=location)

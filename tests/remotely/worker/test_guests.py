@@ -42,7 +42,7 @@ class Played:
         self.guest = sockets.client(self.guest_context, key.pair, public, Reconnect.NEVER)
         sockets.connect(self.guest, self.guests.address)
         request, location = about("a")
-        self.says(control.Arrive(request=request, location=location))
+        self.says(control.Arrived(request=request, location=location))
         self.turn_until(lambda: self.said)
         self.guests.hear_hosted(control.Hosted(actor="a", request=request, seal=b"s"))
         port = self.guests._guests["a"].port
