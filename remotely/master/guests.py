@@ -64,7 +64,7 @@ class Guests:
             self._tell(who, self._host() or control.Refused(error="NoResources", why=why))
 
     def leave(self, who: str) -> bool:
-        """A connection has ended, though perhaps not the actor; false if it was not a guest's."""
+        """A connection has ended, though perhaps not the actor; false if it is not a guest's."""
         if (dialling := self._dialling.pop(who, None)) is None:
             return False
         if self._connections.get(dialling.actor) == who:

@@ -105,7 +105,8 @@ class Registry:
             elif session := self._sessions.get(who):
                 lost.append(f"lost the client on {session.hello.machine}")
                 self.end_session(who)
-            elif not self.end_guest(who):  # it owned actors before this master, and is not back
+            else:  # a guest; or it owned actors before this master started, and is not back
+                self.end_guest(who)
                 self._lifecycle.end_owned(who)
         self._placer.refuse_overdue()
         self._status_queries.expire(now)
@@ -310,17 +311,14 @@ class Registry:
 
     def lose_route(self, name: str) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
-        if not self.end_guest(name):
-            self._lifecycle.lose_route(name)
+        self.end_guest(name)
+        self._lifecycle.lose_route(name)
 
-    def end_guest(self, who: str) -> bool:
-        """A guest's connection has ended; false if it is not a guest's."""
-        if not self._guests.leave(who):
-            return False
-        self._state.leases.end(who)
-        self._let_go(who)
-        self._delegates.remove_worker(who)
-        return True
+    def end_guest(self, who: str) -> None:
+        """If this is a guest's connection, it has ended."""
+        if self._guests.leave(who):
+            self._let_go(who)
+            self._delegates.remove_worker(who)
 
     def remove_worker(self, name: str, why: str, may_return: bool = False) -> None:
         """A worker has ended, and its actors with it.  `may_return`: it is only lost."""

@@ -21,10 +21,11 @@ class Cluster:
 
     def __init__(self, learns_until: float = 0.0) -> None:
         self.said: list[tuple[str, msgspec.Struct]] = []
+        self.gone: list[str] = []
         self.here: dict[str, control.ActorStatus] = {}
         self.tickets = 0
         admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
-        self.registry = Registry(self.tell, lambda who: None, admission, LEASE_S, learns_until)
+        self.registry = Registry(self.tell, self.gone.append, admission, LEASE_S, learns_until)
 
     def tell(self, who: str, message: msgspec.Struct) -> bool:
         self.said.append((who, message))
@@ -272,8 +273,52 @@ def test_who_may_call_it_is_told_to_a_process_itself_and_again_when_that_changes
         (answer,) = cluster.told("guest a", control.Caller)
         assert (answer.key, answer.admitted) == (key, is_admitted)
     cluster.registry.lose_route("guest a")
+    assert cluster.gone == ["guest a"]
     cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
     assert not cluster.told("guest a", control.Registered)
+
+
+def test_a_process_hears_of_the_end_of_a_key_that_it_asked_about_as_long_as_it_is_there(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("other")
+    for name in ("a", "b"):
+        cluster.arrives(name, "Sim")
+    for number, caller in enumerate(("one", "two")):
+        request = control.Request(
+            actor=caller, name=caller, class_name="C", owner="ann", job="", python=PYTHON,
+            resources=Resources(cpus=1), key=CLIENT_KEY,
+        )  # fmt: skip
+        place = control.Place(ticket=100 + number, request=request, patience_s=0.0)
+        cluster.registry.hear_client("ann", place, 0.0)
+        (worker,) = {to for to, said in cluster.said if isinstance(said, control.Spawn)}
+        cluster.told(worker, control.Spawn)
+        location = control.Location(
+            actor=caller, name=caller, class_name="C", life=0, pid=3, host="", machine="",
+            ipc="", tcp="", public_key=b"",
+        )  # fmt: skip
+        cluster.registry.hear_worker(worker, control.Spawned(location=location), 0.0)
+        key = caller.encode().ljust(40)
+        cluster.registry.hear_worker(worker, control.Delegate(actor=caller, key=key), 0.0)
+        for guest in ("guest a", "guest b"):
+            cluster.registry.hear_worker(guest, control.MayCall(key=key), 0.0)
+            (answer,) = cluster.told(guest, control.Caller)
+            assert answer.admitted
+        if number:
+            cluster.registry.lose_route("guest b")
+        obituary = control.Obituary(actor=caller, life=0, why="gone")
+        cluster.registry.hear_worker(worker, control.Died(obituary=obituary), 0.0)
+        told = {to: said.admitted for to, said in cluster.said if isinstance(said, control.Caller)}
+        assert told == {"guest a": False} | ({} if number else {"guest b": False})
+        cluster.said.clear()
+
+
+def test_a_process_that_is_not_heard_any_more_is_forgotten(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim")
+    cluster.registry.renew("worker", LEASE_S)
+    cluster.registry.expire(LEASE_S)
+    cluster.registry.end_guest("guest a")
+    assert cluster.gone.count("guest a") == 1
 
 
 def test_a_worker_hosts_nobody_who_has_not_said_so_to_the_master(cluster: Cluster) -> None:
