@@ -1,12 +1,18 @@
-"""The connection of a process that serves an object, on a thread of its own.
+"""The connections of a process that serves an object, on a thread of its own.
 
 To the actor in this process (remotely/actor/) it is what a worker is: the other end of its socket.
-To the worker at which the process has dialled in, it is what an actor's process is.  It passes on
-what the two say to each other, and the byte streams of the callers (tunnel.py).
+There are two connections, and each of the other ends has its say.
 
-    the worker has us end          the actor is told to leave, and with it the serving ends
-    the connection ends            the same, but the process may dial in again
-    the actor ends                 its last replies go out first, and then the news of its end
+    the master   tells where to dial in, and who may call the object.  It alone does: the worker is
+                 one machine of many, and what callers send runs as code here
+    the worker   relays the byte streams of the callers (tunnel.py), and speaks for the actor
+                 towards the master
+
+    the worker has us end            the actor is told to leave, and with it the serving ends
+    the connection to it ends        the same, but the process may dial in again
+    the actor ends                   its last replies go out first, and then the news of its end
+    the master is away               calls go on; callers with the keys of actors, which it has
+                                     not vouched for yet, wait
 """
 
 import contextlib
@@ -18,12 +24,23 @@ from collections import deque
 
 import zmq
 
-from remotely.errors import NotAllowed, RemotelyError, WireError, WorkerLost, error_class
+from remotely.errors import (
+    MasterLost,
+    NotAllowed,
+    RemotelyError,
+    WireError,
+    WorkerLost,
+    error_class,
+)
 from remotely.protocol import control
-from remotely.protocol.lease import LEASE_S
+from remotely.protocol.address import join_address, nobody, parse_address
+from remotely.protocol.lease import CONNECT_S, LEASE_S
 from remotely.transport import sockets
+from remotely.transport.access_list import AccessRelay
 from remotely.transport.keys import MemberKey
+from remotely.transport.listening import nearest, reach
 from remotely.transport.loop import Loop
+from remotely.transport.master_link import MasterLink
 from remotely.transport.sockets import Reconnect
 from remotely.transport.tunnel import Part, Tunnel, head_of, read_head
 
@@ -37,45 +54,88 @@ _ENDS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSED
 
 
 class Line:
-    """`end` is ours of the socket of the actor, `ipc` the path at which it takes calls."""
+    """`end` is ours of the socket of the actor, `ipc` the path at which it takes calls.
+
+    The constructor finds the worker.  It raises MasterLost if the master does not answer,
+    NotAllowed, and NoResources if no worker is there.
+    """
 
     def __init__(
         self,
-        host: control.Host,
+        address: str,
         key: MemberKey,
-        arrive: control.Arrive,
+        ask: control.AskHost,
         end: socket.socket,
         ipc: str,
     ) -> None:
         self.why: RemotelyError | None = None  # it has ended
         self.was_hosted = False
-        self.actor = arrive.request.actor
-        self._arrive = arrive
-        self._place = host.address.removeprefix("tcp://")
+        self.actor = ask.actor
         self._actor = end
         self._ipc = ipc
-        self._heard = time.monotonic()
         self._has_ended = False
         self._untold: deque[bytes] = deque()  # messages for the actor
         self._last_word = b""  # the news of the actor's end
         self._decoder = control.Decoder(control.ToGuest)
         self._from_actor = control.Decoder(control.FromActor)
+        end.setblocking(False)
+        self._master, port = parse_address(address)
+        reached = reach(self._master, port, or_else="")
         self._loop = Loop()
         self._context = sockets.new_context()
+        self._host: control.Host | None = None
+        self._link = MasterLink(
+            self._loop,
+            self._context,
+            f"tcp://{reached}",
+            key,
+            lambda: ask,
+            self._hear_master,
+            self._be_refused,
+        )
+        self._access = AccessRelay(self._link.send, self._tell_caller)
+        try:
+            self._dial(self._find_host(reached), key)
+        except BaseException:
+            self._link.close()
+            self._context.destroy(linger=0)
+            self._loop.close()
+            raise
+
+    def _find_host(self, reached: str) -> control.Host:
+        deadline = time.monotonic() + CONNECT_S
+        while self._host is None and (left_s := deadline - time.monotonic()) > 0:
+            self._loop.turn(left_s)
+            if self.why:
+                raise self.why
+        if self._host is None:
+            raise MasterLost(nobody(reached, "it does not answer as a master", or_else=""))
+        return self._host
+
+    def _dial(self, host: control.Host, key: MemberKey) -> None:
+        """Connect to the worker.
+
+        On the master's machine it is at the name by which the master was reached: from outside of
+        its network, its own addresses may lead nowhere.
+        """
+        address = nearest(host.address)
+        if host.is_near:
+            address = f"tcp://{join_address(self._master, parse_address(address)[1])}"
+        self._place = address.removeprefix("tcp://")
         self._socket = sockets.client(self._context, key.pair, host.public_key, Reconnect.NEVER)
         self._monitor = self._socket.get_monitor_socket(_ENDS)
-        sockets.connect(self._socket, host.address)
+        sockets.connect(self._socket, address)
+        self._heard = time.monotonic()
         self._tunnel = Tunnel(self._loop, self._pass_on)
-        end.setblocking(False)
-        self._loop.watch(end.fileno(), self._hear_actor)
+        self._loop.watch(self._actor.fileno(), self._hear_actor)
         self._loop.watch_socket(self._socket, self._hear)
         self._loop.watch_socket(self._monitor, self._see_end)
         self._loop.every(LOOK_EVERY_S, self._look)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-guest", daemon=True)
 
-    def start(self) -> None:
-        """Dial in.  What becomes of it is seen by the end of the actor."""
-        self._pass_on(head_of(Part.LINE), control.encode(self._arrive))
+    def start(self, arrived: control.Arrived) -> None:
+        """Say there what is served.  What becomes of it is seen by the end of the actor."""
+        self._pass_on(head_of(Part.LINE), control.encode(arrived))
         self._thread.start()
 
     def close(self, why: str) -> None:
@@ -87,6 +147,7 @@ class Line:
         if self._thread.is_alive():
             self._thread.join()
         self._tunnel.close()
+        self._link.close()
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=int(1000 * LAST_REPLIES_S))
@@ -94,7 +155,27 @@ class Line:
         self._loop.close()
         self._actor.close()
 
-    # --- on the thread ----------------------------------------------------------------------------
+    # --- the master -------------------------------------------------------------------------------
+
+    def _hear_master(self, message: object) -> None:
+        match message:
+            case control.Host():
+                self._host = self._host or message
+            case control.Registered(client_keys=keys):
+                self._tell_actor(control.encode(control.Admit(client_keys=keys)))
+                self._access.ask_again()
+            case control.Caller():
+                self._access.hear_master(message)
+
+    def _be_refused(self, error: RemotelyError) -> None:
+        """The master refuses the key; or it has no place for us, and we may have one by now."""
+        if self._host is None or isinstance(error, NotAllowed):
+            self._end(error)
+
+    def _tell_caller(self, _: str, caller: control.Caller) -> None:
+        self._tell_actor(control.encode(caller))
+
+    # --- the worker -------------------------------------------------------------------------------
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
         self._heard = time.monotonic()
@@ -118,13 +199,7 @@ class Line:
                 log.info("serving %s as %r", request.class_name, request.name)
             case control.NotHosted(error=kind, why=why):
                 self._end((error_class(kind) or RemotelyError)(why))
-            case (
-                control.Admit()
-                | control.Caller()
-                | control.Cancel()
-                | control.Leave()
-                | control.Meet()
-            ):
+            case control.Cancel() | control.Leave():
                 self._tell_actor(data)
 
     def _open(self, number: int) -> None:
@@ -139,6 +214,8 @@ class Line:
         else:
             self._tunnel.add(number, end)
 
+    # --- the actor --------------------------------------------------------------------------------
+
     def _hear_actor(self) -> None:
         while True:
             try:
@@ -148,10 +225,15 @@ class Line:
             if not data:
                 self._loop.unwatch(self._actor.fileno())
                 return
-            if isinstance(self._from_actor.decode(data), control.Exiting):
-                self._last_word = data  # after its last replies
-            else:
-                self._pass_on(head_of(Part.LINE), data)
+            match message := self._from_actor.decode(data):
+                case control.MayCall():
+                    self._access.hear_actor(self.actor, message)
+                case control.Meet():  # there is no store here
+                    self._tell_actor(data)
+                case control.Count() | control.Ending():
+                    self._pass_on(head_of(Part.LINE), data)
+                case control.Exiting():
+                    self._last_word = data  # after its last replies
 
     def _see_end(self, frames: list[zmq.Frame]) -> None:
         refused = sockets.event_of(frames[0].buffer) == _REFUSED

@@ -1,7 +1,7 @@
 """`remotely.serve`: an object of this process becomes an actor of a cluster.
 
-The process dials in, so it may be behind NAT or a firewall.  Its first question goes to the master,
-which tells it a worker (host.py).  It dials that one, and keeps this one connection (line.py).
+The process dials in, so it may be behind NAT or a firewall.  It connects to the master, which tells
+it a worker and who may call, and to that worker (line.py).
 
 The object is served by what serves any actor (remotely/actor/), on the thread that has called
 `serve`, so all that holds for handles holds for it.  If the connection ends, the actor has ended:
@@ -32,12 +32,10 @@ from remotely.errors import (
     RemotelyError,
     WorkerLost,
 )
-from remotely.guest.host import find_host
 from remotely.guest.line import Line
 from remotely.machine import folders, this_machine
 from remotely.machine.guest_folder import guest_folder
 from remotely.protocol import control
-from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.listening import Listening
 from remotely.protocol.resources import Resources
 from remotely.transport import activity, key_files
@@ -86,8 +84,7 @@ def serve_object(
     redial = _Redial(patience_s)
     while True:
         try:
-            host = find_host(address, member, CONNECT_S)
-            line = _serve_at(host, member, served, options, redial.before)
+            line = _serve_at(address, member, served, options, redial.before)
             return redial.reason_of(line)
         except _AGAIN as error:
             redial.wait(error)
@@ -131,10 +128,8 @@ class _Redial:
         self._pause_s = min(2 * self._pause_s, REDIAL_S[1])
 
 
-def _serve_at(
-    host: control.Host, key: MemberKey, served: object, options: Options, before: str
-) -> Line:
-    """Serve an object at a worker, until it was closed or the connection has ended."""
+def _serve_at(address: str, key: MemberKey, served: object, options: Options, before: str) -> Line:
+    """Serve an object of a cluster, until it was closed or the connection has ended."""
     cls = type(served)
     request = control.Request(
         actor=secrets.token_hex(16),
@@ -180,14 +175,18 @@ def _serve_at(
         )
         theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.callback(theirs.close)
-        arrive = control.Arrive(request=request, location=location, before=before)
-        line = Line(host, key, arrive, ours, path)
+        try:
+            ask = control.AskHost(actor=request.actor, before=before)
+            line = Line(address, key, ask, ours, path)
+        except BaseException:
+            ours.close()
+            raise
         why = "closed"
         try:
             with activity.new() as (_, page):
                 process, threads = BorrowedProcess(), options.concurrency
                 actor = Actor(birth, theirs, OneByOne(page), process, served, threads)
-            line.start()
+            line.start(control.Arrived(request=request, location=location))
             actor.run()
         except BaseException as error:
             why = f"the process that served it has left `serve`: {type(error).__name__}"

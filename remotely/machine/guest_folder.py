@@ -10,9 +10,10 @@ import contextlib
 import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from remotely.machine import folders
 
 PREFIX = "remotely-guest-"
 LOCK = "lock"
@@ -22,7 +23,7 @@ LOCK = "lock"
 def guest_folder() -> Iterator[Path]:
     """Yield a new folder, of mode 0700 and with a short path; it goes in any case."""
     sweep()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    folder = folders.new_temporary(PREFIX)
     lock = os.open(folder / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -35,7 +36,7 @@ def guest_folder() -> Iterator[Path]:
 
 def sweep() -> None:
     """Remove the folders of processes that have ended."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in folders.temporary().glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # it is another user's, or has no lock yet
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:

@@ -2,9 +2,14 @@
 
 The worker at which a process has dialled in speaks for its actor, as it does for those that it
 has started.  The actor has no owner and takes no cores; it ends with its process.
+
+The process hears from here who may call the object, along a connection of its own.  A worker's
+word would not do: whoever holds a worker's key could host an object and admit a key of its own, and
+what callers send runs as code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,8 +21,17 @@ from remotely.master.state import State
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
 
+UNKNOWN = "the master was started again, and has not heard from the process that serves it"
 AGAIN = "the process that served it lost its connection, and has dialled in again"
 LEARNING = "the master was started again, and an actor of this name may come back: dial in later"
+
+
+class Dialling(NamedTuple):
+    """A process that has said which actor it serves, and with which key it came."""
+
+    key: bytes
+    actor: str
+    before: str
 
 
 class Guests:
@@ -32,15 +46,39 @@ class Guests:
         self._tell = tell
         self._admission = admission
         self._lifecycle = lifecycle
+        self._dialling: dict[str, Dialling] = {}  # by the connection, as long as that is there
+        self._connections: dict[str, str] = {}  # the reverse, by actor
 
-    def host_for(self, master_host: str) -> control.Host | None:
+    def __contains__(self, who: object) -> bool:
+        return who in self._dialling
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dialling)
+
+    def greet(self, who: str, key: bytes, ask: control.AskHost) -> None:
+        """A process says what it serves: tell it where it may dial in."""
+        self._dialling[who] = Dialling(key, ask.actor, ask.before)
+        self._connections[ask.actor] = who
+        if ask.actor not in self._state.actors.records:  # else its connection here was lost
+            why = "no worker of this cluster takes calls from other machines, or is there by now"
+            self._tell(who, self._host() or control.Refused(error="NoResources", why=why))
+
+    def leave(self, who: str) -> bool:
+        """A connection has ended, though perhaps not the actor; false if it is not a guest's."""
+        if (dialling := self._dialling.pop(who, None)) is None:
+            return False
+        if self._connections.get(dialling.actor) == who:
+            del self._connections[dialling.actor]
+        return True
+
+    def _host(self) -> control.Host | None:
         """Return where to dial in: near the master if that can be, else where the fewest are."""
         state = self._state
         away = state.workers.ledger.away
         found = [
-            (register.host != master_host, len(state.actors.by_worker.of(name)), name)
+            (not record.is_near, len(state.actors.by_worker.of(name)), name)
             for name, record in state.workers.records.items()
-            if (register := record.register).guests and name not in away
+            if record.register.guests and name not in away
         ]
         if not found:
             return None
@@ -57,10 +95,13 @@ class Guests:
             if record.worker == worker and record.request.classes:  # said again
                 self._confirm(worker, record.request)
             return
-        self._end_before(arrived)
-        if refusal := self._why_not(arrived):
-            error, why = refusal
-            self._tell(worker, control.NotHosted(actor=actor, error=error, why=why))
+        dialling = self._dialling.get(self._connections.get(actor, ""))
+        if dialling is None:
+            self._refuse(worker, actor, "MasterLost", UNKNOWN)
+            return
+        self._end_before(dialling)
+        if refusal := self._why_not(arrived.request):
+            self._refuse(worker, actor, *refusal)
             return
         request = msgspec.structs.replace(
             arrived.request,
@@ -73,30 +114,31 @@ class Guests:
             env={},
             modules=[],
             resources=Resources(0.0, 0.0),  # as it will be read again, or the seal is not ours
-            key=arrived.key,
+            key=dialling.key,
             classes=arrived.request.classes or [arrived.request.class_name],
         )
         self._lifecycle.placer.enter(ActorRecord(request, worker, []), "")
         self._lifecycle.spawned(worker, location, arrived.since)
         self._confirm(worker, request)
 
-    def _end_before(self, arrived: control.Arrived) -> None:
+    def _end_before(self, dialling: Dialling) -> None:
         """End the actor that the object was before; its worker may not have heard, or be gone."""
-        before = arrived.before
+        before = dialling.before
         record = self._state.actors.records.get(before)
-        if record is not None and record.request.classes and record.request.key == arrived.key:
+        if record is not None and record.request.classes and record.request.key == dialling.key:
             self._tell(record.worker, control.End(actor=before, grace_s=0.0, kill=True))
             self._lifecycle.hear_death(control.Obituary(actor=before, life=0, why=AGAIN))
+
+    def _refuse(self, worker: str, actor: str, error: str, why: str) -> None:
+        self._tell(worker, control.NotHosted(actor=actor, error=error, why=why))
 
     def _confirm(self, worker: str, request: control.Request) -> None:
         seal = self._admission.seals.seal(worker, request, [])
         hosted = control.Hosted(actor=request.actor, request=request, seal=seal)
         self._tell(worker, hosted)
 
-    def _why_not(self, arrived: control.Arrived) -> tuple[str, str] | None:
-        state, request = self._state, arrived.request
-        if self._admission.role_of(arrived.key) != "worker":
-            return "NotAllowed", "this key was revoked; ask who runs the cluster for another"
+    def _why_not(self, request: control.Request) -> tuple[str, str] | None:
+        state = self._state
         if state.is_closing:
             return "MasterLost", "the cluster is being stopped"
         if not request.named:

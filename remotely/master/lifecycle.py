@@ -225,7 +225,7 @@ class ActorLifecycle:
         request, actor = record.request, obituary.actor
         self.take_place(record)
         self._table.remember(obituary)
-        self._arrivals.hear_of_end(actor)
+        self._arrivals.hear_of_end(request)
         if record.asker:
             session, place = record.asker
             self.placer.refuse(session, place, *_why_not_born(obituary))

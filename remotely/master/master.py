@@ -24,7 +24,7 @@ import msgspec
 import zmq
 
 from remotely.errors import NotAllowed, RemotelyError
-from remotely.machine import daemons, pid_file, signal_pipe, this_machine
+from remotely.machine import daemons, interfaces, pid_file, signal_pipe, this_machine
 from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
@@ -53,6 +53,7 @@ class Master:
     def __init__(self, config: MasterConfig) -> None:
         self._key = MasterKey.from_dict(config.key)
         self._key_file = config.key_file
+        self._address = config.address
         self._is_embedded = config.lifeline
         self._host = this_machine.identity()
         self._peers: dict[bytes, str] = {}  # by route: the id of a session or a worker
@@ -113,12 +114,12 @@ class Master:
         if faults.ON:
             faults.at("master.message")
         try:
-            self._take_in(route, role, key, message)
+            self._take_in(frames[0], role, key, message)
         except NotAllowed as error:
             self._refuse(frames[0], error)
 
-    def _take_in(self, route: bytes, role: str, key: bytes, message: object) -> None:
-        now = time.monotonic()
+    def _take_in(self, sender: zmq.Frame, role: str, key: bytes, message: object) -> None:
+        now, route = time.monotonic(), sender.bytes
         match message:
             case control.Hello(session=who):
                 hello = self._admission.vet_client(message, key)
@@ -129,7 +130,8 @@ class Master:
             case control.Register(worker=who):
                 self._admission.vet_worker(message, key)
                 self._take(who, route, key)
-                if self._registry.enlist(message, now) and message.host == self._host:
+                is_near = message.host == self._host and self._is_from_here(sender)
+                if self._registry.enlist(message, now, is_near) and is_near:
                     why = "its worker's process ended"
                     end = lambda: self._registry.remove_worker(who, why)
                     self._watch(who, message.pid, end)
@@ -138,7 +140,10 @@ class Master:
                     self._registry.settle(message)
                 self._zap.review(self._admission.role_of)
             case control.AskHost():  # of a process that dials in, and is no worker itself
-                self._send(route, self._host_for_guests())
+                who = f"guest {route.hex()}"
+                self._take(who, route, key)
+                self._registry.greet_guest(who, key, message, now)
+                self._hear_held(route, who, self._registry.hear_worker)
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role == "client":
@@ -146,10 +151,10 @@ class Master:
             case _:
                 self._registry.hear_worker(known, message, now)
 
-    def _host_for_guests(self) -> msgspec.Struct:
-        why = "no worker of this cluster takes calls from other machines, or is there by now"
-        host = self._registry.host_for_guests(self._host)
-        return host or control.Refused(error="NoResources", why=why)
+    def _is_from_here(self, sender: zmq.Frame) -> bool:
+        """Tell whether a peer connects from this machine, whatever it says of itself."""
+        is_remote = sockets.is_remote(self._address)
+        return not is_remote or interfaces.is_here(sockets.address_of(sender))
 
     def _refuse(self, frame: zmq.Frame, error: RemotelyError) -> None:
         """Tell a peer, and the log, what is wrong with what it said."""
@@ -255,6 +260,7 @@ class Master:
             if self._admission.role_of(key) is None:
                 log.warning("a key was revoked; its holder has to go")
                 self._tell(who, control.Refused(error="NotAllowed", why=REVOKED))
+                self._registry.end_guest(who)
                 self._registry.remove_worker(who, "the key of its worker was revoked")
                 self._registry.end_session(who)
 

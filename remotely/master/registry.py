@@ -105,7 +105,8 @@ class Registry:
             elif session := self._sessions.get(who):
                 lost.append(f"lost the client on {session.hello.machine}")
                 self.end_session(who)
-            else:  # it owned actors before this master started, and has not come back
+            else:  # a guest; or it owned actors before this master started, and is not back
+                self.end_guest(who)
                 self._lifecycle.end_owned(who)
         self._placer.refuse_overdue()
         self._status_queries.expire(now)
@@ -130,16 +131,16 @@ class Registry:
         What was placed by a key that is not among them has to end, detached or not.
         """
         self._admission.relist(client_keys, worker_keys)
-        for name in self._workers.records:
-            self._tell_keys(name)
+        for who in [*self._workers.records, *self._guests]:
+            self._tell_keys(who)
         for actor, record in list(self._actors.records.items()):
             if not self._admission.may_live(record.request):
                 self._delegates.take_back(actor)
                 self._lifecycle.end(control.End(actor=actor, grace_s=OWNER_GRACE_S))
 
-    def _tell_keys(self, worker: str) -> None:
+    def _tell_keys(self, who: str) -> None:
         clients, workers = self._admission.client_keys, self._admission.worker_keys
-        self._tell(worker, control.Registered(client_keys=clients, worker_keys=workers))
+        self._tell(who, control.Registered(client_keys=clients, worker_keys=workers))
 
     def close(self) -> None:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
@@ -250,13 +251,13 @@ class Registry:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def enlist(self, register: control.Register, now: float) -> bool:
-        """Take in a worker; true if it is new.  `settle` is to follow."""
+    def enlist(self, register: control.Register, now: float, is_near: bool = False) -> bool:
+        """Take in a worker, near the master or not; true if it is new.  `settle` is to follow."""
         name = register.worker
         new = name not in self._workers
         self.renew(name, now)
         if new:
-            self._workers.join(register)
+            self._workers.join(register, is_near)
         self._reregistration.adopt_all(register, new)
         self._tell_keys(name)
         return new
@@ -273,15 +274,22 @@ class Registry:
         if self._state.is_closing:
             self._tell(name, control.Leave())
 
-    def host_for_guests(self, master_host: str) -> control.Host | None:
-        """Return where a process may dial in; None if nowhere, for now."""
-        return self._guests.host_for(master_host)
+    def greet_guest(self, who: str, key: bytes, ask: control.AskHost, now: float) -> None:
+        """Take in a process that serves an object, along a connection of its own."""
+        self.renew(who, now)
+        self._guests.greet(who, key, ask)
+        self._tell_keys(who)
 
     def hear_worker(self, who: str, message: object, now: float) -> None:
+        """Hear what a worker says; or a guest, which can only ask who may call."""
         self.renew(who, now)
         match message:
             case control.Beat(asked=asked) if asked:
                 self._tell(who, control.Tick(asked=asked))
+            case control.MayCall(key=key):
+                self._delegates.ask(who, key, self._state.is_learning)
+            case _ if who in self._guests:
+                pass
             case control.Spawned(location=location, since=since):
                 self._lifecycle.spawned(who, location, since)
             case control.Arrived():
@@ -298,14 +306,19 @@ class Registry:
                 self._log_queries.hear(who, message)
             case control.Delegate(actor=actor, key=key) if self._actors.is_on(actor, who):
                 self._delegates.delegate(self._actors.records[actor], key)
-            case control.MayCall(key=key):
-                self._delegates.ask(who, key, self._state.is_learning)
             case control.Left():
                 self.remove_worker(who, "its worker was stopped")
 
     def lose_route(self, name: str) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
+        self.end_guest(name)
         self._lifecycle.lose_route(name)
+
+    def end_guest(self, who: str) -> None:
+        """If this is a guest's connection, it has ended."""
+        if self._guests.leave(who):
+            self._let_go(who)
+            self._delegates.remove_worker(who)
 
     def remove_worker(self, name: str, why: str, may_return: bool = False) -> None:
         """A worker has ended, and its actors with it.  `may_return`: it is only lost."""

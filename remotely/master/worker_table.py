@@ -18,6 +18,7 @@ class WorkerRecord:
     """A worker, and what it last told of its actors."""
 
     register: control.Register
+    is_near: bool = False  # on the master's machine
     reports: dict[str, control.Figures] = field(default_factory=dict)
 
 
@@ -41,10 +42,10 @@ class WorkerTable:
     def __contains__(self, worker: object) -> bool:
         return worker in self.records
 
-    def join(self, register: control.Register) -> None:
+    def join(self, register: control.Register, is_near: bool = False) -> None:
         """A worker is there that was not.  It may be the next of one that was lost."""
         name = register.worker
-        self.records[name] = WorkerRecord(register)
+        self.records[name] = WorkerRecord(register, is_near)
         if (before := self._before(register)) is not None:
             self._expect_not(before)
         self.ledger.add_worker(name, register.resources, register.python)

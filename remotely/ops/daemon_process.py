@@ -10,7 +10,6 @@ import os
 import secrets
 import select
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,8 +99,3 @@ def worker_config(
         lifeline=not file,
         pid_file=file,
     )
-
-
-def new_folder() -> Path:
-    """Return a folder of mode 0700 with a short path: an ipc socket's is at most 107 bytes."""
-    return Path(tempfile.mkdtemp(prefix="remotely-"))

@@ -7,12 +7,11 @@ ended.
 import secrets
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from remotely.errors import RemotelyError
+from remotely.machine import folders
 from remotely.machine.gpus import Gpus
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Daemon, Offer
@@ -29,7 +28,7 @@ class EmbeddedCluster:
     """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.gettempdir(), f"remotely-{secrets.token_hex(4)}")
+        self.folder = folders.temporary() / f"remotely-{secrets.token_hex(4)}"
         self.address = f"ipc://{self.folder}/master"
         self._master_key, self.key, self._worker_key = keys.fresh_keys()
         self._daemons: list[Daemon] = []

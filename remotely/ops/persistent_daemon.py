@@ -13,7 +13,7 @@ from types import TracebackType
 import msgspec
 
 from remotely.errors import RemotelyError, error_class
-from remotely.machine import pid_file, processes
+from remotely.machine import folders, pid_file, processes
 from remotely.machine.pid_file import Running
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Offer
@@ -106,7 +106,7 @@ class PersistentDaemon:
 
         `address` is the master's as the user knows it, `master` as it is connected to.
         """
-        self._folder = daemon_process.new_folder()
+        self._folder = folders.new_temporary("remotely-")
         config = msgspec.structs.replace(
             daemon_process.worker_config(
                 f"tcp://{master}",

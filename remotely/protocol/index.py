@@ -27,6 +27,10 @@ class Index(Generic[Key, Item]):
         """Return what belongs to a key, as it is now."""
         return list(self._items.get(key, ()))
 
+    def first(self, key: Key) -> Item | None:
+        """Return what has belonged to a key for longest."""
+        return next(iter(self._items.get(key, ())), None)
+
     def count(self, key: Key) -> int:
         """Return how many belong to a key."""
         return len(self._items.get(key, ()))

@@ -25,6 +25,7 @@ from remotely.transport.certificate import Certificate
 log = logging.getLogger("remotely.store")
 
 MAX_CONNECTIONS = 1000
+MOST_STRANGERS = 256  # of these, that have yet to name a value: one more, and the oldest is cut
 PASSING = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 AGAIN_S = 0.1
 GONE = "it was released, or its store has ended since"
@@ -56,6 +57,8 @@ class BulkServer:
         self._broken = broken
         self._unrelayed = unrelayed
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._strangers: dict[Connection, None] = {}  # the first to come first
+        self._lock = threading.Lock()  # of these: one that is cut is not closed meanwhile
 
     def start(self) -> None:
         _start(self._accept)
@@ -70,39 +73,68 @@ class BulkServer:
                 time.sleep(AGAIN_S)
                 continue
             if self._room.acquire(blocking=False):
-                _start(self._serve, raw)
+                self._admit(raw)
             else:
                 raw.close()
 
-    def _serve(self, raw: socket.socket) -> None:
+    def _admit(self, raw: socket.socket) -> None:
         try:
-            with raw, bulk.accept(raw, self._certificate.context) as connection:
-                is_known = False
-                while request := connection.wait_for_request(
-                    IDLE_S if is_known else STALL_S, self._shelf.__contains__
-                ):
-                    is_known |= self._answer(connection, request)
-                    if not is_known:
-                        break
+            connection = bulk.accept(raw, self._certificate.context)
+        except OSError:  # it has gone already
+            raw.close()
+            self._room.release()
+            return
+        with self._lock:
+            self._strangers[connection] = None
+            if len(self._strangers) > MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cut()
+        try:
+            _start(self._serve, connection)
+        except RuntimeError:  # this machine has no thread for it
+            self._end(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.shake_hands()
+            is_known = False
+            while request := connection.wait_for_request(
+                IDLE_S if is_known else STALL_S, self._shelf.__contains__
+            ):
+                if request.value in self._shelf:  # no stranger knows its name
+                    is_known = True
+                    self._know(connection)
+                self._answer(connection, request)
+                if not is_known:
+                    break
         except (OSError, ssl.SSLError):  # strangers, and peers that are gone
             pass
         except Exception:
             log.exception("a connection was cut")
         finally:
-            self._room.release()
+            self._end(connection)
 
-    def _answer(self, connection: Connection, request: Request) -> bool:
-        """Return whether there was a value of this name, which no stranger knows."""
+    def _know(self, connection: Connection) -> None:
+        """It is a stranger's no more."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+
+    def _end(self, connection: Connection) -> None:
+        self._know(connection)
+        connection.close()
+        self._room.release()
+
+    def _answer(self, connection: Connection, request: Request) -> None:
         if request.op == bulk.PUSH:
             self._take_in(connection, request)
-            return True
-        if request.op == bulk.PULL:
-            return self._give_out(connection, request)
-        if request.op != bulk.DROP:
+        elif request.op == bulk.PULL:
+            self._give_out(connection, request)
+        elif request.op == bulk.DROP:
+            self._shelf.drop(request.value)
+            connection.send(bulk.DONE)
+        else:
             raise ConnectionAbortedError("not a request")
-        was_there = self._shelf.drop(request.value)
-        connection.send(bulk.DONE)
-        return was_there
 
     def _take_in(self, connection: Connection, request: Request) -> None:
         with self._shelf.using(request.value, is_here=False) as value:
@@ -153,13 +185,12 @@ class BulkServer:
                     at = there
                 connection.expect_done()
 
-    def _give_out(self, connection: Connection, request: Request) -> bool:
+    def _give_out(self, connection: Connection, request: Request) -> None:
         with self._shelf.using(request.value) as value:
             if value is None:
                 connection.say_gone(GONE)
-                return False
-            connection.send(bulk.HERE, _stripe(value, request))
-            return True
+            else:
+                connection.send(bulk.HERE, _stripe(value, request))
 
 
 class Progress:

@@ -117,13 +117,12 @@ class Shelf:
             value.is_here = True
             return True
 
-    def drop(self, name: bytes) -> bool:
-        """It is needed no more; return whether it was there."""
+    def drop(self, name: bytes) -> None:
+        """It is needed no more."""
         with self._lock:
             if (value := self._values.pop(name, None)) is not None:
                 value.is_dropped = True
                 self._free(value)
-            return value is not None
 
     def drop_of(self, owner: Hashable) -> None:
         """A client is gone."""

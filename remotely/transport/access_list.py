@@ -55,7 +55,8 @@ class AccessList:
 
 
 class AccessRelay:
-    """Passes the questions of a worker's actors to the master, and its answers back."""
+    """Passes the questions of actors to the master, and its answers back: those of a worker's
+    actors, or of the one in a process that serves an object."""
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ A core encrypts a gigabyte a second, or less.  So a value crosses in a few strip
 connection and a thread of its own.  The same bytes may arrive twice, which does no harm.
 """
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -154,6 +155,15 @@ class Connection:
         data = why.encode()
         self.send(GONE + _LENGTH.pack(len(data)) + data)
 
+    def shake_hands(self) -> None:
+        """Do the server's part of the TLS handshake.  Raises OSError."""
+        self._socket.do_handshake()
+
+    def cut(self) -> None:
+        """Have whatever another thread does with it end with an OSError, or as if the peer had."""
+        with contextlib.suppress(OSError):  # the peer has gone
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own is not for two
+
     def close(self) -> None:
         self._socket.close()
 
@@ -221,10 +231,10 @@ def connect(address: BulkAddress) -> Connection:
 
 
 def accept(raw: socket.socket, context: ssl.SSLContext) -> Connection:
-    """Return the server's end of a connection.  Raises OSError."""
+    """Return the server's end of a connection, before the handshake.  Raises OSError."""
     raw.settimeout(STALL_S)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Connection(context.wrap_socket(raw, server_side=True))
+    return Connection(context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False))
 
 
 _client: ssl.SSLContext | None = None

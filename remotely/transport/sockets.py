@@ -166,6 +166,16 @@ def event_of(frame: bytes | memoryview) -> int:
     return int.from_bytes(frame[:2], sys.byteorder)
 
 
+def event_fd(frame: bytes | memoryview) -> int:
+    """Return the descriptor of the connection of which a monitor's message tells."""
+    return int.from_bytes(frame[2:6], sys.byteorder)
+
+
+def fd_of(frame: zmq.Frame) -> int:
+    """Return the descriptor of the connection along which this frame came."""
+    return int(frame.get(zmq.SRCFD))
+
+
 def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:
     """Receive a waiting message; its buffers are views of libzmq's memory."""
     frame = _raw.recv(socket, _NOBLOCK, False)

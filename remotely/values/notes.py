@@ -12,18 +12,20 @@ from typing import Any
 class Notes:
     """What was noted for a call to these actors, in the order of the numbers."""
 
-    __slots__ = ("remotes", "things")
+    __slots__ = ("_numbers", "remotes", "things")
 
     def __init__(self, remotes: Sequence[Any]) -> None:
         self.remotes = remotes
-        self.things: Sequence[Any] = ()  # there is one of these for each call: no list yet
+        self.things: list[Any] | tuple[()] = ()  # there is one of these for each call: no list yet
+        self._numbers: dict[int, int]  # by the id of a thing
 
     def number_of(self, thing: object) -> int:
-        for number, known in enumerate(self.things):
-            if known is thing:
-                return number
-        self.things = [*self.things, thing]
-        return len(self.things) - 1
+        if isinstance(self.things, tuple):
+            self.things, self._numbers = [], {}
+        number = self._numbers.setdefault(id(thing), len(self.things))
+        if number == len(self.things):
+            self.things.append(thing)
+        return number
 
 
 class _Local(threading.local):

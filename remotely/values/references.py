@@ -81,14 +81,11 @@ def named_arguments(
     """Say which arguments refer to these things."""
     words = [*((f"argument {i} of {method}", a) for i, a in enumerate(args, 1))]
     words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
-
-    def name_of(thing: object) -> str:
-        for name, argument in words:
-            if argument is thing or getattr(argument, "future", None) is thing:
-                return name
-        return f"an argument of {method}"
-
-    return [Named(thing, name_of(thing)) for thing in things]
+    names: dict[int, str] = {}
+    for name, argument in words:
+        for thing in (argument, getattr(argument, "future", None)):
+            names.setdefault(id(thing), name)
+    return [Named(thing, names.get(id(thing), f"an argument of {method}")) for thing in things]
 
 
 def of_argument(error: BaseException, name: str) -> BaseException:

@@ -2,9 +2,10 @@
 
 Towards the master the worker speaks for such an actor as it does for those that it has started,
 and towards the process it says what it says to these, but over the connection that the process
-has made.  Over the same connection go the calls, as ciphertext (tunnel.py).
+has made.  Over the same connection go the calls, as ciphertext (tunnel.py).  Who may call, the
+master tells the process itself.
 
-    the process says Arrive           the master is asked, and answers Hosted or NotHosted
+    the process says Arrived          the master is asked, and answers Hosted or NotHosted
     a caller connects to its port     a stream of its tunnel
     the process says that it exits    the actor was closed, or its process has stopped serving it
     its connection ends               the actor has died; nobody here can tell of what
@@ -30,7 +31,6 @@ from remotely.machine import guest_folder
 from remotely.protocol import control
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
-from remotely.transport.access_list import AccessRelay
 from remotely.transport.keys import fresh_pair
 from remotely.transport.listening import bind_within, listen
 from remotely.transport.loop import Loop, Timer
@@ -40,7 +40,7 @@ from remotely.worker.nursery import Home
 log = logging.getLogger("remotely.worker")
 
 LOOK_EVERY_S = 1.0  # whether each is still there
-LOOK_AFTER_CUT_S = 0.05  # a connection was cut, and libzmq does not say whose
+LOOK_AFTER_CUT_S = 0.05  # the monitor may hear of a cut before the socket
 LAST_WORDS_S = 0.2  # what came before a connection was cut is still to be read
 MOST_GUESTS = 10_000
 MOST_STREAMS = 10_000  # of one guest
@@ -58,13 +58,11 @@ class Guest:
     """A process that serves an object, or asks whether it may."""
 
     route: bytes
+    fd: int  # of its connection
     key: bytes  # with which it came
-    request: control.Request
-    location: control.Location
+    arrived: control.Arrived
     tunnel: Tunnel
     port: socket.socket  # at which callers connect
-    since: float
-    before: str  # the actor that it was
     seal: bytes = b""  # once the master has taken it
     calls: int = 0
     why: str = ""  # it ends
@@ -72,6 +70,10 @@ class Guest:
     is_cut: bool = False  # its connection has ended
     streams: int = 0  # so many there were
     timers: list[Timer] = field(default_factory=list)  # of its end
+
+    @property
+    def actor(self) -> str:
+        return self.arrived.request.actor
 
 
 class Guests:
@@ -85,12 +87,11 @@ class Guests:
         self._send = send
         self._guests: dict[str, Guest] = {}  # by actor
         self._routes: dict[bytes, Guest] = {}
-        self._client_keys: list[bytes] = []
+        self._connections: dict[int, Guest] = {}  # by the descriptor; perhaps one of before
         self._worker_keys: frozenset[bytes] = frozenset()
         self._decoder = control.Decoder(control.FromGuest)
         self._throttled = ThrottledLog(log.warning)
         self._is_closed = False
-        self._access = AccessRelay(send, self.tell)
         pair = fresh_pair()
         self.public_key = pair.public
         self._zap = sockets.ZapHandler(context, self._admit, self._throttled)
@@ -108,10 +109,10 @@ class Guests:
         """Return the actors that the master may take for living."""
         return [
             control.ActorStatus(
-                location=guest.location,
-                request=guest.request,
+                location=guest.arrived.location,
+                request=guest.arrived.request,
                 calls=guest.calls,
-                since=guest.since,
+                since=guest.arrived.since,
                 seal=guest.seal,
             )
             for guest in self._guests.values()
@@ -127,32 +128,24 @@ class Guests:
 
     # --- the master -------------------------------------------------------------------------------
 
-    def list_keys(self, client_keys: list[bytes], worker_keys: Iterable[bytes]) -> None:
-        """From now on these keys are listed."""
+    def list_keys(self, worker_keys: Iterable[bytes]) -> None:
+        """From now on these keys may dial in."""
         self._worker_keys = frozenset(worker_keys)
-        if client_keys != self._client_keys:
-            self._client_keys = client_keys
-            for actor in self._guests:
-                self.tell(actor, control.Admit(client_keys=client_keys))
         for guest in list(self._guests.values()):
             if guest.key not in self._worker_keys:
                 self._turn_away(guest, "NotAllowed", "the key with which it came was revoked")
 
     def ask_again(self) -> None:
         """The connection to the master is new: what it has not answered is said again."""
-        self._access.ask_again()
         for guest in self._guests.values():
             if not guest.seal:
-                self._announce(guest)
-
-    def hear_of(self, caller: control.Caller) -> None:
-        """The master says whether a key may call."""
-        self._access.hear_master(caller)
+                self._send(guest.arrived)
 
     def hear_hosted(self, hosted: control.Hosted) -> None:
         """The master has taken one."""
         if guest := self._guests.get(hosted.actor):
-            guest.request, guest.seal = hosted.request, hosted.seal
+            guest.arrived = msgspec.structs.replace(guest.arrived, request=hosted.request)
+            guest.seal = hosted.seal
             self.tell(hosted.actor, msgspec.structs.replace(hosted, seal=b""))
 
     def hear_not_hosted(self, refusal: control.NotHosted) -> None:
@@ -203,14 +196,14 @@ class Guests:
         return "worker" if key in self._worker_keys else None
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
-        route, (_, key) = frames[0].bytes, sockets.sender_of(frames[0])
+        route = frames[0].bytes
         guest = self._routes.get(route)
         try:
             if len(frames) != 3:
                 raise WireError("not a message of a tunnel")
             part, number = read_head(frames[1].bytes)
             if part is Part.LINE:
-                self._hear_line(route, key, guest, self._decoder.decode(frames[2].buffer))
+                self._hear_line(frames[0], guest, self._decoder.decode(frames[2].buffer))
             elif guest is not None:
                 guest.tunnel.hear(part, number, frames[2].bytes)
         except RemotelyError as error:
@@ -220,18 +213,14 @@ class Guests:
             if guest is not None:
                 self._bury(guest, f"it broke the protocol: {error}")
 
-    def _hear_line(self, route: bytes, key: bytes, guest: Guest | None, message: object) -> None:
+    def _hear_line(self, sender: zmq.Frame, guest: Guest | None, message: object) -> None:
         match message:
-            case control.Arrive() if guest is None:
-                self._arrive(route, key, message)
+            case control.Arrived() if guest is None:
+                self._arrive(sender, message)
             case _ if guest is None:  # it was sent away, and has yet to hear of it
                 pass
             case control.Count(calls=calls):
                 guest.calls = calls
-            case control.MayCall():
-                self._access.hear_actor(guest.request.actor, message)
-            case control.Meet():  # there is no store where it is
-                self._say(route, message)
             case control.Ending(why=why):
                 guest.asked = guest.asked or why == "closed"
                 guest.why = guest.why or why
@@ -239,8 +228,9 @@ class Guests:
                 guest.calls = calls
                 self._bury(guest, guest.why, exited=True)
 
-    def _arrive(self, route: bytes, key: bytes, arrive: control.Arrive) -> None:
-        actor = arrive.request.actor
+    def _arrive(self, sender: zmq.Frame, arrived: control.Arrived) -> None:
+        route, request = sender.bytes, arrived.request
+        actor = request.actor
         if self._is_closed or actor in self._guests or len(self._guests) >= MOST_GUESTS:
             self._refuse(route, actor, "NoResources", "there is no room for another guest here")
             return
@@ -251,45 +241,31 @@ class Guests:
             return
         port.setblocking(False)
         location = msgspec.structs.replace(
-            arrive.location,
+            arrived.location,
             actor=actor,
-            name=arrive.request.name,
-            class_name=arrive.request.class_name,
+            name=request.name,
+            class_name=request.class_name,
             life=0,
             tcp=self._listening.endpoints(port.getsockname()[1]),
         )
         send = lambda head, body: self._pass_on(route, head, body)
         guest = Guest(
             route,
-            key,
-            arrive.request,
-            location,
+            sockets.fd_of(sender),
+            sockets.sender_of(sender)[1],
+            control.Arrived(request=request, location=location, since=time.time()),
             Tunnel(self._loop, send),
             port,
-            time.time(),
-            arrive.before,
         )
-        self._guests[actor] = self._routes[route] = guest
+        self._guests[actor] = self._routes[route] = self._connections[guest.fd] = guest
         self._loop.watch(port.fileno(), lambda: self._accept(guest))
-        self._say(route, control.Admit(client_keys=self._client_keys))
-        self._announce(guest)
+        self._send(guest.arrived)
 
     def _new_port(self, number: int) -> socket.socket:
         """Return a socket at which callers connect."""
         host = self._listening.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, number), family=family, backlog=BACKLOG)
-
-    def _announce(self, guest: Guest) -> None:
-        self._send(
-            control.Arrived(
-                request=guest.request,
-                location=guest.location,
-                key=guest.key,
-                since=guest.since,
-                before=guest.before,
-            )
-        )
 
     def _accept(self, guest: Guest) -> None:
         """A caller connects."""
@@ -306,8 +282,8 @@ class Guests:
 
     def _turn_away(self, guest: Guest, error: str, why: str) -> None:
         """Tell a process that it serves no actor of this cluster any more."""
-        if self._guests.get(guest.request.actor) is guest:
-            self._refuse(guest.route, guest.request.actor, error, why)
+        if self._guests.get(guest.actor) is guest:
+            self._refuse(guest.route, guest.actor, error, why)
             self._bury(guest, why)
 
     def _bury(self, guest: Guest, why: str, exited: bool = False) -> None:
@@ -315,16 +291,17 @@ class Guests:
 
         If it `exited` in good order, its last replies are still passed on to its callers.
         """
-        actor = guest.request.actor
+        actor = guest.actor
         if self._guests.get(actor) is not guest:
             return
         del self._guests[actor], self._routes[guest.route]
+        if self._connections.get(guest.fd) is guest:
+            del self._connections[guest.fd]
         for timer in guest.timers:
             timer.cancel()
         self._loop.unwatch(guest.port.fileno())
         guest.port.close()
         guest.tunnel.finish() if exited else guest.tunnel.close()
-        self._access.forget(actor)
         guest_folder.sweep()
         if guest.seal:
             asked = guest.asked
@@ -332,17 +309,25 @@ class Guests:
             self._send(control.Died(obituary=obituary))
 
     def _see_cut(self, frames: list[zmq.Frame]) -> None:
-        """Some connection has ended: see whose, when libzmq's socket has heard of it too."""
-        self._loop.after(LOOK_AFTER_CUT_S, self._look)
+        """A connection has ended, also of a stranger.
+
+        If it was a guest's, see to that when libzmq's socket has heard of it too.
+        """
+        if guest := self._connections.get(sockets.event_fd(frames[0].buffer)):
+            self._loop.after(LOOK_AFTER_CUT_S, lambda: self._look_at(guest))
 
     def _look(self) -> None:
         for guest in list(self._guests.values()):
-            if not self._send_frames(guest.route, head_of(Part.LINE), _TICK) and not guest.is_cut:
-                guest.is_cut = True
-                guest.timers.append(self._loop.after(LAST_WORDS_S, self._undertaker_of(guest)))
+            self._look_at(guest)
+
+    def _look_at(self, guest: Guest) -> None:
+        if not self._send_frames(guest.route, head_of(Part.LINE), _TICK) and not guest.is_cut:
+            guest.is_cut = True
+            guest.timers.append(self._loop.after(LAST_WORDS_S, self._undertaker_of(guest)))
 
     def _undertaker_of(self, guest: Guest) -> Callable[[], None]:
-        process = f"pid {guest.location.pid} on {guest.location.machine}"
+        location = guest.arrived.location
+        process = f"pid {location.pid} on {location.machine}"
         why = f"the connection of the process that served it ({process}) ended"
         return lambda: self._bury(guest, why)
 

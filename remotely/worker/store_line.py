@@ -24,7 +24,7 @@ from remotely.transport.loop import Loop
 
 log = logging.getLogger("remotely.worker")
 
-AGAIN_S = 1.0  # after which the port is watched again, if a store could not be started or has ended
+AGAIN_S = 1.0  # for which the port rests after a store could not be started, or has ended
 
 
 class StoreLine:
@@ -54,7 +54,7 @@ class StoreLine:
         self._decode = control.Decoder(control.FromStore["worker"]).decode
         self._listener, endpoints = listen_for_bytes(listening)
         self.address = StoreAddress(tcp=endpoints, public_key=self._pair.public)
-        self._watch()
+        self._pause = loop.after(0.0, self._watch)  # after which the port is watched
 
     def list_keys(self, keys: list[bytes]) -> None:
         """From now on these keys are listed."""
@@ -93,14 +93,15 @@ class StoreLine:
             with contextlib.suppress(OSError):  # its end is seen by `_hear`
                 self._socket.send(control.encode(message))
 
+    # One of three holds: the port is watched, a pause will end with that, or a store runs.
+
     def _watch(self) -> None:
-        if self._socket is None:
-            self._loop.watch(self._listener.fileno(), self._knocked)
+        self._loop.watch(self._listener.fileno(), self._knocked)
 
     def _knocked(self) -> None:
+        self._loop.unwatch(self._listener.fileno())
         if not self._start():
-            self._loop.unwatch(self._listener.fileno())
-            self._loop.after(AGAIN_S, self._watch)
+            self._pause = self._loop.after(AGAIN_S, self._watch)
 
     def _start(self) -> bool:
         """Start the process; return whether it could be."""
@@ -130,6 +131,7 @@ class StoreLine:
                 return False
         ours.setblocking(False)
         self._socket = ours
+        self._pause.cancel()
         self._loop.unwatch(self._listener.fileno())
         self._loop.watch(ours.fileno(), self._hear)
         return True
@@ -153,4 +155,4 @@ class StoreLine:
         self._process.returncode = 0  # the worker reaps it, like all its children
         self._process = None
         self._lost()
-        self._loop.after(AGAIN_S, self._watch)
+        self._pause = self._loop.after(AGAIN_S, self._watch)

@@ -159,20 +159,20 @@ class Worker:
             case control.Registered(client_keys=keys, worker_keys=worker_keys):
                 self._actors.list_keys(keys)
                 if self._guests:
-                    self._guests.list_keys(keys, worker_keys)
+                    self._guests.list_keys(worker_keys)
                 self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn():
                 if not self._leaving:
                     self._actors.spawn(message)
-            case control.Delegated(actor=actor) | control.Cancel(actor=actor):
+            case control.Delegated(actor=actor):
+                self._actors.tell(actor, message)
+            case control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
                 if self._guests:
                     self._guests.tell(actor, message)
             case control.Caller():
                 self._actors.hear_of(message)
-                if self._guests:
-                    self._guests.hear_of(message)
             case control.Hosted() if self._guests:
                 self._guests.hear_hosted(message)
             case control.NotHosted() if self._guests:

@@ -247,6 +247,15 @@ def _spawned(truth: Truth, liar: Liar) -> control.Spawned:
     return control.Spawned(location=truth.status().location, since=truth.number() % 10**12)
 
 
+def _arrived(truth: Truth, liar: Liar) -> control.Arrived:
+    """Say that an object is served here, of which nobody has told the master."""
+    status = truth.status()
+    request = msgspec.structs.replace(status.request, classes=["Witness"])
+    if truth.draw.random() < 0.5:
+        request = msgspec.structs.replace(request, actor=secrets.token_hex(16), named=True)
+    return control.Arrived(request=request, location=status.location, since=1.0)
+
+
 def _died(truth: Truth, liar: Liar) -> control.Died:
     status, draw = truth.status(), truth.draw
     obituary = control.Obituary(
@@ -299,7 +308,9 @@ def _left(truth: Truth, liar: Liar) -> control.Left:
     return control.Left()
 
 
-WORKERS_LIES = (_register, _spawned, _died, _report, _output, _log_piece, _delegate, _may_call)
+WORKERS_LIES = (
+    _register, _spawned, _arrived, _died, _report, _output, _log_piece, _delegate, _may_call,
+)  # fmt: skip
 SELDOM = {"worker": _left, "client": lambda truth, liar: control.Goodbye()}
 
 

@@ -4,6 +4,7 @@ Each machine is a network namespace; packets are dropped, rejected and forwarded
 Skipped where there can be none.
 """
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,40 @@ except remotely.RemotelyError as error:
     print(f"{type(error).__name__}: {error}")
 """
 RANGE = "9000-9009"
+
+# A worker that says that it is on the master's machine, and is the first of several by its name.
+LIAR = """
+import secrets, sys
+from remotely.protocol import control
+from remotely.protocol.ids import bound_id
+from remotely.protocol.resources import Resources
+from remotely.transport import key_files, sockets
+from remotely.transport.loop import Loop
+from remotely.transport.master_link import MasterLink
+
+master, file, host = sys.argv[1:]
+key = key_files.load_member(file, "worker")
+name, nonce = min(
+    (bound_id("worker", key.pair.public, nonce), nonce)
+    for nonce in (secrets.token_hex(8) for _ in range(2000))
+)
+register = control.Register(
+    worker=name, nonce=nonce, python="", host=host, machine="liar", address="", pid=1,
+    resources=Resources(), actors=[], guests="tcp://10.231.1.2:1", guests_key=b"".ljust(40),
+)
+loop, context, heard = Loop(), sockets.new_context(), []
+
+def say(message, answer):
+    link = MasterLink(
+        loop, context, f"tcp://{master}", key, lambda: message, heard.append, heard.append
+    )
+    while not (found := [said for said in heard if isinstance(said, answer)]):
+        loop.turn(1.0)
+    return found[0]
+
+say(register, control.Registered)
+print(say(control.AskHost(actor="a" * 32), control.Host).address)
+"""
 
 
 @pytest.fixture
@@ -76,6 +111,18 @@ def test_a_cluster_of_ipv6_addresses(network: Callable[[int], Namespaces], tmp_p
     assert f"has joined {address}" in machines.join(1, address, "--cpus", "1")
     assert "fd31:1::2" in machines.run(0, "status", address)
     assert calls(machines, 0, address, tmp_path) == "answered"
+
+
+def test_a_worker_of_another_machine_is_not_near_the_master_because_it_says_so(
+    network: Callable[[int], Namespaces], tmp_path: Path
+) -> None:
+    machines = network(2)
+    machines.cable(0, 1, 1, "to-one")
+    machines.run(0, "start", "--host", "10.231.1.1", "--port", PORT, "--cpus", "0")
+    address, key = f"10.231.1.1:{PORT}", str(machines.homes[0] / "keys" / "worker.key")
+    (near,) = json.loads(machines.run(0, "status", address, "--json"))["machines"]
+    done = machines.does(1, sys.executable, "-c", LIAR, address, key, near["host"])
+    assert done.stdout.startswith("tcp://10.231.1.1:"), done.stderr
 
 
 @pytest.mark.slow

@@ -49,7 +49,6 @@ from remotely.protocol.control.client import (
     Welcome,
 )
 from remotely.protocol.control.guest import (
-    Arrive,
     Arrived,
     AskHost,
     Host,
@@ -139,7 +138,7 @@ from remotely.protocol.numbers import (
     Seconds,
 )
 
-VERSION = 4
+VERSION = 5
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
@@ -227,10 +226,8 @@ FromActor = (
     | Ending
     | Exiting
 )
-ToGuest = Hosted | NotHosted | Admit | Caller | Cancel | Leave | Meet | Tick
-FromGuest = (
-    Meet | Arrive | Bound | Count | Logged | Delegate | MayCall | FlightRecorder | Ending | Exiting
-)
+ToGuest = Hosted | NotHosted | Cancel | Leave | Tick
+FromGuest = Arrived | Count | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 ToStore = {
@@ -278,7 +275,6 @@ __all__ = [
     "ActorStatus",
     "Admit",
     "Amount",
-    "Arrive",
     "Arrived",
     "AskArrival",
     "AskFigures",

@@ -2,16 +2,23 @@
 
 It asks the master where to dial in, dials the worker that it is told, and says there which object
 it serves.  The worker reports that to the master, and passes the answer back.  From then on the
-two say what a worker and an actor's process say to each other.
+two say what a worker and an actor's process say to each other, but for one thing: the master itself
+tells the process who may call the object (Registered, MayCall, Caller).
 """
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import Location, Request
-from remotely.protocol.numbers import Moment
+from remotely.protocol.numbers import Id, Moment
 
 
 class AskHost(ControlMessage, frozen=True):
-    """Where may I dial in?"""
+    """I serve an object as this actor: where may I dial in?  Said again on each new connection.
+
+    `before`: the actor that it was until its connection ended, of which nobody may have heard yet.
+    """
+
+    actor: Id
+    before: str = ""
 
 
 class Host(ControlMessage, frozen=True):
@@ -22,25 +29,12 @@ class Host(ControlMessage, frozen=True):
     is_near: bool
 
 
-class Arrive(ControlMessage, frozen=True):
-    """I serve an object.  The worker fills in the address at which others reach it.
-
-    `before`: the actor that it was until its connection ended, of which nobody may have heard yet.
-    """
-
-    request: Request
-    location: Location
-    before: str = ""
-
-
 class Arrived(ControlMessage, frozen=True):
-    """An object is served by a process that has dialled in here, with this key."""
+    """An object is served here.  The worker adds the address at which others reach it, and when."""
 
     request: Request
     location: Location
-    key: bytes
-    since: Moment  # wall clock, for people alone
-    before: str = ""
+    since: Moment = 0  # wall clock, for people alone
 
 
 class Hosted(ControlMessage, frozen=True):

@@ -1,18 +1,20 @@
-"""The connection of a process that serves an object, without an actor or a worker."""
+"""The connections of a process that serves an object, without an actor."""
 
 import socket
 
-from remotely.errors import WorkerLost
 from remotely.guest.line import Line
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
-from remotely.transport.keys import MemberKey, fresh_pair
-from tests.clusters import free_port
+from remotely.transport import key_files
+from tests.clusters import DEADLINE_S, wait_until
+from tests.remotely.guest.played import Played
 
 
-def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room() -> None:
+def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(played: Played) -> None:
     ours, actor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    line = a_line(ours)
+    actor.settimeout(DEADLINE_S)
+    key = key_files.load_member(played.keys / "worker.key", "worker")
+    line = Line(played.address, key, control.AskHost(actor=ACTOR), ours, "")
     sent = 0
     try:
         while True:
@@ -20,28 +22,24 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room() -> 
             sent += 1
     except BlockingIOError:
         pass
-    line._end(WorkerLost("the connection broke"))
-    assert [actor.recv(100) for _ in range(sent)] == [b"x"] * sent
-    actor.settimeout(0.01)
-    heard = b""
-    for _ in range(100):
-        line._loop.turn(0.01)
-        try:
-            heard = actor.recv(100)
-            break
-        except TimeoutError:
-            pass
-    assert heard == control.encode(control.Leave())
+    line.start(arrived())
+    wait_until(lambda: played.worker.hosted, "it is hosted")
+    played.worker.send_away()
+    wait_until(lambda: line.why, "it hears that the cluster ends")
+    heard = [actor.recv(100) for _ in range(sent + 1)]
+    assert [one for one in heard if len(one) == 1] == [b"x"] * sent
+    while (last := actor.recv(100)) != control.encode(control.Leave()):
+        assert control.Decoder(control.ToActor).decode(last)
     line.close("closed")
     actor.close()
 
 
-def a_line(end: socket.socket) -> Line:
-    """Return a line to a worker that is not there; its thread has not begun."""
-    pair = fresh_pair()
-    host = control.Host(f"tcp://127.0.0.1:{free_port()}", pair.public, is_near=True)
+ACTOR = "a" * 32
+
+
+def arrived() -> control.Arrived:
     request = control.Request(
-        actor="a" * 32,
+        actor=ACTOR,
         name="a",
         class_name="A",
         owner="",
@@ -50,7 +48,7 @@ def a_line(end: socket.socket) -> Line:
         python="3.11",
     )
     location = control.Location(
-        actor=request.actor,
+        actor=ACTOR,
         name="a",
         class_name="A",
         life=0,
@@ -59,7 +57,6 @@ def a_line(end: socket.socket) -> Line:
         machine="",
         ipc="",
         tcp="",
-        public_key=pair.public,
+        public_key=b"".ljust(40),
     )
-    key = MemberKey("worker", pair, pair.public)
-    return Line(host, key, control.Arrive(request=request, location=location), end, "")
+    return control.Arrived(request=request, location=location)

@@ -405,6 +405,7 @@ def test_a_master_that_is_started_again_finds_it_and_who_has_it(
         assert simulator.step(2) == 20  # calls need no master
         run(cluster.home, "start", "--port", str(cluster.port))
         assert remotely.get_actor("sim").step(3) == 30
+        assert Caller().call(simulator) == 70  # of a key that only the new master knows
         with pytest.raises(CallTimeout):  # it is ours already
             next(remotely.arrivals(Simulator, timeout=0.1))
         guests.start(cluster, name="second")

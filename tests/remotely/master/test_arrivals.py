@@ -9,6 +9,7 @@ from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
+from tests.steps import steps
 
 CLIENT_KEY, WORKER_KEY = b"a client's key".ljust(40), b"a worker's key".ljust(40)
 LEASE_S = 10.0
@@ -20,10 +21,11 @@ class Cluster:
 
     def __init__(self, learns_until: float = 0.0) -> None:
         self.said: list[tuple[str, msgspec.Struct]] = []
+        self.gone: list[str] = []
         self.here: dict[str, control.ActorStatus] = {}
         self.tickets = 0
         admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
-        self.registry = Registry(self.tell, lambda who: None, admission, LEASE_S, learns_until)
+        self.registry = Registry(self.tell, self.gone.append, admission, LEASE_S, learns_until)
 
     def tell(self, who: str, message: msgspec.Struct) -> bool:
         self.said.append((who, message))
@@ -45,13 +47,13 @@ class Cluster:
         )
         self.registry.greet(hello, CLIENT_KEY, now)
 
-    def joins(self, worker: str = "worker", host: str = "", now: float = 0.0) -> None:
+    def joins(self, worker: str = "worker", is_near: bool = False, now: float = 0.0) -> None:
         register = control.Register(
-            worker=worker, python=PYTHON, host=host, machine="", address="", pid=1,
+            worker=worker, python=PYTHON, host="", machine="", address="", pid=1,
             resources=Resources(2, 0, 1 << 30), actors=[*self.here.values()],
             guests=f"tcp://{worker}:1", guests_key=b"public",
         )  # fmt: skip
-        self.registry.enlist(register, now)
+        self.registry.enlist(register, now, is_near)
         self.registry.settle(register)
 
     def arrives(
@@ -72,9 +74,9 @@ class Cluster:
             machine="robot", ipc="ipc://x", tcp="tcp://worker:2", public_key=b"its",
         )  # fmt: skip
         self.here[actor] = control.ActorStatus(location=location, request=request)
-        arrived = control.Arrived(
-            request=request, location=location, key=key, since=1.0, before=before
-        )
+        ask = control.AskHost(actor=actor, before=before)
+        self.registry.greet_guest(f"guest {actor}", key, ask, 0.0)
+        arrived = control.Arrived(request=request, location=location, since=1.0)
         self.registry.hear_worker("worker", arrived, 0.0)
 
     def dies(self, actor: str) -> None:
@@ -224,12 +226,7 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
     assert refused.error == "NameTaken"
 
 
-def test_a_key_that_is_no_workers_is_refused_and_one_that_is_revoked_ends_its_actors(
-    cluster: Cluster,
-) -> None:
-    cluster.arrives("a", "Sim", key=CLIENT_KEY)
-    (refused,) = cluster.told("worker", control.NotHosted)
-    assert refused.error == "NotAllowed"
+def test_a_key_that_is_revoked_ends_its_actors(cluster: Cluster) -> None:
     cluster.arrives("b", "Sim")
     cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
     assert not cluster.told("worker", control.End)
@@ -245,14 +242,137 @@ def test_one_that_has_arrived_makes_no_calls_by_its_workers_key(cluster: Cluster
 
 
 def test_processes_dial_in_near_the_master_or_where_the_fewest_are(cluster: Cluster) -> None:
-    host = cluster.registry.host_for_guests
-    cluster.joins("other", host="another machine")
-    cluster.joins("near", host="the master's machine")
-    near = host("the master's machine")
-    assert near == control.Host(address="tcp://near:1", public_key=b"public", is_near=True)
+    def host(cluster: Cluster) -> Any:
+        cluster.registry.greet_guest("guest", WORKER_KEY, control.AskHost(actor="x"), 0.0)
+        return cluster.told("guest", control.Host) or cluster.told("guest", control.Refused)
+
     cluster.arrives("a", "Sim")  # at "worker"
-    far = host("elsewhere")
-    assert far is not None
-    assert not far.is_near
-    assert far.address != "tcp://worker:1"
-    assert Cluster().registry.host_for_guests("") is None
+    cluster.joins("other")
+    (far,) = host(cluster)
+    assert far == control.Host(address="tcp://other:1", public_key=b"public", is_near=False)
+    cluster.joins("near", is_near=True)
+    cluster.joins("the next")
+    (near,) = host(cluster)
+    assert near == control.Host(address="tcp://near:1", public_key=b"public", is_near=True)
+    (nowhere,) = host(Cluster())
+    assert nowhere.error == "NoResources"
+
+
+def test_who_may_call_it_is_told_to_a_process_itself_and_again_when_that_changes(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim")
+    (keys,) = cluster.told("guest a", control.Registered)
+    assert keys.client_keys == [CLIENT_KEY]
+    other = b"another client's key".ljust(40)
+    cluster.registry.list_keys([other], [WORKER_KEY])
+    (keys,) = cluster.told("guest a", control.Registered)
+    assert keys.client_keys == [other]
+    for key, is_admitted in ((other, True), (CLIENT_KEY, False)):
+        cluster.registry.hear_worker("guest a", control.MayCall(key=key), 0.0)
+        (answer,) = cluster.told("guest a", control.Caller)
+        assert (answer.key, answer.admitted) == (key, is_admitted)
+    cluster.registry.lose_route("guest a")
+    assert cluster.gone == ["guest a"]
+    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
+    assert not cluster.told("guest a", control.Registered)
+
+
+def test_a_process_hears_of_the_end_of_a_key_that_it_asked_about_as_long_as_it_is_there(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("other")
+    for name in ("a", "b"):
+        cluster.arrives(name, "Sim")
+    for number, caller in enumerate(("one", "two")):
+        request = control.Request(
+            actor=caller, name=caller, class_name="C", owner="ann", job="", python=PYTHON,
+            resources=Resources(cpus=1), key=CLIENT_KEY,
+        )  # fmt: skip
+        place = control.Place(ticket=100 + number, request=request, patience_s=0.0)
+        cluster.registry.hear_client("ann", place, 0.0)
+        (worker,) = {to for to, said in cluster.said if isinstance(said, control.Spawn)}
+        cluster.told(worker, control.Spawn)
+        location = control.Location(
+            actor=caller, name=caller, class_name="C", life=0, pid=3, host="", machine="",
+            ipc="", tcp="", public_key=b"",
+        )  # fmt: skip
+        cluster.registry.hear_worker(worker, control.Spawned(location=location), 0.0)
+        key = caller.encode().ljust(40)
+        cluster.registry.hear_worker(worker, control.Delegate(actor=caller, key=key), 0.0)
+        for guest in ("guest a", "guest b"):
+            cluster.registry.hear_worker(guest, control.MayCall(key=key), 0.0)
+            (answer,) = cluster.told(guest, control.Caller)
+            assert answer.admitted
+        if number:
+            cluster.registry.lose_route("guest b")
+        obituary = control.Obituary(actor=caller, life=0, why="gone")
+        cluster.registry.hear_worker(worker, control.Died(obituary=obituary), 0.0)
+        told = {to: said.admitted for to, said in cluster.said if isinstance(said, control.Caller)}
+        assert told == {"guest a": False} | ({} if number else {"guest b": False})
+        cluster.said.clear()
+
+
+def test_a_process_that_is_not_heard_any_more_is_forgotten(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim")
+    cluster.registry.renew("worker", LEASE_S)
+    cluster.registry.expire(LEASE_S)
+    cluster.registry.end_guest("guest a")
+    assert cluster.gone.count("guest a") == 1
+
+
+def test_a_worker_hosts_nobody_who_has_not_said_so_to_the_master(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    cluster.registry.lose_route("guest a")
+    cluster.told("worker", control.Hosted)
+    status = cluster.here["a"]
+    request = msgspec.structs.replace(status.request, actor="b", name="other")
+    location = msgspec.structs.replace(status.location, actor="b", name="other")
+    arrived = control.Arrived(request=request, location=location, since=1.0)
+    cluster.registry.hear_worker("worker", arrived, 0.0)
+    (refused,) = cluster.told("worker", control.NotHosted)
+    assert (refused.actor, refused.error) == ("b", "MasterLost")
+
+
+def test_a_process_that_serves_says_no_more_to_the_master_than_whom_it_asks_about(
+    cluster: Cluster,
+) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    cluster.said.clear()
+    lies = [
+        control.Died(obituary=control.Obituary(actor="a", life=0)),
+        control.Report(actors=[control.Figures(actor="a")]),
+        control.Spawned(location=cluster.here["a"].location),
+        control.Left(),
+    ]
+    for lie in lies:
+        cluster.registry.hear_worker("guest a", lie, 0.0)
+    assert cluster.said == []
+    cluster.registry.hear_client("ann", control.Locate(ticket=9, name="sim"), 0.0)
+    assert cluster.given("ann") == {9: "a"}
+
+
+def test_a_question_costs_the_same_however_many_were_given_or_wait() -> None:
+    def cost(others: int) -> int:
+        cluster = Cluster()
+        cluster.joins()
+        for who in ("ann", "bob", "eve"):
+            cluster.hello(who)
+        for number in range(others):
+            cluster.arrives(f"given{number}", "Sim")
+            cluster.asks("bob", "Sim")
+            cluster.arrives(f"free{number}", "Other")
+            cluster.asks("eve", "Rare")
+        cluster.said.clear()  # this list is the test's
+        ask = control.AskArrival(ticket=10_000, class_name="Sim")
+
+        def work() -> None:
+            cluster.registry.hear_client("ann", ask, 0.0)
+            cluster.registry.hear_client("ann", ask, 0.0)
+            cluster.arrives("a", "Sim")
+            cluster.registry.hear_client("ann", control.NoArrival(ticket=10_000), 0.0)
+            cluster.dies("a")
+
+        return steps(work)
+
+    assert cost(100) == cost(1)

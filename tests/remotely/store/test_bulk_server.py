@@ -1,11 +1,15 @@
 """The TLS port of a store: what it takes, what it gives, and from whom."""
 
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
+from remotely.store import bulk_server
 from remotely.store.bulk_server import BulkServer
 from remotely.store.shelf import Shelf, Value
 from remotely.transport import bulk, certificate
@@ -176,6 +180,32 @@ def test_a_stranger_is_cut_off_before_the_onward_route_is_read(machines: list[Ma
         connection.send(bulk._REQUEST.pack(bulk.PUSH, OTHER, 0, 10, bulk.MAX_ONWARD_BYTES))
         with pytest.raises(OSError, match=r"ended|reset"):
             connection.receive(1)
+
+
+def test_strangers_have_so_many_threads_and_keep_out_nobody(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_server, "MOST_STRANGERS", 4)
+    machine, *_ = machines
+    room = machine.expect()
+    with bulk.connect(machine.address) as known, contextlib.ExitStack() as stack:
+        known.push(NAME, 0, 1, [memoryview(b"0")], b"")
+        before = bulk_threads()
+        strangers = []
+        for _ in range(40):
+            stranger = socket.create_connection(parse_address(machine.address.tcp))
+            strangers.append(stack.enter_context(stranger))
+        with bulk.connect(machine.address) as late:
+            late.push(NAME, 1, 4, [memoryview(b"1234")], b"")
+            for stranger in strangers[:37]:  # the last, and the late one before it was known, stay
+                assert stranger.recv(1) == b""
+            wait_until(lambda: bulk_threads() <= before + 5, "the end of the others' threads")
+            known.push(NAME, 5, 5, [memoryview(b"56789")], b"")
+    assert bytes(room.memory) == b"0123456789"
+
+
+def bulk_threads() -> int:
+    return sum(thread.name == "remotely-bulk" for thread in threading.enumerate())
 
 
 def test_what_is_neither_pushed_nor_pulled_nor_dropped_stays(machines: list[Machine]) -> None:

@@ -1,25 +1,32 @@
 """Blocks never overlap, never leave their space, and come back whole."""
 
 import os
+import random
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from remotely.values import blocks
 from remotely.values.blocks import GRANULE, Blocks
+from tests.steps import steps
 
 PAGES = 40
 
 
 class Play(RuleBasedStateMachine):
-    """Against a slow oracle: one flag a page."""
+    """Against a slow oracle: one flag a page.  Rows of gaps are short, so that there are many."""
 
     taken = Bundle("taken")
 
     def __init__(self) -> None:
         super().__init__()
+        self.row, blocks.ROW = blocks.ROW, 2
         self.blocks = Blocks(PAGES * GRANULE)
         self.pages = [False] * PAGES
+
+    def teardown(self) -> None:
+        blocks.ROW = self.row
 
     @rule(target=taken, nbytes=st.integers(1, 12 * GRANULE))
     def take(self, nbytes: int) -> tuple[int, int] | None:
@@ -56,24 +63,24 @@ TestPlay = Play.TestCase
 
 
 def test_what_is_too_large_gets_nothing_and_takes_nothing() -> None:
-    blocks = Blocks(4 * GRANULE)
-    assert blocks.take(5 * GRANULE) is None
-    assert blocks.take(4 * GRANULE) == 0
-    assert blocks.take(1) is None
+    space = Blocks(4 * GRANULE)
+    assert space.take(5 * GRANULE) is None
+    assert space.take(4 * GRANULE) == 0
+    assert space.take(1) is None
 
 
 def test_the_block_that_was_just_given_back_is_taken_again_because_its_pages_are_warm() -> None:
-    blocks = Blocks(100 * GRANULE)
+    space = Blocks(100 * GRANULE)
     for _ in range(10):
-        offset = blocks.take(3 * GRANULE)
+        offset = space.take(3 * GRANULE)
         assert offset == 0
-        blocks.give(offset)
+        space.give(offset)
 
 
 def test_giving_back_what_was_not_taken_is_an_error() -> None:
-    blocks = Blocks(4 * GRANULE)
+    space = Blocks(4 * GRANULE)
     with pytest.raises(KeyError):
-        blocks.give(0)
+        space.give(0)
 
 
 def test_a_block_is_of_whole_pages_so_that_it_can_be_mapped_by_itself() -> None:
@@ -81,10 +88,34 @@ def test_a_block_is_of_whole_pages_so_that_it_can_be_mapped_by_itself() -> None:
 
 
 def test_the_last_block_of_a_full_space_may_be_given_back() -> None:
-    blocks = Blocks(2 * GRANULE)
-    blocks.take(GRANULE)
-    last = blocks.take(GRANULE)
+    space = Blocks(2 * GRANULE)
+    space.take(GRANULE)
+    last = space.take(GRANULE)
     assert last is not None
-    assert blocks.gaps() == []
-    blocks.give(last)
-    assert blocks.gaps() == [(GRANULE, 2 * GRANULE)]
+    assert space.gaps() == []
+    space.give(last)
+    assert space.gaps() == [(GRANULE, 2 * GRANULE)]
+
+
+def test_a_block_costs_little_though_thousands_of_gaps_are_too_small_for_it() -> None:
+    space = Blocks(1 << 40)
+    small = [space.take(GRANULE) for _ in range(20_000)]
+    for offset in small[::2]:
+        assert offset is not None
+        space.give(offset)
+
+    def work() -> None:
+        for _ in range(100):
+            space.give(space.take(2 * GRANULE) or 0)
+
+    assert steps(work) < 100_000
+
+
+def test_thousands_of_gaps_stay_in_order_and_grow_together() -> None:
+    space = Blocks(2_000 * GRANULE)
+    for _ in range(1_000):
+        space.take(2 * GRANULE)
+    for page in random.Random(0).sample(range(0, 2_000, 2), 1_000):
+        space.give(page * GRANULE)
+        assert space.gaps() == sorted(space.gaps())
+    assert space.gaps() == [(0, 2_000 * GRANULE)]

@@ -3,7 +3,7 @@ here."""
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from remotely.protocol import control
+from remotely.protocol.address import parse_address
 from remotely.protocol.listening import Listening
 from remotely.protocol.resources import Resources
 from remotely.transport import sockets
@@ -18,7 +19,7 @@ from remotely.transport.keys import fresh_keys
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect
 from remotely.transport.tunnel import WINDOW_BYTES, Part, head_of
-from remotely.worker.guests import Guests
+from remotely.worker.guests import LOOK_EVERY_S, Guests
 from remotely.worker.nursery import Home
 
 DEADLINE_S = 10.0
@@ -35,13 +36,13 @@ class Played:
         self.loop = Loop()
         self.context = sockets.new_context()
         self.guests = Guests(self.loop, self.context, home, self.said.append)
-        self.guests.list_keys([], [key.pair.public])
+        self.guests.list_keys([key.pair.public])
         self.guest_context = sockets.new_context()
         public = self.guests.public_key
         self.guest = sockets.client(self.guest_context, key.pair, public, Reconnect.NEVER)
         sockets.connect(self.guest, self.guests.address)
         request, location = about("a")
-        self.says(control.Arrive(request=request, location=location))
+        self.says(control.Arrived(request=request, location=location))
         self.turn_until(lambda: self.said)
         self.guests.hear_hosted(control.Hosted(actor="a", request=request, seal=b"s"))
         port = self.guests._guests["a"].port
@@ -167,3 +168,25 @@ def test_callers_of_one_that_was_killed_or_lost_are_cut_off_at_once(
     assert not played.obituary().exited
     assert stream.socket.fileno() < 0
     assert played.read_all() < len(REPLY)
+
+
+def test_strangers_that_come_and_go_have_no_guest_looked_at(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = 0
+    send = sockets.send
+
+    def counted(to: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> None:
+        nonlocal ticks
+        ticks += frames[-1] == control.encode(control.Tick())
+        send(to, frames)
+
+    monkeypatch.setattr(sockets, "send", counted)
+    begun = time.monotonic()
+    for _ in range(100):
+        with socket.create_connection(parse_address(played.guests.address)):
+            played.loop.turn(0)
+    played.guest.setsockopt(zmq.LINGER, 0)
+    played.guest.close()
+    played.obituary()  # of what was cut after the strangers
+    assert ticks <= 2 + (time.monotonic() - begun) / LOOK_EVERY_S

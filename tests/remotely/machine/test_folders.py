@@ -1,0 +1,67 @@
+"""Folders for sockets have short paths, whatever TMPDIR is."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import remotely
+from remotely.errors import RemotelyError
+from remotely.machine import folders, guest_folder
+from tests.remotely.counter import Counter
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Set TMPDIR to a folder as Slurm makes them; yield the one to which ours go instead."""
+    with tempfile.TemporaryDirectory() as short:
+        far = Path(short) / ("job" * 30)
+        far.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(far))
+        monkeypatch.setattr(folders, "ELSEWHERE", (str(Path(short) / "no"), short))
+        yield Path(short)
+        assert [file.name for file in Path(short).rglob("*")] == [far.name]
+
+
+def test_a_script_runs_though_tmpdir_is_too_long_for_a_socket(
+    elsewhere: Path, nothing_left: None
+) -> None:
+    counter = Counter()
+    assert counter.add() == 1
+    (folder,) = elsewhere.glob("remotely-*")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    remotely.shutdown()
+
+
+def test_folders_of_daemons_and_guests_go_elsewhere_too_and_are_closed_to_others(
+    elsewhere: Path,
+) -> None:
+    with guest_folder.guest_folder() as made:
+        assert made.parent == elsewhere
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    made = folders.new_temporary("remotely-")
+    assert made.parent == elsewhere
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    made.rmdir()
+
+
+def test_a_path_that_is_just_short_enough_is_used_and_one_byte_more_is_not(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for nbytes, is_used in ((folders.LONGEST_BYTES, True), (folders.LONGEST_BYTES + 1, False)):
+        place = elsewhere / ("x" * (nbytes - len(os.fsencode(elsewhere)) - 1))
+        place.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        assert (folders.temporary() == place) is is_used
+        place.rmdir()
+
+
+def test_where_there_is_no_short_path_the_error_says_what_to_set(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "ELSEWHERE", ("/proc/none",))
+    with pytest.raises(RemotelyError, match=r"TMPDIR is .*jobjob.* Set TMPDIR to a folder"):
+        remotely.connect()
