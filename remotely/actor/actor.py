@@ -187,6 +187,7 @@ class Actor:
     def _woken(self, ready: Iterable[int]) -> None:
         if self._socket.wake_fd in ready:
             self._socket.clear_wake()
+            self._socket.end_batch()
         while self._gone:  # as if each had closed its streams itself
             route = self._gone.popleft()
             for name in self._servant.streams.of(route):

@@ -1,10 +1,11 @@
 """The socket over which an actor receives calls and sends replies.
 
 Small results of calls that came in one message go back in one message: while the next of these
-calls runs, they are held.  That call may be a long one, so for as long as results are held, the
-background thread looks every LOOK_S and sends what was there at its last look.  It also answers
-cancellations, and calls that run on threads send their replies themselves.  These uses outside of
-the main thread are the reason for the lock.
+calls runs, they are held.  So are those of tasks that end in one turn of an event loop.  The next
+call may be a long one, so for as long as results are held, the background thread looks every LOOK_S
+and sends what was there at its last look.  It also answers cancellations, and calls that run on
+threads send their replies themselves.  These uses outside of the main thread are the reason for the
+lock.
 """
 
 import os
@@ -92,8 +93,19 @@ class CallSocket:
         self.wake()  # sending may have swallowed the socket's edge
         return arrives
 
+    def send_soon(self, reply: RoutedReply) -> None:
+        """Send a reply from a task of the event loop; a small one is held until the loop wakes, and
+        leaves with those of other tasks."""
+        self._check_process()
+        with self._lock:
+            if reply.is_small:
+                self._hold(reply)
+            else:
+                self._send_reply(reply)
+        self.wake()
+
     def end_batch(self) -> None:
-        """All calls of a message have run: send what is held."""
+        """All calls of a message have run, or the event loop has woken: send what is held."""
         self.holds = False
         if self._held:  # only this thread adds to it
             with self._lock:

@@ -46,8 +46,11 @@ class Line(Protocol):
     def send(self, reply: RoutedReply) -> None:
         """Send one from within `Dispatcher.handle`."""
 
+    def send_soon(self, reply: RoutedReply) -> None:
+        """Send one from a task of the event loop."""
+
     def send_beside(self, reply: RoutedReply) -> object:
-        """Send one from a task, or from any other thread."""
+        """Send one from any other thread."""
 
     def wake(self) -> None:
         """Have the thread that uses the dispatcher look up.  Any thread may call this."""
@@ -65,6 +68,7 @@ class Dispatcher:
     ) -> None:
         self._servant = servant
         self._send = line.send
+        self._send_soon = line.send_soon
         self._send_beside = line.send_beside
         self._wake = line.wake
         self._wait_for_lease = wait_for_lease
@@ -169,7 +173,7 @@ class Dispatcher:
         self._send_beside(answer(route, message))
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
-        self._send_beside(await self._servant.answer_async(route, message))
+        self._send_soon(await self._servant.answer_async(route, message))
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(call)
@@ -225,4 +229,4 @@ class Dispatcher:
 
     async def _run_batch_async(self, gathering: Gathering, calls: Any) -> None:
         for reply in await self._servant.answer_batch_async(gathering.batching, calls):
-            self._send_beside(reply)
+            self._send_soon(reply)

@@ -64,7 +64,8 @@ class Hosted(ABC):
         )
         self._servant = Servant(self._values, preparation, OneByOne(self._page))
         self._cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
-        line = SimpleNamespace(send=self._send, send_beside=self._send, wake=self._wake)
+        send = self._send
+        line = SimpleNamespace(send=send, send_soon=send, send_beside=send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
         self.is_closing = False
         self._has_ended = False

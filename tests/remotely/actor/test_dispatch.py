@@ -45,7 +45,8 @@ def test_a_marked_call_does_not_begin_and_the_next_one_does(
 ) -> None:
     servant = Servant(batched, awaited)
     said: list[Any] = []
-    socket = SimpleNamespace(send=said.append, send_beside=said.append, wake=lambda: None)
+    say = said.append
+    socket = SimpleNamespace(send=say, send_soon=say, send_beside=say, wake=lambda: None)
     cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
     dispatcher = Dispatcher(
         cast(Any, servant), cast(Any, socket), cancellations, wait_for_lease=lambda: None
