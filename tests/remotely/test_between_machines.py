@@ -27,6 +27,7 @@ from remotely.api import connection
 from remotely.calling import back_pressure
 from remotely.client import crossing
 from remotely.client.avoidance import Way
+from remotely.client.crossing import Crossing
 from remotely.client.store_link import StoreLink
 from remotely.client.stores import MAX_THREADS, Stores
 from remotely.transport import bulk
@@ -703,6 +704,28 @@ def test_what_a_result_in_a_store_needs_is_kept_for_as_long_as_the_result(joined
     ref = remotely.ref(maker.make_shared.submit(SIZE))
     maker.forget_in_transit()  # as after a minute
     assert near.first_of_shared(ref) == 7
+
+
+def test_a_call_with_a_ref_waits_for_its_own_machine_alone(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    ref = remotely.put(np.ones(SIZE))
+    run, may_go, held_up = Crossing.run, threading.Event(), threading.Event()
+
+    def run_first_late(self: Crossing) -> None:
+        if not held_up.is_set():
+            held_up.set()
+            may_go.wait(20)
+        run(self)
+
+    monkeypatch.setattr(Crossing, "run", run_first_late)
+    late = two.total.submit(ref)
+    assert held_up.wait(20)
+    assert one.total.submit(ref).result(20) == SIZE
+    assert not late.done()
+    may_go.set()
+    assert late.result() == SIZE
 
 
 def test_a_result_is_fetched_although_every_thread_that_sends_is_held_up(joined: Started) -> None:
