@@ -64,7 +64,7 @@ PROMISED = {
     "exit_status": "`ActorDied` has the exit code or signal, the last words and the flight record",
     "own_process": "methods run on the main thread of a process, and what it starts ends with it",
     "output": "the terminal and `ps` show actors by their names; log records reach the client",
-    "deadlocks": "actors that wait for each other in a circle get `Deadlock`",
+    "deadlocks": "an actor that waits for itself gets `Deadlock`; waits in a circle are told",
     "keys": "each client has a key of its own, which can be revoked",
     "detached_restarts": "a detached actor is restarted, though its maker is gone",
     "dial_in": "processes that were there before dial in with objects of theirs",

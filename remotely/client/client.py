@@ -118,14 +118,13 @@ class Client:
             self._repeat_requests,
         )
         self.session_id = session.id
-        self._waits = WaitReporter(inside, session.tell) if inside else None
         self._stores = Stores(self._context, self._loop, key.pair, this_machine.machine_name())
         self._channels = Channels(
             self._context,
             self._loop,
             key.pair,
             session.host,
-            self._waits,
+            WaitReporter(inside, session.tell) if inside else None,
             session.ask,
             session.tell,
             self._stores,
@@ -345,8 +344,8 @@ class Client:
             case control.AskFigures():
                 unanswered = control.Unanswered(calls=self._channels.unanswered())
                 self._session.link.send(unanswered)
-            case control.Deadlocked() if self._waits is not None:
-                self._waits.hear(message)
+            case control.Notice(text=text):
+                self._display.complain(text, f"remotely: {text}")
 
     def _repeat_requests(self) -> None:
         self._terminations.repeat()

@@ -32,7 +32,7 @@ from remotely.master.reregistration import Reregistration
 from remotely.master.sessions import Session
 from remotely.master.state import State
 from remotely.master.status_queries import StatusQueries
-from remotely.master.wait_graph import WaitGraph, why_deadlocked
+from remotely.master.wait_graph import Wait, WaitGraph, why_deadlocked
 from remotely.protocol import control
 from remotely.protocol.lease import LEASE_S, OWNER_GRACE_S, Leases
 
@@ -57,6 +57,7 @@ class Registry:
         self._workers = self._state.workers
         self._actors = self._state.actors
         self._wait_graph = WaitGraph()
+        self._to_log: list[str] = []
         self._log_queries = LogQueries(tell)
         self._status_queries = StatusQueries(tell, self._answer_status)
         self._delegates = Delegates(tell, admission)
@@ -92,10 +93,11 @@ class Registry:
     def expire(self, now: float) -> list[str]:
         """End those whose lease is over, and requests that have waited long enough.
 
-        Returns a sentence for each peer that was lost.
+        Returns what is to be logged: each peer that was lost, and what scripts were told.
         """
         self._state.now = now
-        leases, lost = self._state.leases, []
+        leases, lost = self._state.leases, self._to_log
+        self._to_log = []
         for who in leases.expired(now):
             if machine := self._workers.records.get(who):
                 name = machine.register.machine
@@ -197,7 +199,10 @@ class Registry:
             case control.Blocked():
                 self._hear_blocked(who, message, now)
             case control.Unblocked():
-                self._wait_graph.end(self._sessions[who].hello.actor)
+                if wait := self._wait_graph.end(self._sessions[who].hello.actor):
+                    self._notify(
+                        [wait], f"no deadlock any more, as this has ended: {wait.sentence}"
+                    )
             case control.Goodbye():
                 self._sessions[who].leaving = True
                 self._state.waiting.remove_session(who)
@@ -205,14 +210,24 @@ class Registry:
                 self._say_farewell(who)
 
     def _hear_blocked(self, who: str, blocked: control.Blocked, now: float) -> None:
-        """An actor waits for another: tell it if that closes a cycle."""
+        """An actor waits for another: tell their scripts, once, if that closes a cycle."""
         actor = self._sessions[who].hello.actor
         if (record := self._actors.records.get(actor)) is None:
             return
-        sentence = f"{record.request.name} waits for {blocked.call}"
-        if cycle := self._wait_graph.hear(actor, blocked.wait, blocked.actor, sentence, now):
-            why = why_deadlocked(cycle)
-            self._tell(who, control.Deadlocked(wait=blocked.wait, why=why))
+        within = f" in {blocked.method}" if blocked.method else ""
+        sentence = f"{record.request.name} waits{within} for {blocked.call}"
+        wait = Wait(blocked.wait, blocked.actor, sentence, who, now, now)
+        if cycle := self._wait_graph.hear(actor, wait):
+            self._notify(cycle, why_deadlocked(cycle))
+
+    def _notify(self, waits: Iterable[Wait], text: str) -> None:
+        """Tell the scripts whose actors wait; of one that has gone, an actor, which has a log."""
+        notice = control.Notice(text=text)
+        if not self._state.is_embedded:  # else the log is the terminal of the script
+            self._to_log.append(text)
+        for job, who in {self._sessions[w.session].job: w.session for w in waits}.items():
+            if not self._tell(job, notice):
+                self._tell(who, notice)
 
     def end_session(self, who: str) -> None:
         """A client has ended, and with it the actors that it owns."""

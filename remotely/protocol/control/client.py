@@ -108,6 +108,7 @@ class Blocked(ControlMessage, frozen=True):
     wait: Amount
     actor: str
     call: str
+    method: str = ""  # in which I wait; empty if several run
 
 
 class Unblocked(ControlMessage, frozen=True):
@@ -197,8 +198,7 @@ class Farewell(ControlMessage, frozen=True):
     pass
 
 
-class Deadlocked(ControlMessage, frozen=True):
-    """Your wait of this number is part of a cycle of waits."""
+class Notice(ControlMessage, frozen=True):
+    """Something for the people at the terminal to know."""
 
-    wait: Amount
-    why: str
+    text: str
