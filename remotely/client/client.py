@@ -373,15 +373,19 @@ def client_of(
     address: str,
     key: str | Path | None = None,
     ship: str | Path | Iterable[str | Path] = (),
-    patience_s: float = PLACE_S,
+    patience_s: float | None = None,
     show_output: bool = True,
 ) -> Client:
-    """Return a client of the cluster at `address`, beside the one that this process may use."""
+    """Return a client of the cluster at `address`, beside the one that this process may use.
+
+    A cluster that is not there yet is waited for if `patience_s` is given.
+    """
     host, port = parse_address(address)
     shipment = Shipment(ship)
     file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "client.key"
-    where = reach(host, port, OWN_CLUSTER)
+    where = reach(host, port, OWN_CLUSTER, patience_s or 0.0)
     member = key_files.load_member(Path(file), "client")
+    patience_s = PLACE_S if patience_s is None else patience_s
     return Client(f"tcp://{where}", member, shipment, patience_s, show_output)
 
 
