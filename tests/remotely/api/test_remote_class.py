@@ -648,6 +648,20 @@ def test_an_unknown_option_is_told_with_the_nearest() -> None:
         remotely.options(Counter, xyzzy=1)
 
 
+def test_an_option_among_the_arguments_of_the_constructor_is_told_where_it_belongs() -> None:
+    @remotely.remote_class
+    class Named:
+        def __init__(self, name: str = "", **more: int) -> None:
+            self.name, self.more = name, more
+
+    where = r"remotely\.group\(remotely\.options\(Counter, cpus=0\.1\)"
+    with pytest.raises(TypeError, match=where):
+        remotely.group(Counter, 2, 1, cpus=0.1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=where):
+        Counter(1, cpus=0.1)  # type: ignore[call-arg]
+    assert Named(name="a", cpus=2).more == {"cpus": 2}
+
+
 @pytest.mark.parametrize("of_an_instance", [{"name": "x"}, {"detached": True}])
 def test_an_option_of_one_instance_is_not_one_of_the_class(of_an_instance: Any) -> None:
     with pytest.raises(TypeError, match=r"remotely\.options\(Actor, "):
