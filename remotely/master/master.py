@@ -73,6 +73,7 @@ class Master:
             LEASE_S,
             learns_until=self._learns_until,
             is_embedded=self._is_embedded,
+            counts_cpus=config.counts_cpus,
         )
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
         self._throttled = ThrottledLog(log.warning)

@@ -40,6 +40,7 @@ class Placer:
         self._on_placed = on_placed
         self._on_refused = on_refused
         self._on_unreachable = on_unreachable
+        self._is_crowd_told = False
 
     def why_forbidden(self, request: control.Request) -> tuple[str, str] | None:
         """Return the error and the words for a request that may not be made at all."""
@@ -162,6 +163,7 @@ class Placer:
                     if self.tell_to_spawn(record):
                         self.enter(record, session)
                         self._on_placed(request)
+                        self._tell_of_crowd(request)
                         return True
                     ledger.release(worker, request.resources, gpu_ids)
                     self._on_unreachable(worker)  # and look for another
@@ -170,6 +172,16 @@ class Placer:
                     return True
                 case Never() | Wait():
                     return False
+
+    def _tell_of_crowd(self, request: control.Request) -> None:
+        """Tell a script, once, that its actors outnumber the cores, if they do not wait for one."""
+        state = self._state
+        if state.counts_cpus or self._is_crowd_told:
+            return
+        crowd = [r for r in state.actors.records.values() if not r.request.names_cpus]
+        if len(crowd) > state.workers.ledger.cpus:
+            self._is_crowd_told = True
+            self._tell(request.job, control.Notice(text=shortage.crowd(state)))
 
     def enter(self, record: ActorRecord, watcher: str) -> None:
         """Write down that an actor has its place, and its name; others that want the name lose."""

@@ -48,11 +48,12 @@ class Registry:
         lease_s: float = LEASE_S,
         learns_until: float = 0.0,
         is_embedded: bool = False,
+        counts_cpus: bool = True,
     ) -> None:
         self._tell = tell
         self._let_go = let_go
         self._admission = admission
-        self._state = State(Leases(lease_s), learns_until, is_embedded)
+        self._state = State(Leases(lease_s), learns_until, is_embedded, counts_cpus)
         self._sessions = self._state.sessions
         self._workers = self._state.workers
         self._actors = self._state.actors

@@ -165,6 +165,16 @@ def way_out(asked: Resources, in_all: Resources) -> str:
     return "Ask for less, or use a larger cluster: remotely.connect(ADDRESS)"
 
 
+def crowd(state: State) -> str:
+    """Return what to tell a script whose actors outnumber the cores, and do not wait for one."""
+    cores = f"{state.workers.ledger.cpus:g}"
+    return (
+        f"more actors live than this machine has cores ({cores}), which they share. To have each "
+        f"wait for a core of its own: @remotely.remote_class(cpus=1), or remotely.connect(cpus="
+        f"{cores}) for all that name no cpus"
+    )
+
+
 def _more_cpus(cpus: int) -> str:
     return (
         f"remotely.connect(cpus={cpus}), before the first actor, lets more of them share this "

@@ -16,6 +16,7 @@ class State:
     leases: Leases
     learns_until: float  # a new master hears of what lives as the workers come back
     is_embedded: bool  # a script's own: what it has is all it will ever have
+    counts_cpus: bool = True  # of actors that name none
     sessions: Sessions = field(default_factory=Sessions)
     workers: WorkerTable = field(default_factory=WorkerTable)
     actors: ActorTable = field(default_factory=ActorTable)

@@ -13,6 +13,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     key: dict[str, Any]
     lifeline: bool
+    counts_cpus: bool = True  # of actors that name none; not of a script's own cluster
     key_file: str = ""  # read again at SIGHUP
     learns: bool = False  # one before it was killed, and its workers may come back
     pid_file: str = ""  # written by the launcher, removed by us

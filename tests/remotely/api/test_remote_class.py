@@ -165,7 +165,7 @@ def test_a_subclass_has_the_options_of_its_base_until_it_has_its_own(engine: Rec
         pass
 
     Undecorated(1), Decorated(1), Child(1)
-    assert [placed.options.cpus for placed in engine.placed] == [1, 3, 3]
+    assert [placed.options.cpus for placed in engine.placed] == [None, 3, 3]
 
 
 @pytest.mark.parametrize("cls", [Undecorated, Decorated])
@@ -607,7 +607,7 @@ def test_a_class_that_travels_by_value_is_remote_over_there(engine: Recorder) ->
     assert vars(remotely.local(arrived, 3)) == {"args": (3,), "x": 3}
     assert type(remotely.local(arrived, 3)).__mro__[1].__name__ == "Base"
     assert is_handle(arrived(4))
-    assert (engine.placed[0].options.cpus, engine.placed[0].options.gpus) == (1, 1)
+    assert (engine.placed[0].options.cpus, engine.placed[0].options.gpus) == (None, 1)
     assert list(inspect.signature(arrived).parameters) == ["x"]
 
 

@@ -49,10 +49,12 @@ class Cluster:
         self.cut_off: set[str] = set()
         self.starts_master()
 
-    def starts_master(self) -> None:
+    def starts_master(self, counts_cpus: bool = True) -> None:
         """Put a master that knows nobody in the place of the one there is."""
         admission = Admission([KEY], [], SECRET)
-        self.registry = Registry(self._tell, lambda who: None, admission, LEASE_S)
+        self.registry = Registry(
+            self._tell, lambda who: None, admission, LEASE_S, counts_cpus=counts_cpus
+        )
         self.registry._state.waiting = self.waiting()
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
@@ -538,6 +540,27 @@ def test_of_those_who_have_room_the_first_to_ask_is_served_first_whatever_they_a
         cluster.asks("client", f"w{n}", cpus=cpus)
     cluster.buries("all")
     assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+
+
+def test_where_cpus_are_not_counted_who_names_none_waits_for_none_and_it_is_told_once(
+    cluster: Cluster,
+) -> None:
+    cluster.starts_master(counts_cpus=False)
+    cluster.hello("client")
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=2)  # who names some takes them
+    cluster.has("client", "b", names_cpus=False)
+    cluster.has("client", "c", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.has("client", "d", names_cpus=False)
+    ((who, notice),) = cluster.told(control.Notice)
+    assert (who, "cores (2), which they share" in notice.text) == ("client", True)
+    cluster.has("client", "e", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.asks("client", "f", cpus=1)
+    assert cluster.spawns() == []
+    cluster.buries("a")
+    assert cluster.spawns() == ["f"]
 
 
 def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) -> None:
