@@ -128,9 +128,9 @@ class Master:
                     self._watch(who, message.pid, lambda: self._registry.end_session(who))
                 self._hear_held(route, who, self._registry.hear_client)
             case control.Register(worker=who):
-                self._admission.vet_worker(message, key)
+                before = self._admission.vet_worker(message, key)
                 self._take(who, route, key)
-                if self._registry.enlist(message, now) and message.host == self._host:
+                if self._registry.enlist(message, now, before) and message.host == self._host:
                     why = "its worker's process ended"
                     end = lambda: self._registry.remove_worker(who, why)
                     self._watch(who, message.pid, end)
@@ -231,7 +231,7 @@ class Master:
             if self._send_bytes(route, TICK):
                 self._registry.renew(who, now)
             else:
-                self._registry.lose_route(who)
+                self._registry.lose_route(who, now)
         self._held = {r: held for r, held in self._held.items() if self._send_bytes(r, TICK)}
         for sentence in self._registry.expire(now):
             log.warning("%s", sentence)

@@ -182,6 +182,8 @@ class Registry:
                 if record := self._actors.records.get(actor):
                     self._tell(record.worker, message)
             case control.Locate():
+                if message.unreached:
+                    self._look_for_machine_of(message.actor)
                 self._lookups.locate(who, message)
             case control.AskArrival():
                 self._arrivals.ask(who, message)
@@ -209,6 +211,12 @@ class Registry:
                 self._state.waiting.remove_session(who)
                 self._lifecycle.end_owned(who)
                 self._say_farewell(who)
+
+    def _look_for_machine_of(self, actor: str) -> None:
+        """Learn now whether an actor's worker can be reached, and not at the next tick."""
+        record = self._actors.records.get(actor)
+        if record is not None and not self._tell(record.worker, control.Tick()):
+            self._lifecycle.lose_route(record.worker)
 
     def _hear_blocked(self, who: str, blocked: control.Blocked, now: float) -> None:
         """An actor waits for another: tell their scripts, once, if that closes a cycle."""
@@ -266,11 +274,19 @@ class Registry:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def enlist(self, register: control.Register, now: float) -> bool:
-        """Take in a worker; true if it is new.  `settle` is to follow."""
+    def enlist(
+        self, register: control.Register, now: float, predecessors: Iterable[str] = ()
+    ) -> bool:
+        """Take in a worker; true if it is new.  `settle` is to follow.
+
+        `predecessors` were killed on its machine, with their actors: their leases need not end.
+        """
         name = register.worker
         new = name not in self._workers
         self.renew(name, now)
+        for before in predecessors:
+            self._workers.expect_not(before)
+            self.remove_worker(before, f"its worker on {register.machine} was killed")
         if new:
             self._workers.join(register)
         self._reregistration.adopt_all(register, new)
@@ -284,7 +300,10 @@ class Registry:
         if modules := self._sessions.modules_of(register.python):
             self._tell(name, control.Preload(modules=modules))
         self._log_queries.ask_again(name)
-        self._workers.ledger.resume(name)
+        if name in self._workers.ledger.away:
+            self._workers.ledger.resume(name)
+            for record in self._actors.on_worker(name):
+                self._lookups.hear_of_news(record.request.actor)
         self._placer.retry()
         if self._state.is_closing:
             self._tell(name, control.Leave())
@@ -319,8 +338,9 @@ class Registry:
             case control.Left():
                 self.remove_worker(who, "its worker was stopped")
 
-    def lose_route(self, name: str) -> None:
+    def lose_route(self, name: str, now: float) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
+        self._state.now = now
         self._lifecycle.lose_route(name)
 
     def remove_worker(self, name: str, why: str, may_return: bool = False) -> None:

@@ -36,3 +36,4 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     attached: bool = False  # the end of standard input is the end of this worker, in good order
     end_without_master_s: float = 0.0  # if not zero: leave after so long without a word from it
     nonce: str  # what makes `worker` of the key; see admission.py
+    predecessors: list[str] = []  # see Register

@@ -55,11 +55,16 @@ class Cancel(ControlMessage, frozen=True):
 
 
 class Locate(ControlMessage, frozen=True):
-    """Where is the actor of this id, or this name?  From then on the asker is told of its end."""
+    """Where is the actor of this id, or this name?  From then on the asker is told of its end.
+
+    `unreached`: I found nobody where it was.  Then the answer waits until its machine can be
+    reached, or is lost.
+    """
 
     ticket: Amount
     actor: str = ""
     name: str = ""
+    unreached: bool = False
 
 
 class AskArrival(ControlMessage, frozen=True):

@@ -133,6 +133,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
+    away_s: Seconds = 0.0  # for how long it could not be reached; nothing of it is free then
     free_cpus: float  # each below zero where actors hold more than there is
     free_gpus: float
     free_memory: Balance
