@@ -110,7 +110,7 @@ class Registry:
                 self.end_session(who)
             else:  # it owned actors before this master started, and has not come back
                 self._lifecycle.end_owned(who)
-        self._placer.refuse_overdue()
+        self._placer.look_after_waiting()
         self._status_queries.expire(now)
         self._expect_no_longer()
         return lost

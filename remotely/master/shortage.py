@@ -51,6 +51,8 @@ def why_it_waits(request: control.Request, state: State) -> str:
     )
     if where:
         why += f". It is to be {where}"
+    if state.kept is not None and state.kept.actor != request.actor:
+        why += f". Room is kept for {state.kept.class_name}, which has waited longer"
     return why + away
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from remotely.master.actor_table import ActorRecord
+from remotely.master.placement import Ledger
 from remotely.master.state import State
 from remotely.master.worker_table import WorkerRecord
 from remotely.protocol import control
@@ -20,7 +21,7 @@ def status(ticket: int, state: State) -> control.Status:
         workers=[
             _of_worker(
                 worker,
-                Resources() if name in ledger.away else ledger.free(name),
+                _free(name, ledger),
                 _away_s(name, state),
                 actors.on_worker(name),
                 unanswered,
@@ -30,6 +31,15 @@ def status(ticket: int, state: State) -> control.Status:
         clients=[_of_client(session.hello) for session in state.sessions],
         waiting=len(state.waiting),
     )
+
+
+def _free(worker: str, ledger: Ledger) -> Resources:
+    """Return what can be had on a worker."""
+    free = Resources() if worker in ledger.away else ledger.free(worker)
+    if worker not in ledger.keepers:
+        return free
+    others = tuple((name, max(0.0, amount)) for name, amount in free.others)
+    return Resources(max(0.0, free.cpus), max(0.0, free.gpus), max(0, free.memory), others)
 
 
 def _away_s(worker: str, state: State) -> float:

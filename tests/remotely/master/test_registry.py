@@ -239,6 +239,11 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "wait":
             cluster.now += a % 7
             registry.expire(cluster.now)
+        case "tick":  # nobody is lost
+            cluster.now += 3
+            for peer in (*registry.workers, *registry._sessions._sessions):
+                registry.renew(peer, cluster.now)
+            registry.expire(cluster.now)
         case "end session":
             registry.end_session(who)
         case "new master" if a % 5 == 0:
@@ -283,7 +288,7 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
 EVENTS = [
     *["place"] * 6,
     *["spawn"] * 4,
-    *["join", "die", "hello"] * 3,
+    *["join", "die", "hello", "tick"] * 3,
     *[
         "forget",
         "lose",
@@ -350,7 +355,8 @@ def check(registry: Registry) -> None:
     for worker, machine in registry._workers.records.items():
         register = machine.register
         here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
-        taken = sum(here, Resources())
+        kept = [k[1] for k in registry._workers.ledger.kept if k[0].worker == worker]
+        taken = sum([*here, *kept], Resources())
         total = register.resources
         assert registry._workers.ledger.free(worker).cpus == (total - taken).cpus
         assert registry._workers.ledger.free(worker).memory == (total - taken).memory
