@@ -223,6 +223,8 @@ class Placer:
             lambda asked, python: worker is None or ledger.has_room(worker, asked, python),
             self._serve,
         )
+        if self._kept_room.use():  # its request has found a place elsewhere
+            self.retry()
 
     def _serve(self, waiter: Waiter) -> bool:
         """Place or refuse one that waits, and say so; false if it has to wait on."""

@@ -168,6 +168,24 @@ def test_what_was_kept_is_free_for_others_when_nobody_wants_it_any_more(busy: Bu
     assert busy.lives("next")
 
 
+def test_what_was_kept_is_free_at_once_when_the_request_finds_a_place_elsewhere(
+    busy: Busy,
+) -> None:
+    for worker in ("w1", "w2"):
+        busy.joins(worker, cpus=2, machine=worker)
+    busy.fill(4)
+    busy.asks("client", "large", cpus=2)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    (kept,) = busy.registry._workers.ledger.keepers
+    on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
+    busy.buries(next(iter(on_kept)))
+    busy.asks("client", "next", cpus=1, machine=kept)
+    assert busy.spawns() == []
+    for actor in list(elsewhere):
+        busy.buries(actor)
+    assert busy.spawns() == ["large", "next"]
+
+
 def test_room_on_a_machine_that_is_lost_is_kept_on_another(busy: Busy) -> None:
     for worker in ("w1", "w2"):
         busy.joins(worker, cpus=2, machine=worker)
