@@ -26,8 +26,8 @@ class Thrower:
 
 
 def main() -> None:
-    # An actor takes one CPU of the cluster's count.  This one is told that it has enough for all,
-    # whatever the machine has; leave `cpus` out to have as many actors as cores and no more.
+    # So many CPUs to share out, whatever the machine has, and each actor takes one.  Without `cpus`
+    # it would be the same, and a line would say so where they outnumber the cores.
     remotely.connect(cpus=ACTORS)
     throwers = remotely.Group([Thrower(seed) for seed in range(ACTORS)])
 

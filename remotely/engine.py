@@ -17,7 +17,7 @@ from remotely.reporting.cluster_status import ClusterStatus
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What `@remote_class(...)` and `options(...)` take.
 
-    cpus          cores to be reserved; also the threads that BLAS may use
+    cpus          cores to be reserved: 1, or none on a script's own cluster; also BLAS's threads
     gpus          GPUs to be reserved, or a part of one (0.5); none other is visible to the actor
     memory        bytes, or "2GiB"; beyond it the actor is ended
     resources     of your own, as {"license": 1}: of what `--resource` and `connect` offer
@@ -32,7 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     get_if_exists whether a handle of the actor with this name is returned, if there is one
     """
 
-    cpus: float = 1
+    cpus: float | None = None
     gpus: float = 0
     memory: int | str = 0
     resources: Mapping[str, float] = {}
@@ -45,6 +45,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     near: Any = None
     get_if_exists: bool = False
+
+    @property
+    def cores(self) -> float:
+        """What is reserved where cores are counted."""
+        return 1 if self.cpus is None else self.cpus
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +69,7 @@ PROMISED = {
     "exit_status": "`ActorDied` has the exit code or signal, the last words and the flight record",
     "own_process": "methods run on the main thread of a process, and what it starts ends with it",
     "output": "the terminal and `ps` show actors by their names; log records reach the client",
-    "deadlocks": "actors that wait for each other in a circle get `Deadlock`",
+    "deadlocks": "an actor that waits for itself gets `Deadlock`; waits in a circle are told",
     "keys": "each client has a key of its own, which can be revoked",
     "detached_restarts": "a detached actor is restarted, though its maker is gone",
     "dial_in": "processes that were there before dial in with objects of theirs",

@@ -78,10 +78,10 @@ class CallTimeout(RemotelyError, FutureTimeout):
 
 
 class Deadlock(RemotelyError):
-    """Actors wait for each other in a circle, or one for itself: none of the calls can go on.
+    """An actor is about to wait for itself: it is busy with the call that would wait.
 
-    Have one of them not wait (`submit`), or serve others meanwhile (`concurrency=2`, async
-    methods).  The call for which this was raised may still run, once its actor is free.
+    Call the method on `self`, do not wait (`submit`), or serve others meanwhile (`concurrency=2`,
+    async methods).  A submitted call for which this was raised runs once its actor is free.
     """
 
 

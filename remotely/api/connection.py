@@ -42,7 +42,7 @@ def connect(
     gpus: Gpus | None = None,
     resources: Mapping[str, float] | None = None,
     ship: str | Path | Iterable[str | Path] = (),
-    patience_s: float = PLACE_S,
+    patience_s: float | None = None,
     show_output: bool = True,
 ) -> None:
     """Use the cluster at `address` ("host:8010"), or start one that lives as long as this process.
@@ -55,7 +55,8 @@ def connect(
     resources    resources of your own that it offers too: {"license": 2}
     key          the client's key file; see keys.py
     ship         files, folders and patterns ("*.csv") that the actors need: see `shipped`
-    patience_s   how long a new actor waits for room before NoResources is raised
+    patience_s   how long a new actor waits for room before NoResources is raised; 60 s if it is not
+                 given.  If it is, a cluster that is not there yet is waited for as long, too
     show_output  whether this terminal shows what actors print; `remotely logs` shows it anyway
 
     Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch,
@@ -66,7 +67,8 @@ def connect(
     arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
     arguments.of_type("key", key, (str, Path, type(None)), "a path")
     arguments.of_type("show_output", show_output, bool, "True or False")
-    arguments.number("patience_s", patience_s)
+    if patience_s is not None:
+        arguments.number("patience_s", patience_s)
     if cpus is not None:
         arguments.number("cpus", cpus)
     if resources is not None:
@@ -178,7 +180,7 @@ def _connect_to(
     address: str,
     key: str | Path | None,
     ship: str | Path | Iterable[str | Path],
-    patience_s: float,
+    patience_s: float | None,
     show_output: bool,
 ) -> Engine:
     from remotely.client.client import client_of  # noqa: PLC0415 - what an engine in process does not need
@@ -195,7 +197,7 @@ def _connect_to_ray(
     gpus: Gpus | None,
     resources: Mapping[str, float] | None,
     ship: str | Path | Iterable[str | Path],
-    patience_s: float,
+    patience_s: float | None,
     show_output: bool,
 ) -> Engine:
     from remotely.engines.ray.address import check_installed, parse  # noqa: PLC0415 - rarely used
@@ -207,6 +209,7 @@ def _connect_to_ray(
         raise RemotelyError(f"{address} takes no key of ours: Ray has a token (ray get-auth-token)")
     from remotely.engines.ray import session  # noqa: PLC0415 - it imports Ray, which is an extra
 
+    patience_s = PLACE_S if patience_s is None else patience_s
     return session.connect(where, cpus, gpus, resources, Shipment(ship), patience_s, show_output)
 
 
@@ -215,7 +218,7 @@ def _embed(
     gpus: Gpus | None,
     resources: Mapping[str, float] | None,
     ship: str | Path | Iterable[str | Path],
-    patience_s: float,
+    patience_s: float | None,
     show_output: bool,
 ) -> Engine:
     from remotely.client.client import Client  # noqa: PLC0415 - what Local does not need
@@ -231,7 +234,7 @@ def _embed(
             cluster.address,
             cluster.key,
             shipment,
-            patience_s,
+            PLACE_S if patience_s is None else patience_s,
             show_output,
             on_shutdown=cluster.close,
             on_forget=cluster.forget,

@@ -39,7 +39,7 @@ def remote_class(cls: C, /) -> C: ...
 @overload
 def remote_class(
     *,
-    cpus: float = 1,
+    cpus: float | None = None,
     gpus: float = 0,
     memory: int | str = 0,
     resources: dict[str, float] | None = None,

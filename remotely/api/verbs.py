@@ -1,5 +1,7 @@
 """The verbs of the toolkit, which are functions: all names on a handle belong to the user."""
 
+import contextlib
+import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
@@ -37,8 +39,22 @@ def make_on(
     count: int,
 ) -> list[Any]:
     """The same on a certain engine, which may not be that of this process any more."""
+    _refuse_options(cls, kwargs)
     remotes = engine.place(cls, args, kwargs, options, count)
     return [handle_of(cls, remote, options.wait) for remote in remotes]
+
+
+def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
+    """Refuse options where the constructor's arguments belong, unless it has such arguments."""
+    for name in kwargs.keys() & set(Options.__struct_fields__):
+        with contextlib.suppress(ValueError):  # a builtin's constructor has no signature
+            parameters = inspect.signature(cls).parameters.values()
+            if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
+                with_it = f"remotely.options({cls.__name__}, {name}={kwargs[name]!r})"
+                raise TypeError(
+                    f"{cls.__name__}() takes no {name!r}, which is an option of its actors: write "
+                    f"{with_it}(...), or remotely.group({with_it}, ...)"
+                )
 
 
 def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

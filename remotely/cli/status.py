@@ -32,9 +32,10 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     address     of the master
     waiting     how many requests wait for room
     machines    a list: worker (its id), machine, host (the same for workers that share a
-                machine and its memory), address, python, cpus, gpus, memory,
-                free_cpus, free_gpus, free_memory (memory in bytes), resources and
-                free_resources (of the user's: name to amount)
+                machine and its memory), address, python, away_s (for how long it
+                cannot be reached, else 0), cpus, gpus, memory, free_cpus, free_gpus,
+                free_memory (memory in bytes), resources and free_resources (of the
+                user's: name to amount)
     actors      a list: name, class, actor (its id), machine, worker (an id), pid,
                 cpus, gpus (below 1, a part of one), gpu_ids (as CUDA knows them),
                 memory_limit (bytes, 0 is none), resources      what it was given

@@ -50,8 +50,9 @@ class ActorDirectory:
             owner="" if options.detached else session.id,
             job=session.job,
             resources=Resources(
-                options.cpus, options.gpus, options.memory, parse_others(options.resources)
+                options.cores, options.gpus, options.memory, parse_others(options.resources)
             ),
+            names_cpus=options.cpus is not None,
             max_restarts=options.max_restarts,
             maker=session.id,
             python=this_machine.PYTHON,

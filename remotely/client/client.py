@@ -118,14 +118,13 @@ class Client:
             self._repeat_requests,
         )
         self.session_id = session.id
-        self._waits = WaitReporter(inside, session.tell) if inside else None
         self._stores = Stores(self._context, self._loop, key.pair, this_machine.machine_name())
         self._channels = Channels(
             self._context,
             self._loop,
             key.pair,
             session.host,
-            self._waits,
+            WaitReporter(inside, session.tell) if inside else None,
             session.ask,
             session.tell,
             self._stores,
@@ -345,8 +344,8 @@ class Client:
             case control.AskFigures():
                 unanswered = control.Unanswered(calls=self._channels.unanswered())
                 self._session.link.send(unanswered)
-            case control.Deadlocked() if self._waits is not None:
-                self._waits.hear(message)
+            case control.Notice(text=text):
+                self._display.complain(text, f"remotely: {text}")
 
     def _repeat_requests(self) -> None:
         self._terminations.repeat()
@@ -374,15 +373,19 @@ def client_of(
     address: str,
     key: str | Path | None = None,
     ship: str | Path | Iterable[str | Path] = (),
-    patience_s: float = PLACE_S,
+    patience_s: float | None = None,
     show_output: bool = True,
 ) -> Client:
-    """Return a client of the cluster at `address`, beside the one that this process may use."""
+    """Return a client of the cluster at `address`, beside the one that this process may use.
+
+    A cluster that is not there yet is waited for if `patience_s` is given.
+    """
     host, port = parse_address(address)
     shipment = Shipment(ship)
     file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "client.key"
-    where = reach(host, port, OWN_CLUSTER)
+    where = reach(host, port, OWN_CLUSTER, patience_s or 0.0)
     member = key_files.load_member(Path(file), "client")
+    patience_s = PLACE_S if patience_s is None else patience_s
     return Client(f"tcp://{where}", member, shipment, patience_s, show_output)
 
 

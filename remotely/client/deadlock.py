@@ -3,9 +3,10 @@
 Calls of a class without `concurrency` run on the main thread of their actor, and so do the plain
 methods of a class with async methods.  While that thread waits, the actor serves nobody.  So a call
 of an actor to itself would never return, and is refused at once.  A cycle of several actors is
-found by the master (wait_graph.py), which has one of them raise Deadlock.
+found by the master (wait_graph.py), and told on the terminal of their script.
 
-A wait with a timeout is not reported: it ends by itself.
+A wait with a timeout is not reported: it ends by itself.  Neither is one whose call has been
+answered: a result that is being fetched comes from a store, and no actor has to do anything for it.
 """
 
 import itertools
@@ -21,6 +22,7 @@ from remotely.errors import Deadlock
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.control import Location
+from remotely.transport import activity
 
 REPORT_AFTER_S = 2.0  # most waits are over by then, and cost nothing
 REPORT_EVERY_S = 1.0
@@ -34,9 +36,7 @@ class WaitReporter:
         self._tell = tell
         self._main = threading.main_thread().ident
         self._numbers = itertools.count(1)
-        self._waits: list[
-            tuple[int, CallFuture[Any] | Room]
-        ] = []  # a handler may wait within a wait
+        self._waits: list[tuple[int, str]] = []  # a handler may wait within a wait
         self._has_reported = False
 
     def refuse(self, actor: str, what: str) -> None:
@@ -53,29 +53,32 @@ class WaitReporter:
         if threading.get_ident() != self._main:
             return False
         self.refuse(location.actor, future.what)
-        self._waits.append((next(self._numbers), future))
+        self._waits.append((next(self._numbers), future.what))
         return True
 
-    def go_on(self, location: Location, begin: float) -> float:
-        """Report the wait if it has lasted for a while.  Returns how long to wait now."""
+    def go_on(self, location: Location, begin: float, is_answered: bool) -> float | None:
+        """Report the wait if it has lasted for a while.  Returns how long to wait now.
+
+        `is_answered`: only the value is still on its way.
+        """
+        if is_answered:
+            self._unblock()
+            return None
         waited_s = time.monotonic() - begin
         if waited_s < REPORT_AFTER_S:
             return REPORT_AFTER_S - waited_s
-        number, future = self._waits[-1]
+        number, what = self._waits[-1]
         self._has_reported = True
-        self._tell(control.Blocked(wait=number, actor=location.actor, call=future.what))
+        method = activity.own_method()
+        self._tell(control.Blocked(wait=number, actor=location.actor, call=what, method=method))
         return REPORT_EVERY_S
 
     def end(self) -> None:
         """The last wait that began is over."""
         self._waits.pop()
+        self._unblock()
+
+    def _unblock(self) -> None:
         if self._has_reported:
             self._has_reported = False
             self._tell(control.Unblocked())
-
-    def hear(self, message: control.Deadlocked) -> None:
-        """On the loop's thread: the master has found a cycle."""
-        for number, future in list(self._waits):
-            if number == message.wait and isinstance(future, CallFuture):
-                future.settle(None, Deadlock(message.why))
-                future.tell()

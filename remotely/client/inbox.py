@@ -141,7 +141,8 @@ class Inbox:
                     left_s = 0.0  # a reply that has arrived counts
                 has_looked = True
                 if reported is not None:
-                    left_s = reported.go_on(self._location, begin)
+                    is_answered = not self._is_here(future)
+                    left_s = reported.go_on(self._location, begin, is_answered)
                 with self._lock:
                     if self._outbox.held:
                         self._flush(arrived)

@@ -105,6 +105,7 @@ class _Redial:
     def _begin(self) -> None:
         self._deadline = time.monotonic() + self._patience_s
         self._pause_s = REDIAL_S[0]
+        self._told = ""
 
     def reason_of(self, line: Line) -> str:
         """Return why all is over and done with.  Raises the error, if it is not."""
@@ -121,9 +122,12 @@ class _Redial:
         """Wait before the next try, or raise the error of the last."""
         if isinstance(error, NameTaken) and not self.before:
             raise error  # by another, and not by what was ours
-        if time.monotonic() + self._pause_s > self._deadline:
+        left_s = self._deadline - time.monotonic()
+        if self._pause_s > left_s:
             raise error
-        log.warning("%s; dialling in again", error)
+        if str(error) != self._told:  # else it is what the last try met
+            self._told = str(error)
+            log.warning("%s. Trying again for %.0f s (patience_s)", error, left_s)
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, REDIAL_S[1])
 

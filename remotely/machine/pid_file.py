@@ -6,6 +6,8 @@
                                   waiting for the next master
         worker.json               the worker that `remotely start` started
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
+        worker.killed, joined-ID.killed
+                                  left by one that was killed: the next tells the master of it
         master.log, worker.log    their output; nearly nothing
 
 Pids are reused, so a daemon is identified by its pid and its start time.  A file whose daemon is
@@ -23,6 +25,8 @@ import msgspec
 
 from remotely.machine import file_lock, folders, processes, this_machine
 
+GONE_S = 3.0  # for what a killed worker has left to end by SIGKILL
+
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one daemon."""
@@ -35,6 +39,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     listens: str = ""  # where the master does, "IP:port"; not of a worker that has joined
     worker: str = ""  # its id
+    nonce: str = ""  # what makes that of its key
+    host: str = ""  # where its pid means a process: see this_machine.identity
     folder: str = ""  # of the worker, for sockets and logs
 
     @property
@@ -84,10 +90,8 @@ def _running_in(folder: Path) -> list[Running]:
 
 def remove(file: Path, daemon: Running) -> None:
     """Remove what a killed daemon has left."""
-    if daemon.role == "master":
-        with contextlib.suppress(FileNotFoundError):
-            file.replace(file.with_suffix(".killed"))
-    file.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        file.replace(file.with_suffix(".killed"))
     if daemon.folder:
         shutil.rmtree(daemon.folder, ignore_errors=True)
 
@@ -104,11 +108,31 @@ def was_killed(port: int) -> bool:
     return (folder_of(port) / "master.killed").exists()
 
 
+@contextlib.contextmanager
+def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
+    """Yield the workers of a cluster that were killed here, and of which nothing is left.
+
+    What they left is ended first.  If the block ends well, they are forgotten.
+    """
+    _running_in(folder)  # those whose end nobody has seen yet become `.killed`
+    killed = {}
+    for file in folder.glob("*.killed"):
+        with contextlib.suppress(msgspec.DecodeError, OSError):
+            worker = msgspec.json.decode(file.read_bytes(), type=Running)
+            if worker.role != "master" and worker.cluster == cluster:
+                killed[file] = worker
+    here = this_machine.identity()  # elsewhere, that a pid is unknown here would mean nothing
+    yield [w for w in killed.values() if w.host == here and processes.end_tagged(w.worker, GONE_S)]
+    for file in killed:
+        file.unlink(missing_ok=True)
+
+
 def tidy(folder: Path) -> None:
     """When the last daemon is gone, remove the folder too, unless a log is not empty."""
     if _running_in(folder):
         return
-    (folder / "master.killed").unlink(missing_ok=True)  # the user has ended that cluster
+    for killed in folder.glob("*.killed"):  # the user has ended that cluster
+        killed.unlink(missing_ok=True)
     for log in folder.glob("*.log"):
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -74,12 +75,28 @@ def kill_tree(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_tagged(prefix: str) -> None:
-    """Kill processes that actors left behind in other sessions: they inherited the tag."""
+def kill_tagged(prefix: str) -> bool:
+    """Kill actors, and what they left behind in other sessions, which inherited the tag.
+
+    Returns whether there were any.
+    """
+    found = False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(TAG, "").startswith(prefix):
                 process.kill()
+                found = True
+    return found
+
+
+def end_tagged(prefix: str, within_s: float) -> bool:
+    """Kill the same until there are none; return whether there are none in time."""
+    deadline = time.monotonic() + within_s
+    while kill_tagged(prefix):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def kill_descendants() -> None:

@@ -12,7 +12,9 @@ Three things bind what peers say of themselves.
 
     an id        of a session or a worker is a digest of its role, its key and a nonce that its
                  process made: nobody else can use it, not with another key, in another role or,
-                 where machines share a key, without the nonce.  The master need not remember it
+                 where machines share a key, without the nonce.  The master need not remember it.
+                 A worker that shows the nonce of another takes its place: it could read a file that
+                 is closed to other users, so it runs where the other did
     a seal       the master puts one on each placement.  A worker shows it when the master was
                  started again: an actor without one is not believed in, whatever its worker says
     a placement  says which worker an actor is by_worker by; that worker speaks for it, and no other
@@ -106,9 +108,13 @@ class Admission:
             raise NotAllowed("the key of an actor is for that actor alone")
         return hello
 
-    def vet_worker(self, register: control.Register, key: bytes) -> None:
-        """Raise NotAllowed if a worker takes another's id."""
+    def vet_worker(self, register: control.Register, key: bytes) -> list[str]:
+        """Return the ids of those whose place a worker takes: it knows what makes their ids.
+
+        Raises NotAllowed if it takes another's id.
+        """
         _check_id("worker", key, register.nonce, register.worker)
+        return [bound_id("worker", key, nonce) for nonce in register.predecessors]
 
     # --- delegates --------------------------------------------------------------------------------
 

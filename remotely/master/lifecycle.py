@@ -67,7 +67,7 @@ class ActorLifecycle:
     def place(self, who: str, place: control.Place) -> None:
         """Place an actor for a session: it is the owner, if there is to be one."""
         state = self._state
-        place = state.sessions[who].stamp(place)
+        place = state.sessions[who].stamp(place, state.counts_cpus)
         request, actor = place.request, place.request.actor
         record = self._table.records.get(actor)
         if refusal := self.placer.why_forbidden(request):

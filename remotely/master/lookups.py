@@ -2,6 +2,7 @@
 
     about                                          is answered when
     an actor that is being made, or made again     it has a place, or will have none
+    an actor whose machine the asker cannot reach  the machine is back, or is lost
     an actor unknown to a new master               its worker is back, or none comes any more
     a name unknown to a new master                 the same: it may be taken
     the end of such an actor                       the same
@@ -29,7 +30,7 @@ class UnknownActor(NamedTuple):
     name: str = ""
 
 
-Topic = str | UnknownActor  # an actor's id, of one that is being made
+Topic = str | UnknownActor  # an actor's id, of one that is being made or is away
 Ask = control.Locate | control.Place | control.End
 Question = tuple[str, Ask]  # a session, and what it asks
 
@@ -60,7 +61,10 @@ class Lookups:
             return
         actor = ask.actor or table.names.get(ask.name, "")
         record = table.records.get(actor)
-        if actor in state.restarts or (record is not None and record.location is None):
+        is_away = (
+            ask.unreached and record is not None and record.worker in state.workers.ledger.away
+        )
+        if actor in state.restarts or is_away or (record is not None and record.location is None):
             self.hold(actor, session, ask)
             return
         if state.is_learning and record is None and actor not in table.deaths:
@@ -98,7 +102,7 @@ class Lookups:
     # --- news -------------------------------------------------------------------------------------
 
     def hear_of_news(self, actor: str) -> None:
-        """An actor that was being made has a place, or will have none."""
+        """An actor that was being made or away has a place, or will have none."""
         self._repeat(self._release(actor))
 
     def hear_of_placement(self, request: control.Request) -> None:

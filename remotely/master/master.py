@@ -74,6 +74,7 @@ class Master:
             LEASE_S,
             learns_until=self._learns_until,
             is_embedded=self._is_embedded,
+            counts_cpus=config.counts_cpus,
         )
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
         self._throttled = ThrottledLog(log.warning)
@@ -128,10 +129,10 @@ class Master:
                     self._watch(who, message.pid, lambda: self._registry.end_session(who))
                 self._hear_held(route, who, self._registry.hear_client)
             case control.Register(worker=who):
-                self._admission.vet_worker(message, key)
+                before = self._admission.vet_worker(message, key)
                 self._take(who, route, key)
                 is_near = message.host == self._host and self._is_from_here(sender)
-                if self._registry.enlist(message, now, is_near) and is_near:
+                if self._registry.enlist(message, now, is_near, before) and is_near:
                     why = "its worker's process ended"
                     end = lambda: self._registry.remove_worker(who, why)
                     self._watch(who, message.pid, end)
@@ -235,7 +236,7 @@ class Master:
             if self._send_bytes(route, TICK):
                 self._registry.renew(who, now)
             else:
-                self._registry.lose_route(who)
+                self._registry.lose_route(who, now)
         self._held = {r: held for r, held in self._held.items() if self._send_bytes(r, TICK)}
         for sentence in self._registry.expire(now):
             log.warning("%s", sentence)

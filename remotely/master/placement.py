@@ -20,8 +20,8 @@ A request that names machines (`among`) looks at those alone, one by one.
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Set
+from typing import Any, NamedTuple
 
 from remotely.master.room import Room, enough_gpus
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
@@ -82,6 +82,7 @@ class Ledger:
         self._milli_gpus: list[int] = []  # the same
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
+        self._kept: list[tuple[Placement, Resources]] = []  # taken, by `keep`
 
     @property
     def pythons(self) -> list[str]:
@@ -106,6 +107,7 @@ class Ledger:
             return
         self._take_from_bucket(worker, found)
         self.away.discard(worker)
+        self._kept = [(kept, asked) for kept, asked in self._kept if kept.worker != worker]
         self._sizes[found.python].remove(found.total)
         if not self._sizes[found.python]:
             del self._sizes[found.python]
@@ -153,8 +155,8 @@ class Ledger:
         return (
             worker not in self.away
             and found.python == python
-            and found.milli_cpus >= in_thousandths(asked.cpus)
-            and found.memory >= asked.memory
+            and (not asked.cpus or found.milli_cpus >= in_thousandths(asked.cpus))
+            and (not asked.memory or found.memory >= asked.memory)
             and (not asked.gpus or found.has_gpus(in_thousandths(asked.gpus)))
             and (not asked.others or found.has_others(asked))
         )
@@ -221,10 +223,12 @@ class Ledger:
             if milli_gpus and not enough_gpus(milli_gpus, whole, share):
                 continue
             for entry in bucket:
-                if -entry[0] < milli_cpus or (best is not None and best < entry):
+                is_short = milli_cpus and -entry[0] < milli_cpus
+                if is_short or (best is not None and best < entry):
                     break
                 found = self._workers[entry[1]]
-                if found.memory >= memory and (not asked.others or found.has_others(asked)):
+                has_memory = not memory or found.memory >= memory
+                if has_memory and (not asked.others or found.has_others(asked)):
                     best = entry
                     break
         return best and best[1]
@@ -255,6 +259,68 @@ class Ledger:
             self._take_from_bucket(worker, found)
             found.give_back(asked, gpu_ids)
             self._add_to_bucket(worker, found)
+
+    # --- room that is kept (kept_room.py) ---------------------------------------------------------
+
+    def keep(
+        self,
+        asked: Resources,
+        python: str,
+        count: int,
+        among: Collection[str] | None,
+        best: Set[str],
+        worst: Set[str],
+    ) -> None:
+        """Take room for `count` actors that each ask for this, free or not, where most is free.
+
+        Takes nothing if there would be too little, were all free.  Workers of `best` come first,
+        those of `worst` last.
+        """
+        fitting = {
+            name: Room.all_free(self._workers[name].total, python).copies(asked, count)
+            for name in self._candidates(python, among)
+            if name not in self.away
+        }
+        if sum(fitting.values()) < count:
+            return
+
+        def rank(name: str) -> tuple[Any, ...]:
+            room = self._workers[name]
+            gpus = room.milli_gpus if asked.gpus else 0
+            return name in worst, name not in best, -gpus, -room.milli_cpus, name
+
+        for _ in range(count):
+            name = min((name for name, fits in fitting.items() if fits), key=rank)
+            fitting[name] -= 1
+            room = self._workers[name]
+            gpu_ids = room.soonest_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
+            self.reserve(name, asked, gpu_ids)
+            self._kept.append((Placement(name, gpu_ids), asked))
+
+    def let_go(self) -> None:
+        """Give back what is kept."""
+        for kept, asked in self._kept:
+            self.release(kept.worker, asked, kept.gpu_ids)
+        self._kept.clear()
+
+    @property
+    def kept(self) -> list[tuple[Placement, Resources]]:
+        """The room that is kept."""
+        return self._kept.copy()
+
+    @property
+    def keepers(self) -> set[str]:
+        """The workers on which it is kept."""
+        return {kept.worker for kept, _ in self._kept}
+
+    @property
+    def lacks(self) -> tuple[int, ...]:
+        """How much of each is still missing of the room that is kept."""
+        return tuple(
+            map(sum, zip(*(self._workers[name].lacks for name in self.keepers), strict=True))
+        )
+
+    # --- the buckets ------------------------------------------------------------------------------
 
     def _add_to_bucket(self, name: str, worker: Room) -> None:
         if name in self.away:

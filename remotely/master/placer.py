@@ -12,6 +12,7 @@ from remotely.master import shortage
 from remotely.master.actor_table import ActorRecord
 from remotely.master.admission import Admission
 from remotely.master.affinity import why_nowhere, workers_for
+from remotely.master.kept_room import KeptRoom
 from remotely.master.placement import Never, Placement, Wait
 from remotely.master.state import State
 from remotely.master.waiting import Waiter, gang_of
@@ -40,6 +41,8 @@ class Placer:
         self._on_placed = on_placed
         self._on_refused = on_refused
         self._on_unreachable = on_unreachable
+        self._kept_room = KeptRoom(state, self._serve)
+        self._is_crowd_told = False
 
     def why_forbidden(self, request: control.Request) -> tuple[str, str] | None:
         """Return the error and the words for a request that may not be made at all."""
@@ -69,15 +72,9 @@ class Placer:
     def _gather(self, gang: str, session: str, place: control.Place) -> None:
         """Keep a request of a group until all of it has asked; then place the group, or wait."""
         self._wait(session, place)
-        if self._is_complete(gang, place.request) and not self._try_gang(gang):
+        if self._state.has_asked_whole(place.request) and not self._try_gang(gang):
             for waiter in self._state.waiting.gang(gang):
                 self._say_why(waiter.session, waiter.place)
-
-    def _is_complete(self, gang: str, request: control.Request) -> bool:
-        """Tell whether all of a group have asked: with those that an earlier master has placed."""
-        state = self._state
-        there = state.waiting.gang_size(gang) + state.actors.by_gang.count(gang)
-        return there >= request.together
 
     def _try_gang(self, gang: str) -> bool:
         """Place a group whole, or refuse it; false if it has to wait."""
@@ -162,6 +159,7 @@ class Placer:
                     if self.tell_to_spawn(record):
                         self.enter(record, session)
                         self._on_placed(request)
+                        self._tell_of_crowd(request)
                         return True
                     ledger.release(worker, request.resources, gpu_ids)
                     self._on_unreachable(worker)  # and look for another
@@ -170,6 +168,16 @@ class Placer:
                     return True
                 case Never() | Wait():
                     return False
+
+    def _tell_of_crowd(self, request: control.Request) -> None:
+        """Tell a script, once, that its actors outnumber the cores, if they do not wait for one."""
+        state = self._state
+        if state.counts_cpus or self._is_crowd_told:
+            return
+        crowd = [r for r in state.actors.records.values() if not r.request.names_cpus]
+        if len(crowd) > state.workers.ledger.cpus:
+            self._is_crowd_told = True
+            self._tell(request.job, control.Notice(text=shortage.crowd(state)))
 
     def enter(self, record: ActorRecord, watcher: str) -> None:
         """Write down that an actor has its place, and its name; others that want the name lose."""
@@ -209,15 +217,19 @@ class Placer:
         `worker`: there is new room on this one, and nowhere else.
         """
         ledger = self._state.workers.ledger
+        if self._kept_room.use():
+            worker = None
         self._state.waiting.serve(
             lambda asked, python: worker is None or ledger.has_room(worker, asked, python),
             self._serve,
         )
+        if self._kept_room.use():  # its request has found a place elsewhere
+            self.retry()
 
     def _serve(self, waiter: Waiter) -> bool:
         """Place or refuse one that waits, and say so; false if it has to wait on."""
         if gang := gang_of(waiter.request):
-            if not self._is_complete(gang, waiter.request):
+            if not self._state.has_asked_whole(waiter.request):
                 return False
             waiters = self._state.waiting.gang(gang)
             served = self._try_gang(gang)
@@ -229,10 +241,13 @@ class Placer:
                 self._tell(each.session, control.Queued(ticket=each.place.ticket, why=""))
         return served
 
-    def refuse_overdue(self) -> None:
-        """Refuse those that have waited for room as long as they would."""
+    def look_after_waiting(self) -> None:
+        """Now and then: refuse those that have waited for room as long as they would, and keep room
+        for one that others overtake."""
         for waiter in self._state.waiting.overdue(self._state.now):
             self._state.waiting.remove(waiter.request.actor)
             why = shortage.why_it_waits(waiter.request, self._state)
             why = f"no room for {waiter.place.patience_s:g} s: {why}"
             self.refuse(waiter.session, waiter.place, "NoResources", why)
+        if self._kept_room.review() or self._kept_room.use():
+            self.retry()

@@ -32,7 +32,7 @@ from remotely.master.reregistration import Reregistration
 from remotely.master.sessions import Session
 from remotely.master.state import State
 from remotely.master.status_queries import StatusQueries
-from remotely.master.wait_graph import WaitGraph, why_deadlocked
+from remotely.master.wait_graph import Wait, WaitGraph, why_deadlocked
 from remotely.protocol import control
 from remotely.protocol.lease import LEASE_S, OWNER_GRACE_S, Leases
 
@@ -48,15 +48,17 @@ class Registry:
         lease_s: float = LEASE_S,
         learns_until: float = 0.0,
         is_embedded: bool = False,
+        counts_cpus: bool = True,
     ) -> None:
         self._tell = tell
         self._let_go = let_go
         self._admission = admission
-        self._state = State(Leases(lease_s), learns_until, is_embedded)
+        self._state = State(Leases(lease_s), learns_until, is_embedded, counts_cpus)
         self._sessions = self._state.sessions
         self._workers = self._state.workers
         self._actors = self._state.actors
         self._wait_graph = WaitGraph()
+        self._to_log: list[str] = []
         self._log_queries = LogQueries(tell)
         self._status_queries = StatusQueries(tell, self._answer_status)
         self._delegates = Delegates(tell, admission)
@@ -92,10 +94,11 @@ class Registry:
     def expire(self, now: float) -> list[str]:
         """End those whose lease is over, and requests that have waited long enough.
 
-        Returns a sentence for each peer that was lost.
+        Returns what is to be logged: each peer that was lost, and what scripts were told.
         """
         self._state.now = now
-        leases, lost = self._state.leases, []
+        leases, lost = self._state.leases, self._to_log
+        self._to_log = []
         for who in leases.expired(now):
             if machine := self._workers.records.get(who):
                 name = machine.register.machine
@@ -108,7 +111,7 @@ class Registry:
             else:  # a guest; or it owned actors before this master started, and is not back
                 self.end_guest(who)
                 self._lifecycle.end_owned(who)
-        self._placer.refuse_overdue()
+        self._placer.look_after_waiting()
         self._status_queries.expire(now)
         self._expect_no_longer()
         return lost
@@ -180,6 +183,8 @@ class Registry:
                 if record := self._actors.records.get(actor):
                     self._tell(record.worker, message)
             case control.Locate():
+                if message.unreached:
+                    self._look_for_machine_of(message.actor)
                 self._lookups.locate(who, message)
             case control.AskArrival():
                 self._arrivals.ask(who, message)
@@ -198,22 +203,41 @@ class Registry:
             case control.Blocked():
                 self._hear_blocked(who, message, now)
             case control.Unblocked():
-                self._wait_graph.end(self._sessions[who].hello.actor)
+                if wait := self._wait_graph.end(self._sessions[who].hello.actor):
+                    self._notify(
+                        [wait], f"no deadlock any more, as this has ended: {wait.sentence}"
+                    )
             case control.Goodbye():
                 self._sessions[who].leaving = True
                 self._state.waiting.remove_session(who)
                 self._lifecycle.end_owned(who)
                 self._say_farewell(who)
 
+    def _look_for_machine_of(self, actor: str) -> None:
+        """Learn now whether an actor's worker can be reached, and not at the next tick."""
+        record = self._actors.records.get(actor)
+        if record is not None and not self._tell(record.worker, control.Tick()):
+            self._lifecycle.lose_route(record.worker)
+
     def _hear_blocked(self, who: str, blocked: control.Blocked, now: float) -> None:
-        """An actor waits for another: tell it if that closes a cycle."""
+        """An actor waits for another: tell their scripts, once, if that closes a cycle."""
         actor = self._sessions[who].hello.actor
         if (record := self._actors.records.get(actor)) is None:
             return
-        sentence = f"{record.request.name} waits for {blocked.call}"
-        if cycle := self._wait_graph.hear(actor, blocked.wait, blocked.actor, sentence, now):
-            why = why_deadlocked(cycle)
-            self._tell(who, control.Deadlocked(wait=blocked.wait, why=why))
+        within = f" in {blocked.method}" if blocked.method else ""
+        sentence = f"{record.request.name} waits{within} for {blocked.call}"
+        wait = Wait(blocked.wait, blocked.actor, sentence, who, now, now)
+        if cycle := self._wait_graph.hear(actor, wait):
+            self._notify(cycle, why_deadlocked(cycle))
+
+    def _notify(self, waits: Iterable[Wait], text: str) -> None:
+        """Tell the scripts whose actors wait; of one that has gone, an actor, which has a log."""
+        notice = control.Notice(text=text)
+        if not self._state.is_embedded:  # else the log is the terminal of the script
+            self._to_log.append(text)
+        for job, who in {self._sessions[w.session].job: w.session for w in waits}.items():
+            if not self._tell(job, notice):
+                self._tell(who, notice)
 
     def end_session(self, who: str) -> None:
         """A client has ended, and with it the actors that it owns."""
@@ -251,11 +275,23 @@ class Registry:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def enlist(self, register: control.Register, now: float, is_near: bool = False) -> bool:
-        """Take in a worker, near the master or not; true if it is new.  `settle` is to follow."""
+    def enlist(
+        self,
+        register: control.Register,
+        now: float,
+        is_near: bool = False,
+        predecessors: Iterable[str] = (),
+    ) -> bool:
+        """Take in a worker, near the master or not; true if it is new.  `settle` is to follow.
+
+        `predecessors` were killed on its machine, with their actors: their leases need not end.
+        """
         name = register.worker
         new = name not in self._workers
         self.renew(name, now)
+        for before in predecessors:
+            self._workers.expect_not(before)
+            self.remove_worker(before, f"its worker on {register.machine} was killed")
         if new:
             self._workers.join(register, is_near)
         self._reregistration.adopt_all(register, new)
@@ -269,7 +305,10 @@ class Registry:
         if modules := self._sessions.modules_of(register.python):
             self._tell(name, control.Preload(modules=modules))
         self._log_queries.ask_again(name)
-        self._workers.ledger.resume(name)
+        if name in self._workers.ledger.away:
+            self._workers.ledger.resume(name)
+            for record in self._actors.on_worker(name):
+                self._lookups.hear_of_news(record.request.actor)
         self._placer.retry()
         if self._state.is_closing:
             self._tell(name, control.Leave())
@@ -309,8 +348,9 @@ class Registry:
             case control.Left():
                 self.remove_worker(who, "its worker was stopped")
 
-    def lose_route(self, name: str) -> None:
+    def lose_route(self, name: str, now: float) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
+        self._state.now = now
         self.end_guest(name)
         self._lifecycle.lose_route(name)
 

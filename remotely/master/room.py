@@ -70,6 +70,22 @@ class Room:
         fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
         return (min(fitting)[1] if fitting else min(self.gpu_ids),)
 
+    def soonest_gpus(self, milli_gpus: int) -> tuple[int, ...]:
+        """Return which to keep for an actor for which there is no room yet: those most free."""
+        left = dict.fromkeys(self.gpu_ids, WHOLE) | self.shared
+        ids = sorted(range(int(self.total.gpus)), key=lambda gpu: (-left.get(gpu, 0), gpu))
+        return tuple(ids[: max(1, milli_gpus // WHOLE)])
+
+    @property
+    def lacks(self) -> tuple[int, ...]:
+        """How much more of each is held than there is."""
+        return (
+            max(0, -self.milli_cpus),
+            max(0, -self.memory),
+            sum(max(0, -left) for left in self.shared.values()),
+            sum(max(0, -left) for left in self.others.values()),
+        )
+
     def take(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
         self.milli_cpus -= in_thousandths(asked.cpus)
         self.memory -= asked.memory

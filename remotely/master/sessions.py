@@ -20,7 +20,7 @@ class Session:
     leaving: bool = False
     unanswered: dict[str, int] = field(default_factory=dict)  # calls, by actor; as last told
 
-    def stamp(self, place: control.Place) -> control.Place:
+    def stamp(self, place: control.Place, counts_cpus: bool) -> control.Place:
         """Return a request with those fields that are not for the client to fill in."""
         said, who = place.request, self.hello.session
         request = msgspec.structs.replace(
@@ -30,6 +30,9 @@ class Session:
             job=self.job,
             key=self.key,
         )
+        if not (said.names_cpus or counts_cpus):
+            resources = msgspec.structs.replace(said.resources, cpus=0.0)
+            request = msgspec.structs.replace(request, resources=resources)
         return msgspec.structs.replace(place, request=request)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from remotely.master.actor_table import ActorRecord
+from remotely.master.affinity import workers_for
 from remotely.master.state import State
 from remotely.master.waiting import gang_of
 from remotely.protocol import control
@@ -32,6 +33,10 @@ def why_it_waits(request: control.Request, state: State) -> str:
         return f"the actor that is named {request.name!r} has been asked to end, and still runs"
     if not state.workers.records:
         return "no machine has joined the cluster"
+    away = who_may_return(state.workers.away(), state.is_learning)
+    where, among = _where(request, state), workers_for(request, state)
+    if among is not None and among <= state.workers.ledger.away:
+        return f"{request.class_name} is to be {where}{away}"
     actors = state.actors.records
     some = itertools.islice(actors.values(), SHOWN)
     holders = [_holder(record, request.job, state) for record in some]
@@ -44,9 +49,11 @@ def why_it_waits(request: control.Request, state: State) -> str:
         state.workers.only_size() if state.is_embedded else None,
         request.together if gang_of(request) else 1,
     )
-    if request.machine or request.near:
-        why += f". It is to be {_where(request)}"
-    return why + who_may_return(state.workers.away(), state.is_learning)
+    if where:
+        why += f". It is to be {where}"
+    if state.kept is not None and state.kept.actor != request.actor:
+        why += f". Room is kept for {state.kept.class_name}, which has waited longer"
+    return why + away
 
 
 def why_it_never_fits(
@@ -66,9 +73,12 @@ def why_it_never_fits(
     )
 
 
-def _where(request: control.Request) -> str:
+def _where(request: control.Request, state: State) -> str:
     where = [f"on {request.machine}"] if request.machine else []
-    return listed([*where, "near another actor"] if request.near else where)
+    if request.near:
+        between = ", which is between two lives" if request.near in state.restarts else ""
+        where.append(f"near another actor{between}")
+    return listed(where) if where else ""
 
 
 def who_may_return(away: list[str], is_learning: bool) -> str:
@@ -163,6 +173,16 @@ def way_out(asked: Resources, in_all: Resources) -> str:
     if asked.cpus > in_all.cpus:
         return _more_cpus(math.ceil(asked.cpus))
     return "Ask for less, or use a larger cluster: remotely.connect(ADDRESS)"
+
+
+def crowd(state: State) -> str:
+    """Return what to tell a script whose actors outnumber the cores, and do not wait for one."""
+    cores = f"{state.workers.ledger.cpus:g}"
+    return (
+        f"more actors live than this machine has cores ({cores}), which they share. To have each "
+        f"wait for a core of its own: @remotely.remote_class(cpus=1), or remotely.connect(cpus="
+        f"{cores}) for all that name no cpus"
+    )
 
 
 def _more_cpus(cpus: int) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from remotely.master.actor_table import ActorRecord
+from remotely.master.placement import Ledger
 from remotely.master.state import State
 from remotely.master.worker_table import WorkerRecord
 from remotely.protocol import control
@@ -18,12 +19,33 @@ def status(ticket: int, state: State) -> control.Status:
     return control.Status(
         ticket=ticket,
         workers=[
-            _of_worker(name, worker, ledger.free(name), actors.on_worker(name), unanswered)
+            _of_worker(
+                worker,
+                _free(name, ledger),
+                _away_s(name, state),
+                actors.on_worker(name),
+                unanswered,
+            )
             for name, worker in sorted(state.workers.records.items())
         ],
         clients=[_of_client(session.hello) for session in state.sessions],
         waiting=len(state.waiting),
     )
+
+
+def _free(worker: str, ledger: Ledger) -> Resources:
+    """Return what can be had on a worker."""
+    free = Resources() if worker in ledger.away else ledger.free(worker)
+    if worker not in ledger.keepers:
+        return free
+    others = tuple((name, max(0.0, amount)) for name, amount in free.others)
+    return Resources(max(0.0, free.cpus), max(0.0, free.gpus), max(0, free.memory), others)
+
+
+def _away_s(worker: str, state: State) -> float:
+    """Return for how long a worker could not be reached; zero says that it can."""
+    is_away = worker in state.workers.ledger.away
+    return max(0.001, state.leases.silent_s(worker, state.now)) if is_away else 0.0
 
 
 def _of_client(hello: control.Hello) -> control.ClientStatus:
@@ -33,21 +55,22 @@ def _of_client(hello: control.Hello) -> control.ClientStatus:
 
 
 def _of_worker(
-    name: str,
     worker: WorkerRecord,
     free: Resources,
+    away_s: float,
     records: list[ActorRecord],
     unanswered: Counter[str],
 ) -> control.WorkerStatus:
     register = worker.register
     return control.WorkerStatus(
-        worker=name,
+        worker=register.worker,
         machine=register.machine,
         host=register.host,
         address=register.address,
         python=register.python,
         resources=register.resources,
         gpu_names=register.gpu_names,
+        away_s=away_s,
         free_cpus=free.cpus,
         free_gpus=free.gpus,
         free_memory=free.memory,

@@ -1,14 +1,17 @@
-"""The wait-for graph: actors that wait for each other in a cycle wait for ever.
+"""The wait-for graph: actors that wait for each other in a cycle may wait for ever.
 
 An actor that has waited for another for a while says so to the master, again and again for as long
-as it waits (client/deadlock.py).  Here the master looks for cycles.
+as it waits (client/deadlock.py).  Here the master looks for cycles, and each is told once.
 
 A message may be late: an actor that has said that it waits may have its answer by now.  So a cycle
 counts when each of its members has said the same again since the last of them was first heard.
 Then there was a moment at which all of them waited.
+
+Even then it is a diagnosis and no proof: a reply may be on a slow line, or another thread may end
+the wait.  So it fails no call, and when a wait of the cycle ends after all, that is told too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -17,9 +20,11 @@ class Wait:
 
     number: int
     target: str
-    sentence: str
+    sentence: str  # who waits for what
+    session: str  # of the client in the actor
     begun: float
     heard: float
+    cycle: list["Wait"] = field(default_factory=list)  # that was told, and of which it is part
 
 
 class WaitGraph:
@@ -28,16 +33,13 @@ class WaitGraph:
     def __init__(self) -> None:
         self._waits: dict[str, Wait] = {}
 
-    def hear(self, actor: str, number: int, target: str, sentence: str, now: float) -> list[str]:
-        """An actor waits for another.  Returns the sentences of a cycle that it closes, if any.
-
-        `sentence` says who waits for what.
-        """
+    def hear(self, actor: str, wait: Wait) -> list[Wait]:
+        """An actor waits for another.  Returns the cycle that it closes, if that is news."""
         known = self._waits.get(actor)
-        if known is None or known.number != number:
-            self._waits[actor] = Wait(number, target, sentence, now, now)
+        if known is None or known.number != wait.number:
+            self._waits[actor] = wait
             return []
-        known.heard = now
+        known.heard = wait.heard
         cycle, met = [known], {actor}
         while (target := cycle[-1].target) != actor:
             after = self._waits.get(target)
@@ -45,18 +47,26 @@ class WaitGraph:
                 return []
             cycle.append(after)
             met.add(target)
-        if min(wait.heard for wait in cycle) <= max(wait.begun for wait in cycle):
+        if known.cycle or min(w.heard for w in cycle) <= max(w.begun for w in cycle):
             return []
-        return [wait.sentence for wait in cycle]
+        for member in cycle:
+            member.cycle = cycle
+        return cycle
 
-    def end(self, actor: str) -> None:
-        """It waits no more."""
-        self._waits.pop(actor, None)
+    def end(self, actor: str) -> Wait | None:
+        """It waits no more.  Returns its wait if that opens a cycle that was told."""
+        wait = self._waits.pop(actor, None)
+        if wait is None or not wait.cycle:
+            return None
+        for member in wait.cycle:
+            member.cycle = []
+        return wait
 
 
-def why_deadlocked(cycle: list[str]) -> str:
-    """Return what to tell an actor that waits in this cycle."""
+def why_deadlocked(cycle: list[Wait]) -> str:
+    """Return what to tell whoever waits for these actors."""
     return (
-        f"{' and '.join(cycle)}: none of them can go on. Have one of them not wait "
-        "(submit), or serve others while it waits (concurrency=2, or async methods)"
+        f"{' and '.join(wait.sentence for wait in cycle)}: a deadlock, unless one of these calls "
+        "has a way to end. Have one of the actors not wait (submit), or serve others while it "
+        "waits (concurrency=2, or async methods)"
     )

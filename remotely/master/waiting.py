@@ -3,8 +3,9 @@
 Requests that ask for the same stand in one line.  When there is new room, the first of each line is
 tried, in the order of asking; one that has to wait on speaks for all behind it.  So a thousand that
 wait in vain for the same cost what one does, and who asks for little still overtakes who asks for
-more than there is.  A group is a line of its own, and its first speaks for all: they are placed
-together, or wait together.  Those who want the same name are one too: it may not be free yet.
+more than there is, though not for ever (kept_room.py).  A group is a line of its own, and its first
+speaks for all: they are placed together, or wait together.  Those who want the same name are one
+too: it may not be free yet.
 """
 
 import heapq
@@ -42,6 +43,11 @@ class Waiter:
     @property
     def request(self) -> control.Request:
         return self.place.request
+
+    @property
+    def since(self) -> float:
+        """When it asked."""
+        return self.deadline - self.place.patience_s
 
 
 class WaitingList:
@@ -91,6 +97,11 @@ class WaitingList:
         self._by_near.discard(kind.near, actor)
         return waiter
 
+    def remove_if_same(self, waiter: Waiter) -> None:
+        """A request is served; its actor may have asked anew meanwhile."""
+        if self._waiters.get(waiter.request.actor) is waiter:
+            self.remove(waiter.request.actor)
+
     def remove_session(self, session: str) -> None:
         for actor in self._by_session.of(session):
             self.remove(actor)
@@ -115,6 +126,10 @@ class WaitingList:
         """Return who has waited long enough.  This looks at all, as once a second it may."""
         return [waiter for waiter in self._waiters.values() if waiter.deadline <= now]
 
+    def firsts(self) -> list[Waiter]:
+        """Return the first of each line, in the order of asking."""
+        return sorted(map(self._first, self._queues), key=lambda waiter: waiter.number)
+
     def serve(
         self, may_fit: Callable[[Resources, str], bool], is_served: Callable[[Waiter], bool]
     ) -> None:
@@ -134,8 +149,7 @@ class WaitingList:
             if first.number == number:
                 if not is_served(first):
                     continue
-                if self._waiters.get(first.request.actor) is first:  # else it asks anew
-                    self.remove(first.request.actor)
+                self.remove_if_same(first)
             if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))
 

@@ -26,7 +26,7 @@ class Expected(NamedTuple):
     """A worker that was lost, and may come back."""
 
     machine: str
-    host: str
+    address: str
     size: Resources
     until: float
 
@@ -47,7 +47,7 @@ class WorkerTable:
         name = register.worker
         self.records[name] = WorkerRecord(register, is_near)
         if (before := self._before(register)) is not None:
-            self._expect_not(before)
+            self.expect_not(before)
         self.ledger.add_worker(name, register.resources, register.python)
 
     def leave(self, name: str, now: float, may_return: bool) -> None:
@@ -55,7 +55,7 @@ class WorkerTable:
         register = self.records.pop(name).register
         if may_return:
             self._expected[name] = Expected(
-                register.machine, register.host, register.resources, now + EXPECTED_S
+                register.machine, register.address, register.resources, now + EXPECTED_S
             )
             self.ledger.suspend(name)
         else:
@@ -65,7 +65,7 @@ class WorkerTable:
         """Expect those no longer whose time is over; true if there were any."""
         overdue = [name for name, lost in self._expected.items() if lost.until <= now]
         for name in overdue:
-            self._expect_not(name)
+            self.expect_not(name)
         return bool(overdue)
 
     def suspend(self, name: str) -> bool:
@@ -91,12 +91,11 @@ class WorkerTable:
 
     def on_machine(self, machine: str) -> list[str]:
         """Return the workers of a machine, by its name or address, lost ones included."""
-        found = [
-            worker
-            for worker, record in self.records.items()
-            if machine in (record.register.machine, record.register.address)
-        ]
-        return found + [name for name, lost in self._expected.items() if lost.machine == machine]
+        known: dict[str, control.Register | Expected] = {
+            worker: record.register for worker, record in self.records.items()
+        }
+        known.update(self._expected)
+        return [name for name, of in known.items() if machine in (of.machine, of.address)]
 
     def beside(self, worker: str) -> list[str]:
         """Return the workers of the machine on which a worker is; none if that is lost."""
@@ -120,10 +119,12 @@ class WorkerTable:
         """
         if register.worker in self._expected:
             return register.worker
-        lost = [name for name, e in self._expected.items() if e.host == register.host]
+        where = register.machine, register.address
+        lost = [n for n, e in self._expected.items() if (e.machine, e.address) == where]
         alike = [name for name in lost if self._expected[name].size == register.resources]
         return next(iter(alike or (lost if len(lost) == 1 else ())), None)
 
-    def _expect_not(self, worker: str) -> None:
-        del self._expected[worker]
-        self.ledger.remove_worker(worker)
+    def expect_not(self, worker: str) -> None:
+        """A lost worker does not come back; one that was not lost is no matter of this."""
+        if self._expected.pop(worker, None) is not None:
+            self.ledger.remove_worker(worker)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from remotely.errors import MasterLost, RemotelyError
+from remotely.errors import RemotelyError
 from remotely.machine import folders, pid_file, processes, this_machine
 from remotely.machine.interfaces import EVERYWHERE, check_port, check_range, ip_of, own_address
 from remotely.machine.pid_file import Running
@@ -28,7 +28,6 @@ from remotely.transport.listening import reach
 
 # For processes that dial in, for large values to be announced, and for their bytes.
 WORKER_PORTS = 3
-LOOK_AGAIN_S = 0.25  # for a master that is not there yet
 
 
 class Network(NamedTuple):
@@ -128,7 +127,7 @@ def join(
     machine.  A master that is not there yet is waited for, for `patience_s`.  With `once`, a worker
     that is here already is returned instead.
     """
-    where = _await_master(host_name, port, patience_s)
+    where = reach(host_name, port, RUNS_ALREADY, patience_s)
     if once and (found := _worker_here(port, key)):
         return found
     _check_joined(port, key, offer.cpus)
@@ -140,18 +139,6 @@ def join(
         return worker.begin_worker(
             "joined", address, where, key, listening, offer, end_without_master_s
         )
-
-
-def _await_master(host_name: str, port: int, patience_s: float) -> str:
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            return reach(host_name, port, RUNS_ALREADY)
-        except MasterLost as error:
-            if time.monotonic() + LOOK_AGAIN_S > deadline:
-                waited = f" (waited for it for {patience_s:.0f} s)" if patience_s else ""
-                raise MasterLost(f"{error}{waited}") from None
-        time.sleep(LOOK_AGAIN_S)
 
 
 def stop(port: int, joined: str = "", started: str = "") -> list[Running]:

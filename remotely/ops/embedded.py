@@ -41,7 +41,12 @@ class EmbeddedCluster:
     ) -> None:
         """Return when the master takes calls.  Call `close` later, even if this raises."""
         self.folder.mkdir(mode=0o700)
-        config = MasterConfig(address=self.address, key=self._master_key.to_dict(), lifeline=True)
+        config = MasterConfig(
+            address=self.address,
+            key=self._master_key.to_dict(),
+            lifeline=True,
+            counts_cpus=cpus is not None,  # whoever names a number has it kept
+        )
         master = daemon_process.launch("remotely.master", subprocess.PIPE, None)
         self._daemons.append(master)
         # At the same time as the master: its socket retries until the master is there.

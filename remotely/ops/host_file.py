@@ -34,7 +34,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     address: str = ""  # at which its actors listen
     announce: list[str] = []
     ports: str = ""
-    command: str = ""  # remotely, as the shell there finds it
+    command: str = ""  # remotely, as the shell there finds it: "conda run -n rl remotely"
 
     def __post_init__(self) -> None:
         if not _HOST.fullmatch(self.ssh):

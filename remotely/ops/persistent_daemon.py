@@ -13,7 +13,7 @@ from types import TracebackType
 import msgspec
 
 from remotely.errors import RemotelyError, error_class
-from remotely.machine import folders, pid_file, processes
+from remotely.machine import folders, pid_file, processes, this_machine
 from remotely.machine.pid_file import Running
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Offer
@@ -107,23 +107,27 @@ class PersistentDaemon:
         `address` is the master's as the user knows it, `master` as it is connected to.
         """
         self._folder = folders.new_temporary("remotely-")
-        config = msgspec.structs.replace(
-            daemon_process.worker_config(
-                f"tcp://{master}",
-                key,
-                listening,
-                self._folder,
-                offer,
-                str(self._file),
-            ),
-            attached=self._keeper is not None,
-            end_without_master_s=end_without_master_s,
-        )
-        written = self._write(role, address, key.master_public, config.worker)
-        self._hear_of(config, "REGISTERED")
+        with pid_file.predecessors(self._file.parent, key.master_public.decode()) as killed:
+            config = msgspec.structs.replace(
+                daemon_process.worker_config(
+                    f"tcp://{master}",
+                    key,
+                    listening,
+                    self._folder,
+                    offer,
+                    str(self._file),
+                ),
+                attached=self._keeper is not None,
+                end_without_master_s=end_without_master_s,
+                predecessors=[worker.nonce for worker in killed],
+            )
+            written = self._write(role, address, key.master_public, config.worker, config.nonce)
+            self._hear_of(config, "REGISTERED")
         return written
 
-    def _write(self, role: str, address: str, cluster: bytes, worker: str = "") -> Running:
+    def _write(
+        self, role: str, address: str, cluster: bytes, worker: str = "", nonce: str = ""
+    ) -> Running:
         daemon = msgspec.convert(
             {
                 "role": role,
@@ -134,6 +138,8 @@ class PersistentDaemon:
                 "log": str(self._log or ""),
                 "listens": self._listens,
                 "worker": worker,
+                "nonce": nonce,
+                "host": this_machine.identity(),
                 "folder": str(self._folder or ""),
             },
             Running,

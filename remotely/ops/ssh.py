@@ -79,7 +79,7 @@ def up(file: HostFile) -> Iterator[Outcome]:
         network = Network(file.listen or file.master, announced, file.port_range)
         cluster.start(network, file.port, Offer(file.cpus, file.gpu_choice))
     key = (folders.key_folder() / "worker.key").read_bytes()
-    yield from _on_each(file, lambda host: join_words(file, host), key)
+    yield from _on_each(file, lambda host: join_line(file, host), key)
 
 
 def is_up(file: HostFile) -> bool:
@@ -98,13 +98,12 @@ def end_here(file: HostFile) -> bool:
 
 def leave(file: HostFile) -> Iterator[Outcome]:
     """End what is left of the cluster on each machine; yield each as it ends."""
-    yield from _on_each(file, lambda host: leave_words(file, host), b"")
+    yield from _on_each(file, lambda host: leave_line(file, host), b"")
 
 
-def join_words(file: HostFile, host: Host) -> list[str]:
-    """Return the command by which a machine joins."""
-    words = [host.command or file.command, "join", join_address(file.master, file.port)]
-    words += ["--key", "-", "--once"]
+def join_line(file: HostFile, host: Host) -> str:
+    """Return the line of a shell by which a machine joins."""
+    words = ["join", join_address(file.master, file.port), "--key", "-", "--once"]
     for option, value in (
         ("--cpus", host.cpus),
         ("--gpus", host.gpus),
@@ -114,13 +113,17 @@ def join_words(file: HostFile, host: Host) -> list[str]:
     ):
         if value is not None:
             words += [option, str(value)]
-    return words
+    return _line(file, host, words)
 
 
-def leave_words(file: HostFile, host: Host) -> list[str]:
-    """Return the command by which a machine leaves this cluster, and no other."""
-    address = join_address(file.master, file.port)
-    return [host.command or file.command, "stop", "--joined", address]
+def leave_line(file: HostFile, host: Host) -> str:
+    """Return the line by which a machine leaves this cluster, and no other."""
+    return _line(file, host, ["stop", "--joined", join_address(file.master, file.port)])
+
+
+def _line(file: HostFile, host: Host, words: list[str]) -> str:
+    """The user's command is for the shell to read: it may have a `~`, and several words."""
+    return f"{host.command or file.command} {shlex.join(words)}"
 
 
 def _listening_at(file: HostFile) -> str:
@@ -131,12 +134,10 @@ def _masters(file: HostFile) -> list[Running]:
     return [daemon for daemon in pid_file.running(file.port) if daemon.role == "master"]
 
 
-def _on_each(
-    file: HostFile, words_for: Callable[[Host], list[str]], send: bytes
-) -> Iterator[Outcome]:
+def _on_each(file: HostFile, line_for: Callable[[Host], str], send: bytes) -> Iterator[Outcome]:
     hosts = file.all_hosts
     with ThreadPoolExecutor(min(AT_ONCE, len(hosts)), thread_name_prefix="ssh") as pool:
-        futures = [pool.submit(_at, host.ssh, words_for(host), send) for host in hosts]
+        futures = [pool.submit(_at, host.ssh, line_for(host), send) for host in hosts]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -145,10 +146,10 @@ def _on_each(
             raise
 
 
-def _at(host: str, words: list[str], send: bytes) -> Outcome:
+def _at(host: str, line: str, send: bytes) -> Outcome:
     try:
         done = subprocess.run(
-            [*SSH, "--", host, shlex.join(words)],
+            [*SSH, "--", host, line],
             input=send,
             capture_output=True,
             timeout=SESSION_S,

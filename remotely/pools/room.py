@@ -38,7 +38,7 @@ def _places_on(machine: MachineStatus, options: Options) -> int:
         return 0
     assert isinstance(options.memory, int)
     needs = [
-        (machine.free_cpus, options.cpus),
+        (machine.free_cpus, options.cores),
         (machine.free_memory, options.memory),
         *((machine.free_resources.get(n, 0.0), each) for n, each in options.resources.items()),
     ]

@@ -22,7 +22,7 @@ class Outcomes(NamedTuple):
             yield value
 
 
-@remote_class
+@remote_class(cpus=1)  # counted on every cluster: an Executor takes all that there is room for
 class Runner:
     def __init__(self, initializer: Callable[..., object] | None, initargs: Sequence[Any]) -> None:
         if initializer is not None:

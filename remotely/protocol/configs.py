@@ -13,6 +13,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     key: dict[str, Any]
     lifeline: bool
+    counts_cpus: bool = True  # of actors that name none; not of a script's own cluster
     key_file: str = ""  # read again at SIGHUP
     learns: bool = False  # one before it was killed, and its workers may come back
     pid_file: str = ""  # written by the launcher, removed by us
@@ -35,3 +36,4 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     attached: bool = False  # the end of standard input is the end of this worker, in good order
     end_without_master_s: float = 0.0  # if not zero: leave after so long without a word from it
     nonce: str  # what makes `worker` of the key; see admission.py
+    predecessors: list[str] = []  # see Register

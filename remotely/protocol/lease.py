@@ -54,6 +54,8 @@ TIMES = (
         "EXPECTED_S", 300.0, "a lost machine is waited for by who needs it: a reboot takes minutes"
     ),
     Time("PLACE_S", 60.0, "how long a request waits for room: others finish, machines join"),
+    Time("OVERTAKEN_S", 5.0, "how long a request may be overtaken before room is kept for it"),
+    Time("KEPT_S", 10.0, "how long room is kept while nothing ends that is in the way"),
 )
 _SECONDS = {time.name: time.seconds for time in TIMES}
 
@@ -72,6 +74,8 @@ LEAVE_S = _SECONDS["LEAVE_S"]
 RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]
 EXPECTED_S = _SECONDS["EXPECTED_S"]
 PLACE_S = _SECONDS["PLACE_S"]
+OVERTAKEN_S = _SECONDS["OVERTAKEN_S"]
+KEPT_S = _SECONDS["KEPT_S"]
 
 
 class Leases:
@@ -95,6 +99,10 @@ class Leases:
         """Begin or prolong a lease.  `now` never goes back."""
         self._deadlines.pop(holder, None)
         self._deadlines[holder] = now + self.lease_s
+
+    def silent_s(self, holder: str, now: float) -> float:
+        """Return for how long a lease has not been renewed."""
+        return now - self._deadlines[holder] + self.lease_s
 
     def end(self, holder: str) -> None:
         """End a lease before its time.  One that is not there is no error."""

@@ -22,13 +22,17 @@ _ACTOR_COLUMNS = (
 
 
 class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, which is one worker; memory in bytes, `host` the same for those that share it."""
+    """A machine, which is one worker; memory in bytes, `host` the same for those that share it.
+
+    If it cannot be reached, `away_s` says for how long, and nothing of it is free.
+    """
 
     worker: str  # its id
     machine: str
     host: str
     address: str
     python: str
+    away_s: float = 0.0
     cpus: float
     gpus: int
     memory: int
@@ -103,7 +107,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
         for client in found.clients
     }
     unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
-    machine = ("worker", "machine", "host", "address", "python")
+    machine = ("worker", "machine", "host", "address", "python", "away_s")
     return {
         "format": JSON_FORMAT,
         "address": address,
@@ -185,7 +189,9 @@ def tables(facts: dict[str, Any], now: float) -> str:
             m["machine"],
             m["address"],
             m["python"],
-            f"{m['free_cpus']:g} of {m['cpus']:g}",
+            f"AWAY {_duration(m['away_s'])}"
+            if m["away_s"]
+            else f"{m['free_cpus']:g} of {m['cpus']:g}",
             f"{m['free_gpus']:g} of {m['gpus']}",
             f"{format_bytes(m['free_memory'])} of {format_bytes(m['memory'])}",
             str(sum(1 for actor in actors if actor["worker"] == m["worker"])),

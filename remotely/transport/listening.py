@@ -4,6 +4,8 @@ import contextlib
 import errno
 import os
 import socket
+import sys
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,6 +26,9 @@ from remotely.protocol.listening import Listening, Ports
 from remotely.transport import sockets
 
 Bound = TypeVar("Bound")  # the port, or a socket that is bound to it
+
+LOOK_AGAIN_S = 0.25  # for a master that is not there yet
+TELL_AFTER_S = 2.5  # a cluster that is just starting is there soon
 
 _NOT_OURS = (errno.EADDRINUSE, errno.EACCES)
 
@@ -81,12 +86,30 @@ def nearest(endpoints: str) -> str:
     return next((e for e in (first, *others) if interfaces.is_near(parse_address(e)[0])), first)
 
 
-def reach(host: str, port: int, or_else: str) -> str:
+def reach(host: str, port: int, or_else: str, patience_s: float = 0.0) -> str:
     """Return the address, "host:port", at which something listens there.
 
     A name with one IPv4 address stays a name, because that address may change; of a name with
-    several, it is the address that answered.  Raises MasterLost in words, `or_else` at their end.
+    several, it is the address that answered.  What does not listen yet is waited for, for
+    `patience_s`, and the terminal says so.  Raises MasterLost in words, `or_else` at their end.
     """
+    begin, is_told = time.monotonic(), False
+    while True:
+        try:
+            return _reach(host, port, or_else)
+        except MasterLost as error:
+            waited_s = time.monotonic() - begin
+            if waited_s + LOOK_AGAIN_S > patience_s:
+                waited = f" (waited for it for {patience_s:g} s)" if patience_s else ""
+                raise MasterLost(f"{error}{waited}") from None
+            if waited_s > TELL_AFTER_S and not is_told:
+                said = f"waiting for a cluster: {error} (giving up after {patience_s:g} s)"
+                print(f"remotely: {said}", file=sys.stderr, flush=True)
+                is_told = True
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _reach(host: str, port: int, or_else: str) -> str:
     try:
         with socket.create_connection((host, port), CONNECT_S) as connection:
             found = str(connection.getpeername()[0])

@@ -145,6 +145,7 @@ class Worker:
             actors=[*self._actors.statuses(), *(guests.statuses() if guests else ())],
             births=self._actors.births(),
             nonce=self._config.nonce,
+            predecessors=self._config.predecessors,
             guests=guests.address if guests else "",
             guests_key=guests.public_key if guests else b"",
         )

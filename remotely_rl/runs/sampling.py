@@ -4,10 +4,12 @@ Both put the session's learner back where it was if the run is resumed, and give
 cores that the actors leave.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.dial_in import Station, arrive
@@ -57,13 +59,15 @@ def _actors(session: Session[Any], kind: type[Actor] = Actor) -> Samplers[Rollou
     learner = session.learner
     session.restore(learner)
     config, model = learner.config, networks.copy_to_cpu(learner.model)
+    # Of as many as there is room for, each takes room, whatever the cluster counts by itself.
+    place: Callable[..., Actor] = kind if config.actors else remotely.options(kind, cpus=1)
 
     def make(number: int) -> Actor | Station:
         seed = session.seed_of(number)
         if config.arrivals:
             say = session.say if number == 0 else lambda text: None
             return arrive(config, model, seed, session.over, say)
-        return kind(config, model, seed, number >= (config.actors or 1))
+        return place(config, model, seed, number >= (config.actors or 1))
 
     return Samplers(
         make,

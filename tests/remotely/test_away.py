@@ -53,6 +53,29 @@ def test_an_actor_is_made_elsewhere_when_the_worker_of_a_machine_was_killed(
     machines.join(machines.homes[0])
 
 
+def test_a_worker_that_was_killed_and_joins_again_is_back_at_once_and_its_actors_are_gone(
+    machines: Started,
+) -> None:
+    counter = remotely.options(Counter, machine="127.0.0.2", max_restarts=1)()
+    last = psutil.Process(counter.pid())
+    (worker,) = daemons(machines.homes[0], "remotely.worker")
+    (zygote,) = daemons(machines.homes[0], "remotely.actor.zygote")
+    last.suspend()  # it hears of nothing
+    for pid in (zygote, worker):
+        os.kill(pid, signal.SIGKILL)
+
+    machines.join(machines.homes[0])
+
+    assert not last.is_running() or last.status() == psutil.STATUS_ZOMBIE
+    assert len(status(machines).workers) == 3
+
+    def lives() -> list[int]:
+        return [actor.request.life for w in status(machines).workers for actor in w.actors]
+
+    wait_until(lambda: lives() == [1], "its next life")
+    assert counter.add() == 1
+
+
 def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines: Started) -> None:
     counters = [remotely.options(Counter, max_restarts=n // 2)() for n in range(4)]
     homes = [psutil.Process(counter.pid()).environ()["REMOTELY_HOME"] for counter in counters]

@@ -469,8 +469,15 @@ def test_memory_beyond_the_limit_ends_that_actor_alone(here: None) -> None:
 def test_an_address_with_nothing_behind_it_says_how_to_start_one(nothing_left: None) -> None:
     port = free_port()
 
-    with pytest.raises(remotely.MasterLost, match=f"remotely start .*--port {port}"):
+    with pytest.raises(remotely.MasterLost, match=f"remotely start .*--port {port}") as refused:
         remotely.connect(f"127.0.0.1:{port}")
+
+    assert "waited" not in str(refused.value)
+
+
+def test_who_names_a_patience_waits_for_the_cluster_too(nothing_left: None) -> None:
+    with pytest.raises(remotely.MasterLost, match=r"\(waited for it for 0\.5 s\)"):
+        remotely.connect(f"127.0.0.1:{free_port()}", patience_s=0.5)
 
 
 def test_an_address_whose_machine_is_unknown_is_told_as_such(nothing_left: None) -> None:

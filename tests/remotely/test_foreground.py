@@ -149,16 +149,6 @@ def test_under_nohup_a_cluster_in_the_foreground_outlives_its_terminal(
         assert start.returncode == 0
 
 
-def test_patience_has_an_end_which_is_told(machines: Any, port: int) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
-    key = copied_key(first, second)
-    first.does("stop", "--port", port)
-    why = second.refuses("join", f"127.0.0.1:{port}", "--key", key, "--patience", 0.5)
-    assert f"nothing listens at port {port} of 127.0.0.1" in why
-    assert "waited" in why
-
-
 def test_a_machine_leaves_by_itself_after_so_long_without_its_master(
     machines: Any, port: int
 ) -> None:

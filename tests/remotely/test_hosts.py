@@ -55,7 +55,7 @@ def daemons(hosts: Hosts) -> list[str]:
 def test_a_cluster_of_the_machines_of_a_file_is_started_used_and_ended(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
-    file = hosts.file(f"127.0.0.1:{port}")
+    file = hosts.file(f"127.0.0.1:{port}", h2='command = "unset NOTHING; exec remotely"')
     up = does(hosts, "up", file)
     assert (up.returncode, up.stderr) == (0, "")
     for name in hosts.names:

@@ -309,7 +309,7 @@ def of_a_stream(size: int) -> Iterator[Any]:
 
 
 def of_an_async_stream(size: int) -> Iterator[Any]:
-    return AsyncKeeper().stream_async(size)
+    yield from AsyncKeeper().stream_async(size)
 
 
 def of_a_stream_on_a_thread(size: int) -> Iterator[Any]:

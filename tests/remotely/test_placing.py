@@ -123,9 +123,9 @@ class Client(Peer):
         self.says(place)
         return place
 
-    def finds(self, **which: str) -> control.Located:
+    def finds(self, actor: str = "", name: str = "") -> control.Located:
         ticket = next(numbers)
-        self.says(control.Locate(ticket=ticket, **which))
+        self.says(control.Locate(ticket=ticket, actor=actor, name=name))
         return self.hears(control.Located, lambda located: located.ticket == ticket)
 
     def status(self) -> control.Status:
@@ -697,6 +697,23 @@ def test_the_actors_of_a_lost_worker_are_lost(world: World, client: Client) -> N
     assert f"the machine of {lost.name} was last heard" in obituary.why
     assert [found.worker for found in client.status().workers] == [stays.name]
     assert client.finds(actor=kept.actor).location is not None
+
+
+def test_a_worker_ends_the_lease_of_another_only_if_it_knows_what_makes_its_id(
+    world: World, client: Client, worker: Worker
+) -> None:
+    actor = client.has(worker).actor
+    assert isinstance(worker.introduction, control.Register)
+    liar = Worker(world, predecessors=[worker.name, "guessed"])
+    assert client.finds(actor=actor).location is not None
+    nonce = worker.introduction.nonce
+    worker.vanishes()
+
+    following = Worker(world, predecessors=[nonce])
+
+    died = client.hears(control.Died, lambda died: died.obituary.actor == actor)
+    assert (died.obituary.lost, "was killed" in died.obituary.why) == (True, True)
+    assert {w.worker for w in client.status().workers} == {liar.name, following.name}
 
 
 def test_an_actor_that_was_being_placed_on_a_lost_worker_is_placed_on_another(

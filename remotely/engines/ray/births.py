@@ -46,7 +46,7 @@ def new_host(actor: HostedActor, options: Options, node: str, made_within_s: flo
         max_concurrency=at_once,
         max_restarts=0,  # Ray's know no window, and fail calls meanwhile: the owner restarts it
         max_task_retries=0,
-        num_cpus=options.cpus,
+        num_cpus=options.cores,
         num_gpus=options.gpus,
         resources=dict(options.resources),
         memory=options.memory or None,

@@ -133,7 +133,7 @@ class ActorFactory:
             life=actor.life,
             is_serial=actor.is_serial,
             max_restarts=options.max_restarts,
-            cpus=options.cpus,
+            cpus=options.cores,
             gpus=options.gpus,
             env=list(options.env),
             memory=options.memory,

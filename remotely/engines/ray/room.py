@@ -27,7 +27,7 @@ Look = Callable[[float], int]  # waits so many seconds, and returns how many hav
 
 def wanted(options: Options) -> dict[str, float]:
     """Return what one actor asks for, by Ray's names."""
-    asked = {"CPU": options.cpus, "GPU": options.gpus, "memory": float(options.memory)}
+    asked = {"CPU": options.cores, "GPU": options.gpus, "memory": float(options.memory)}
     return {name: amount for name, amount in (asked | dict(options.resources)).items() if amount}
 
 

@@ -27,7 +27,6 @@ from remotely.protocol.control.client import (
     AskStatus,
     Blocked,
     Cancel,
-    Deadlocked,
     End,
     Farewell,
     Goodbye,
@@ -37,6 +36,7 @@ from remotely.protocol.control.client import (
     Logged,
     LogPiece,
     NoArrival,
+    Notice,
     NotPlaced,
     Place,
     Placed,
@@ -188,7 +188,7 @@ FromMaster = {
         | Logged
         | AskFigures
         | Farewell
-        | Deadlocked
+        | Notice
         | Tick
         | WhoAreYou
         | Refused
@@ -290,7 +290,6 @@ __all__ = [
     "ClientStatus",
     "Cores",
     "Count",
-    "Deadlocked",
     "Delegate",
     "Delegated",
     "Died",
@@ -330,6 +329,7 @@ __all__ = [
     "Moment",
     "NoArrival",
     "NotBound",
+    "Notice",
     "NotForked",
     "NotHosted",
     "NotPlaced",

@@ -55,11 +55,16 @@ class Cancel(ControlMessage, frozen=True):
 
 
 class Locate(ControlMessage, frozen=True):
-    """Where is the actor of this id, or this name?  From then on the asker is told of its end."""
+    """Where is the actor of this id, or this name?  From then on the asker is told of its end.
+
+    `unreached`: I found nobody where it was.  Then the answer waits until its machine can be
+    reached, or is lost.
+    """
 
     ticket: Amount
     actor: str = ""
     name: str = ""
+    unreached: bool = False
 
 
 class AskArrival(ControlMessage, frozen=True):
@@ -108,6 +113,7 @@ class Blocked(ControlMessage, frozen=True):
     wait: Amount
     actor: str
     call: str
+    method: str = ""  # in which I wait; empty if several run
 
 
 class Unblocked(ControlMessage, frozen=True):
@@ -197,8 +203,7 @@ class Farewell(ControlMessage, frozen=True):
     pass
 
 
-class Deadlocked(ControlMessage, frozen=True):
-    """Your wait of this number is part of a cycle of waits."""
+class Notice(ControlMessage, frozen=True):
+    """Something for the people at the terminal to know."""
 
-    wait: Amount
-    why: str
+    text: str

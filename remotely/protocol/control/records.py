@@ -60,6 +60,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     owner: str  # the session whose end is the actor's end; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output
     resources: Resources = Resources(cpus=1)  # no memory is no limit
+    names_cpus: bool = True  # or `resources` has the default, where CPUs are counted
     life: Amount = 0
     max_restarts: Amount = 0
     maker: str = ""  # the session that has the class and the arguments, to make its next life
@@ -132,6 +133,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
+    away_s: Seconds = 0.0  # for how long it could not be reached; nothing of it is free then
     free_cpus: float  # each below zero where actors hold more than there is
     free_gpus: float
     free_memory: Balance

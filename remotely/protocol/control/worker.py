@@ -32,6 +32,8 @@ class Register(ControlMessage, frozen=True):
     births: list[Spawn] = []  # of which `Spawned` has not been said yet
     gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
     nonce: str = ""  # what makes `worker` of the key; see admission.py
+    # The same of workers that ran here and were killed, and of which nothing is left.
+    predecessors: list[str] = []
     guests: str = ""  # where processes may dial in to serve objects; empty if they may not
     guests_key: bytes = b""  # the public key there
 

@@ -165,7 +165,7 @@ def test_a_subclass_has_the_options_of_its_base_until_it_has_its_own(engine: Rec
         pass
 
     Undecorated(1), Decorated(1), Child(1)
-    assert [placed.options.cpus for placed in engine.placed] == [1, 3, 3]
+    assert [placed.options.cpus for placed in engine.placed] == [None, 3, 3]
 
 
 @pytest.mark.parametrize("cls", [Undecorated, Decorated])
@@ -607,7 +607,7 @@ def test_a_class_that_travels_by_value_is_remote_over_there(engine: Recorder) ->
     assert vars(remotely.local(arrived, 3)) == {"args": (3,), "x": 3}
     assert type(remotely.local(arrived, 3)).__mro__[1].__name__ == "Base"
     assert is_handle(arrived(4))
-    assert (engine.placed[0].options.cpus, engine.placed[0].options.gpus) == (1, 1)
+    assert (engine.placed[0].options.cpus, engine.placed[0].options.gpus) == (None, 1)
     assert list(inspect.signature(arrived).parameters) == ["x"]
 
 
@@ -646,6 +646,20 @@ def test_an_unknown_option_is_told_with_the_nearest() -> None:
         remotely.options(Counter, max_restart=1)
     with pytest.raises(TypeError, match="no option 'xyzzy'; there are cpus, gpus"):
         remotely.options(Counter, xyzzy=1)
+
+
+def test_an_option_among_the_arguments_of_the_constructor_is_told_where_it_belongs() -> None:
+    @remotely.remote_class
+    class Named:
+        def __init__(self, name: str = "", **more: int) -> None:
+            self.name, self.more = name, more
+
+    where = r"remotely\.group\(remotely\.options\(Counter, cpus=0\.1\)"
+    with pytest.raises(TypeError, match=where):
+        remotely.group(Counter, 2, 1, cpus=0.1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=where):
+        Counter(1, cpus=0.1)  # type: ignore[call-arg]
+    assert Named(name="a", cpus=2).more == {"cpus": 2}
 
 
 @pytest.mark.parametrize("of_an_instance", [{"name": "x"}, {"detached": True}])

@@ -515,7 +515,10 @@ def test_a_name_that_is_taken_is_refused_to_who_comes_second(
 
 
 def test_serve_without_a_cluster_or_a_key_says_what_to_do(
-    started_here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started_here: Here,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.delenv("REMOTELY_ADDRESS", raising=False)
     with pytest.raises(NotConnected, match=r"serve needs the address .*remotely start"):
@@ -527,7 +530,10 @@ def test_serve_without_a_cluster_or_a_key_says_what_to_do(
         remotely.serve(Simulator(), address=started_here.address, key=started_here.key)
     key = started_here.key.parent / "worker.key"
     with pytest.raises(MasterLost, match="no master at 127"):
-        remotely.serve(Simulator(), address="127.0.0.1:9", key=key, patience_s=0)
+        remotely.serve(Simulator(), address="127.0.0.1:9", key=key, patience_s=1)
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "remotely"]  # at once
+    assert "nothing listens at port 9" in told
+    assert told.endswith("Trying again for 1 s (patience_s)")
     with pytest.raises(ValueError, match="is no address"):
         remotely.serve(Simulator(), address="127.0.0.1:x", key=key)
 

@@ -1,10 +1,14 @@
 """What the daemons of this machine leave in its home, and what they do not."""
 
+import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from remotely.machine import pid_file
+from remotely.machine import pid_file, processes, this_machine
 
 PORT = 8010
 
@@ -38,3 +42,43 @@ def test_only_the_user_can_look_into_the_folder_of_a_cluster() -> None:
         folder = pid_file.folder_of(PORT)
     for made in (folder, *folder.parents[:3]):
         assert made.stat().st_mode & 0o777 == 0o700
+
+
+def write_worker(name: str, **fields: Any) -> None:
+    """Write the file of a worker that was killed."""
+    worker = pid_file.Running(
+        role="joined", address="", cluster="ours", pid=1, started=-1.0, log="",
+        worker=name, nonce=f"nonce of {name}", host=this_machine.identity(),
+    )  # fmt: skip
+    file = pid_file.make_folder(PORT) / f"joined-{name}.json"
+    pid_file.write(file, msgspec.structs.replace(worker, **fields))
+
+
+def predecessors() -> list[str]:
+    with pid_file.predecessors(pid_file.folder_of(PORT), "ours") as killed:
+        return [worker.nonce for worker in killed]
+
+
+def test_a_worker_learns_who_was_killed_before_it_once_and_nothing_is_left_of_them() -> None:
+    me = os.getpid()
+    write_worker("killed")
+    write_worker("of-another-cluster", cluster="another")
+    write_worker("of-another-machine", host="its home is shared")
+    write_worker("alive", pid=me, started=processes.birth(me))
+    with subprocess.Popen(["sleep", "60"], env={processes.TAG: "killed:an actor"}) as actor:
+        with (
+            pytest.raises(ZeroDivisionError),
+            pid_file.predecessors(pid_file.folder_of(PORT), "ours"),
+        ):
+            raise ZeroDivisionError  # the new one does not come to life
+        assert actor.wait(10) < 0
+    assert predecessors() == ["nonce of killed"]
+    assert predecessors() == []
+    assert [daemon.worker for daemon in pid_file.running(PORT)] == ["alive"]
+
+
+def test_one_of_which_something_is_left_is_no_predecessor(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_worker("killed")
+    monkeypatch.setattr(pid_file, "GONE_S", 0.0)
+    monkeypatch.setattr(processes, "kill_tagged", lambda prefix: True)  # it cannot be killed
+    assert predecessors() == []

@@ -272,7 +272,7 @@ def test_who_may_call_it_is_told_to_a_process_itself_and_again_when_that_changes
         cluster.registry.hear_worker("guest a", control.MayCall(key=key), 0.0)
         (answer,) = cluster.told("guest a", control.Caller)
         assert (answer.key, answer.admitted) == (key, is_admitted)
-    cluster.registry.lose_route("guest a")
+    cluster.registry.lose_route("guest a", 0.0)
     assert cluster.gone == ["guest a"]
     cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
     assert not cluster.told("guest a", control.Registered)
@@ -305,7 +305,7 @@ def test_a_process_hears_of_the_end_of_a_key_that_it_asked_about_as_long_as_it_i
             (answer,) = cluster.told(guest, control.Caller)
             assert answer.admitted
         if number:
-            cluster.registry.lose_route("guest b")
+            cluster.registry.lose_route("guest b", 0.0)
         obituary = control.Obituary(actor=caller, life=0, why="gone")
         cluster.registry.hear_worker(worker, control.Died(obituary=obituary), 0.0)
         told = {to: said.admitted for to, said in cluster.said if isinstance(said, control.Caller)}
@@ -323,7 +323,7 @@ def test_a_process_that_is_not_heard_any_more_is_forgotten(cluster: Cluster) -> 
 
 def test_a_worker_hosts_nobody_who_has_not_said_so_to_the_master(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
-    cluster.registry.lose_route("guest a")
+    cluster.registry.lose_route("guest a", 0.0)
     cluster.told("worker", control.Hosted)
     status = cluster.here["a"]
     request = msgspec.structs.replace(status.request, actor="b", name="other")

@@ -270,7 +270,7 @@ def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Clust
     cluster.asks("client", "a", machine="m3")
     why = cluster.told(control.NotPlaced)[0][1].why
     assert why == "no machine of this cluster is named 'm3': there are m1 and m2"
-    cluster.has("client", "by address", machine="w2.example")
+    cluster.has("client", "by address", machine="m2.example")
     assert "by address" in cluster.living["w2"]
     cluster.registry.remove_worker("w2", "lost", may_return=True)
     cluster.asks("client", "b", machine="m2")

@@ -49,10 +49,12 @@ class Cluster:
         self.cut_off: set[str] = set()
         self.starts_master()
 
-    def starts_master(self) -> None:
+    def starts_master(self, counts_cpus: bool = True) -> None:
         """Put a master that knows nobody in the place of the one there is."""
         admission = Admission([KEY], [], SECRET)
-        self.registry = Registry(self._tell, lambda who: None, admission, LEASE_S)
+        self.registry = Registry(
+            self._tell, lambda who: None, admission, LEASE_S, counts_cpus=counts_cpus
+        )
         self.registry._state.waiting = self.waiting()
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
@@ -108,6 +110,7 @@ class Cluster:
         gpus: int = 0,
         python: str = PYTHON,
         machine: str = "",
+        predecessors: Iterable[str] = (),
         **others: float,
     ) -> None:
         """Join, or be back, with what lives there."""
@@ -117,13 +120,13 @@ class Cluster:
             python=python,
             host=machine,
             machine=machine,
-            address=f"{worker}.example",
+            address=f"{machine or worker}.example",
             pid=1,
             resources=Resources(cpus, gpus, 8 * GIB, parse_others(others)),
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
         )
-        self.registry.enlist(register, self.now)
+        self.registry.enlist(register, self.now, predecessors=predecessors)
         self.registry.settle(register)
 
     def spawns(self, at_most: int = 1000) -> list[str]:
@@ -228,13 +231,18 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "cut off":
             cluster.cut_off.add(worker)
             if b % 2:
-                registry.lose_route(worker)
+                registry.lose_route(worker, cluster.now)
         case "spawn":
             cluster.spawns(at_most=1)
         case "die":
             cluster.buries(actor)
         case "wait":
             cluster.now += a % 7
+            registry.expire(cluster.now)
+        case "tick":  # nobody is lost
+            cluster.now += 3
+            for peer in (*registry.workers, *registry._sessions._sessions):
+                registry.renew(peer, cluster.now)
             registry.expire(cluster.now)
         case "end session":
             registry.end_session(who)
@@ -268,7 +276,9 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "end":
             cluster.says(who, control.End(actor=actor, grace_s=0))
         case "locate":
-            cluster.says(who, control.Locate(ticket=1, **{["actor", "name"][a % 2]: actor}))
+            by_id, by_name = (actor, "") if a % 2 else ("", actor)
+            locate = control.Locate(ticket=1, actor=by_id, name=by_name, unreached=b % 3 == 0)
+            cluster.says(who, locate)
         case "read a log":
             cluster.says(who, control.ReadLog(ticket=1, actor=actor))
         case "goodbye":
@@ -278,7 +288,7 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
 EVENTS = [
     *["place"] * 6,
     *["spawn"] * 4,
-    *["join", "die", "hello"] * 3,
+    *["join", "die", "hello", "tick"] * 3,
     *[
         "forget",
         "lose",
@@ -345,7 +355,8 @@ def check(registry: Registry) -> None:
     for worker, machine in registry._workers.records.items():
         register = machine.register
         here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
-        taken = sum(here, Resources())
+        kept = [k[1] for k in registry._workers.ledger.kept if k[0].worker == worker]
+        taken = sum([*here, *kept], Resources())
         total = register.resources
         assert registry._workers.ledger.free(worker).cpus == (total - taken).cpus
         assert registry._workers.ledger.free(worker).memory == (total - taken).memory
@@ -538,6 +549,27 @@ def test_of_those_who_have_room_the_first_to_ask_is_served_first_whatever_they_a
         cluster.asks("client", f"w{n}", cpus=cpus)
     cluster.buries("all")
     assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+
+
+def test_where_cpus_are_not_counted_who_names_none_waits_for_none_and_it_is_told_once(
+    cluster: Cluster,
+) -> None:
+    cluster.starts_master(counts_cpus=False)
+    cluster.hello("client")
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=2)  # who names some takes them
+    cluster.has("client", "b", names_cpus=False)
+    cluster.has("client", "c", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.has("client", "d", names_cpus=False)
+    ((who, notice),) = cluster.told(control.Notice)
+    assert (who, "cores (2), which they share" in notice.text) == ("client", True)
+    cluster.has("client", "e", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.asks("client", "f", cpus=1)
+    assert cluster.spawns() == []
+    cluster.buries("a")
+    assert cluster.spawns() == ["f"]
 
 
 def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) -> None:
@@ -735,7 +767,7 @@ def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere
     ((_, spawn),) = cluster.to_spawn
     cluster.joins("small", cpus=2)
     cluster.cut_off.add("large")
-    cluster.registry.lose_route("large")
+    cluster.registry.lose_route("large", cluster.now)
     cluster.spawns()
     ((_, placed),) = cluster.told(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
@@ -752,7 +784,7 @@ def test_who_asked_for_an_actor_that_was_closed_before_its_birth_is_told_when_it
     cluster.joins("worker")
     ticket = cluster.asks("client", "a")
     cluster.says("client", control.End(actor="a", grace_s=0.0))
-    cluster.registry.lose_route("worker")
+    cluster.registry.lose_route("worker", cluster.now)
     ((_, refused),) = [(w, s) for w, s in cluster.said if isinstance(s, control.NotPlaced)]
     assert (refused.ticket, refused.error) == (ticket, "ActorDied")
     ((who, died),) = cluster.told(control.Died)
@@ -767,7 +799,7 @@ def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_b
     ticket = cluster.asks("client", "a")
     ((_, spawn),) = cluster.to_spawn
     cluster.to_spawn.clear()
-    cluster.registry.lose_route("worker")
+    cluster.registry.lose_route("worker", cluster.now)
     assert cluster.told(control.Queued)
     status = status_of(spawn.request, seal=spawn.seal)
     if is_born:
@@ -789,7 +821,7 @@ def test_what_runs_on_a_worker_that_is_cut_off_for_less_than_its_lease_goes_on(
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.told(control.Placed)
-    cluster.registry.lose_route("worker")
+    cluster.registry.lose_route("worker", cluster.now)
     cluster.says("client", control.Locate(ticket=1, actor="a"))
     ((_, located),) = cluster.told(control.Located)
     assert located.location is not None
@@ -818,21 +850,126 @@ def test_of_two_workers_of_one_host_that_were_lost_each_is_expected_until_its_ow
 ) -> None:
     sizes = {"small": 1.0, "large": 4.0}
     for name, cpus in sizes.items():
-        cluster.joins(name, cpus=cpus)
+        cluster.joins(name, cpus=cpus, machine="m")
     for name in sizes:
         cluster.registry.remove_worker(name, "lost", may_return=True)
-    cluster.joins("large's next", cpus=4)
+    cluster.joins("large's next", cpus=4, machine="m")
     assert set(cluster.registry._workers.ledger.away) == {"small"}
-    cluster.joins("small's next", cpus=1)
+    cluster.joins("small's next", cpus=1, machine="m")
     assert not cluster.registry._workers.ledger.away
 
 
 def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster) -> None:
-    cluster.joins("far", cpus=2)
+    cluster.joins("far", cpus=2, machine="m")
     cluster.registry.remove_worker("far", "lost", may_return=True)
-    cluster.joins("far's next", cpus=1)
+    cluster.joins("far's next", cpus=1, machine="m")
     cluster.asks("client", "a", cpus=2)
     assert cluster.told(control.NotPlaced)
+
+
+@pytest.mark.parametrize("machine", ["m", "m.example"])
+def test_an_actor_that_is_to_be_on_a_machine_or_near_another_there_waits_while_that_is_lost(
+    cluster: Cluster, machine: str
+) -> None:
+    cluster.joins("other", cpus=2)
+    cluster.joins("worker", cpus=2, machine="m")
+    cluster.has("client", "a", machine=machine, max_restarts=1)
+    cluster.has("client", "b", near="a", max_restarts=1)
+    cluster.told(control.Placed)
+
+    cluster.registry.remove_worker("worker", "lost", may_return=True)
+    cluster.living["worker"].clear()
+
+    assert {told.obituary.restarting for _, told in cluster.told(control.Died)} == {True}
+    cluster.asks("client", "b", near="a", max_restarts=1, life=1)
+    ((_, near),) = cluster.told(control.Queued)
+    assert "is to be near another actor, which is between two lives" in near.why
+    cluster.asks("client", "a", machine=machine, max_restarts=1, life=1)
+    ((_, queued),) = cluster.told(control.Queued)
+    assert (
+        queued.why == f"Counter is to be on {machine}. m cannot be reached now, and may come back"
+    )
+    cluster.joins("next", cpus=2, machine="m")
+    assert cluster.spawns() + cluster.spawns() == ["a", "b"]
+    assert set(cluster.living["next"]) == {"a", "b"}
+
+
+def test_a_worker_takes_the_place_of_those_that_were_killed_on_its_machine_at_once(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("killed", cpus=1)
+    cluster.has("client", "a", max_restarts=1)
+    cluster.told(control.Died)
+
+    cluster.joins("next", cpus=1, predecessors=["killed", "nobody"])
+
+    ((_, died),) = cluster.told(control.Died)
+    assert (died.obituary.lost, died.obituary.restarting) == (True, True)
+    assert cluster.registry.workers == ["next"]
+    cluster.has("client", "a", max_restarts=1, life=1)
+    assert set(cluster.living["next"]) == {"a"}
+    assert cluster.registry.expire(cluster.now + LEASE_S / 2) == []  # no lease of it is left
+    cluster.joins("last", cpus=1, predecessors=["killed"])
+    assert cluster.registry.workers == ["next", "last"]
+
+
+def test_a_lost_worker_is_not_expected_when_its_place_is_taken(cluster: Cluster) -> None:
+    cluster.joins("killed", cpus=2)
+    cluster.registry.remove_worker("killed", "lost", may_return=True)
+    cluster.joins("next", cpus=1, predecessors=["killed"])
+    cluster.asks("client", "a", cpus=2)
+    assert cluster.told(control.NotPlaced)
+
+
+def test_of_a_worker_that_cannot_be_reached_nothing_is_free_and_it_is_told_for_how_long(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=2, license=1)
+    cluster.has("client", "a")
+    assert [(w.away_s, w.free_cpus) for w in workers_in_status(cluster)] == [(0, 1)]
+    cluster.now += 1
+    cluster.registry.lose_route("worker", cluster.now)
+    cluster.now += 5
+    (away,) = workers_in_status(cluster)
+    assert (away.away_s, away.free_cpus, away.free_others) == (6, 0, {"license": 0})
+    assert len(away.actors) == 1
+    cluster.joins("worker", cpus=2, license=1)
+    assert [(w.away_s, w.free_cpus) for w in workers_in_status(cluster)] == [(0, 1)]
+
+
+def workers_in_status(cluster: Cluster) -> list[control.WorkerStatus]:
+    cluster.says("client", control.AskStatus(ticket=1, fresh=False))
+    ((_, status),) = cluster.told(control.Status)
+    return status.workers
+
+
+def test_who_found_nobody_where_an_actor_was_is_answered_when_its_machine_is_back_or_lost(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=2)
+    for actor in ("a", "b"):
+        cluster.has("client", actor)
+    look = [control.Locate(ticket=i, actor=a, unreached=True) for i, a in enumerate("ab")]
+    cluster.says("client", look[0])
+    ((_, located),) = cluster.told(control.Located)  # its worker can be reached: so it is there
+    assert located.location is not None
+
+    cluster.cut_off.add("worker")
+    cluster.says("client", look[0])
+    assert cluster.told(control.Located) == []
+    cluster.says("client", control.Locate(ticket=7, actor="b"))
+    assert [answer.ticket for _, answer in cluster.told(control.Located)] == [7]
+    del cluster.living["worker"]["b"]
+    cluster.joins("worker", cpus=2)
+    assert [answer.ticket for _, answer in cluster.told(control.Located)] == [0]
+
+    cluster.cut_off.add("worker")
+    cluster.says("client", look[0])
+    cluster.registry.remove_worker("worker", "lost", may_return=True)
+    ((_, lost),) = cluster.told(control.Located)
+    assert lost.location is None
+    assert lost.obituary is not None
+    assert lost.obituary.lost
 
 
 def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster) -> None:

@@ -1,39 +1,61 @@
-"""A cycle of waits is told when it is certain, and only then."""
+"""A cycle of waits is told once, when each of its members has waited at the same time."""
 
-from remotely.master.wait_graph import WaitGraph
+from remotely.master.wait_graph import Wait, WaitGraph
 
 
-def test_a_cycle_is_told_when_each_has_said_again_that_it_waits() -> None:
+def wait(number: int, target: str, now: float, sentence: str = "") -> Wait:
+    return Wait(number, target, sentence, "a session", now, now)
+
+
+def told(graph: WaitGraph, actor: str, said: Wait) -> list[str]:
+    return [member.sentence for member in graph.hear(actor, said)]
+
+
+def test_a_cycle_is_told_when_each_has_said_again_that_it_waits_and_once() -> None:
     graph = WaitGraph()
-    assert graph.hear("a", 1, "b", "a waits for b", 0.0) == []
-    assert graph.hear("b", 1, "a", "b waits for a", 0.5) == []
-    assert graph.hear("a", 1, "b", "a waits for b", 1.0) == []
-    assert graph.hear("b", 1, "a", "b waits for a", 1.5) == ["b waits for a", "a waits for b"]
+    assert told(graph, "a", wait(1, "b", 0.0, "a waits for b")) == []
+    assert told(graph, "b", wait(1, "a", 0.5, "b waits for a")) == []
+    assert told(graph, "a", wait(1, "b", 1.0)) == []
+    assert told(graph, "b", wait(1, "a", 1.5)) == ["b waits for a", "a waits for b"]
+    assert told(graph, "a", wait(1, "b", 2.0)) == []
+    assert told(graph, "b", wait(1, "a", 2.5)) == []
+
+
+def test_the_first_wait_of_a_cycle_that_ends_is_told_too() -> None:
+    graph = WaitGraph()
+    assert graph.end("a") is None
+    for now in (0.0, 1.0):
+        told(graph, "a", wait(1, "b", now, "a waits for b"))
+        told(graph, "b", wait(1, "a", now + 0.5, "b waits for a"))
+    ended = graph.end("a")
+    assert ended is not None
+    assert ended.sentence == "a waits for b"
+    assert graph.end("b") is None
 
 
 def test_who_has_had_its_answer_meanwhile_is_in_no_cycle() -> None:
     graph = WaitGraph()
-    graph.hear("a", 1, "b", "", 0.0)
-    graph.hear("b", 1, "a", "", 0.5)
-    assert graph.hear("b", 1, "a", "", 1.5) == []  # of a, nothing was heard again
-    graph.hear("a", 2, "b", "", 1.6)  # another wait
-    assert graph.hear("b", 1, "a", "", 2.5) == []
+    told(graph, "a", wait(1, "b", 0.0))
+    told(graph, "b", wait(1, "a", 0.5))
+    assert told(graph, "b", wait(1, "a", 1.5)) == []  # of a, nothing was heard again
+    told(graph, "a", wait(2, "b", 1.6))  # another wait
+    assert told(graph, "b", wait(1, "a", 2.5)) == []
     graph.end("a")
-    assert graph.hear("b", 1, "a", "", 3.5) == []
+    assert told(graph, "b", wait(1, "a", 3.5)) == []
 
 
 def test_who_waits_for_a_cycle_of_others_is_not_told() -> None:
     graph = WaitGraph()
     for now in (0.0, 1.0, 2.0):
-        assert graph.hear("c", 1, "a", "", now) == []
-        graph.hear("a", 1, "b", "", now)
-        graph.hear("b", 1, "a", "", now)
+        assert told(graph, "c", wait(1, "a", now)) == []
+        told(graph, "a", wait(1, "b", now))
+        told(graph, "b", wait(1, "a", now))
 
 
 def test_a_long_chain_of_waits_costs_what_it_is_long() -> None:
     graph, n = WaitGraph(), 5_000  # each word about the first looks along all of it
     for now in (0.0, 1.0):
-        graph.hear("0", 1, "1", "", now)
+        told(graph, "0", wait(1, "1", now))
     for i in range(1, n):
-        graph.hear(str(i), 1, str(i + 1), "", 0.0)
-    assert graph.hear("0", 1, "1", "", 2.0) == []
+        told(graph, str(i), wait(1, str(i + 1), 0.0))
+    assert told(graph, "0", wait(1, "1", 2.0)) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from remotely.ops.host_file import Host, parse_hosts
-from remotely.ops.ssh import explained, join_words, leave_words
+from remotely.ops.ssh import explained, join_line, leave_line
 from remotely.protocol.listening import Ports
 
 GOOD = """
@@ -82,11 +82,11 @@ def test_what_is_said_to_each_machine() -> None:
         "f",
     )
     (host,) = file.all_hosts
-    assert " ".join(join_words(file, host)) == (
+    assert join_line(file, host) == (
         "/opt/remotely join 10.0.0.1:9 --key - --once --cpus 0 --gpus 2,3 --host 10.0.0.2 "
         "--ports 9000-9009 --announce x --announce y"
     )
-    assert leave_words(file, host) == ["/opt/remotely", "stop", "--joined", "10.0.0.1:9"]
+    assert leave_line(file, host) == "/opt/remotely stop --joined 10.0.0.1:9"
 
 
 @pytest.mark.parametrize(

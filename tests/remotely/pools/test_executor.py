@@ -19,7 +19,9 @@ import remotely
 from remotely.api import connection
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
+from remotely.machine import this_machine
 from tests.clusters import Here, processes, wait_until
+from tests.remotely.counter import Counter
 
 
 def square(number: int) -> int:
@@ -174,6 +176,18 @@ def test_there_are_as_many_processes_as_cores_are_free_and_no_more_than_max_work
         list(executor.map(pid, range(20)))
         assert len(remotely.status().actors) <= 2
     assert remotely.status().actors == []
+
+
+def test_its_processes_take_a_core_each_where_other_actors_wait_for_none(
+    nothing_left: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On a script's own cluster."""
+    monkeypatch.setattr(this_machine, "cores", lambda: 2)
+    others = remotely.group(Counter, 3)
+    wait_until(lambda: "which they share" in capfd.readouterr().err, "the line that tells so")
+    with remotely.Executor() as executor:
+        assert set(executor.map(pid, range(50)))
+        assert len(remotely.status().actors) <= len(others) + 2
 
 
 @pytest.mark.parametrize("believed", [None, 8])

@@ -2,12 +2,12 @@
 
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
-from remotely.reporting.cluster_status import status_facts, tables
+from remotely.reporting.cluster_status import as_objects, status_facts, tables
 
 GIB = 1 << 30
 
 
-def worker(name: str, host: str, free_memory: int) -> control.WorkerStatus:
+def worker(name: str, host: str, free_memory: int, away_s: float = 0) -> control.WorkerStatus:
     return control.WorkerStatus(
         worker=name,
         machine=f"machine of {host}",
@@ -15,7 +15,8 @@ def worker(name: str, host: str, free_memory: int) -> control.WorkerStatus:
         address="",
         python="3.11",
         resources=Resources(2, 0, 8 * GIB),
-        free_cpus=1,
+        away_s=away_s,
+        free_cpus=0 if away_s else 1,
         free_gpus=0,
         free_memory=free_memory,
         actors=[],
@@ -27,3 +28,13 @@ def test_two_workers_of_one_machine_have_its_memory_once() -> None:
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
     head, *_ = tables(status_facts(found, "here"), now=0).splitlines()
     assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13 GiB of 16 GiB")
+
+
+def test_a_machine_that_cannot_be_reached_is_told_and_for_how_long() -> None:
+    workers = [worker("a", "h1", 8 * GIB), worker("b", "h2", 0, away_s=6.4)]
+    facts = status_facts(control.Status(ticket=1, workers=workers, clients=[], waiting=0), "here")
+    head, _, _, there, away = tables(facts, now=0).splitlines()
+    assert "free: 1 of 4 CPUs" in head
+    assert "1 of 2" in there
+    assert "AWAY 6 s" in away
+    assert [machine.away_s for machine in as_objects(facts).machines] == [0, 6.4]

@@ -3,6 +3,7 @@
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import zmq
@@ -10,10 +11,11 @@ import zmq
 from remotely.errors import MasterLost, RemotelyError
 from remotely.machine import interfaces
 from remotely.protocol.listening import ANY_PORT, Listening, Ports
+from remotely.transport import listening as module
 from remotely.transport.keys import fresh_pair
 from remotely.transport.listening import bind_within, listen, nearest, reach
 from remotely.transport.sockets import new_context, server
-from tests.clusters import free_port
+from tests.clusters import free_port, wait_until
 
 
 @pytest.fixture
@@ -137,6 +139,29 @@ def test_a_name_of_several_addresses_becomes_the_one_that_answers(
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         assert reach("node0", port, "") == f"127.0.0.1:{port}"
+
+
+def test_who_has_patience_is_told_of_it_and_waits_for_what_does_not_listen_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "TELL_AFTER_S", 0.0)
+    port, told = free_port(), ""
+    with ThreadPoolExecutor() as script:
+        found = script.submit(reach, "127.0.0.1", port, "", 20.0)
+
+        def is_told() -> bool:
+            nonlocal told
+            told += capsys.readouterr().err
+            return told.endswith("(giving up after 20 s)\n")
+
+        wait_until(is_told, "the line")
+        with socket.create_server(("127.0.0.1", port)):
+            assert found.result(10) == f"127.0.0.1:{port}"
+    told += capsys.readouterr().err
+    assert told.count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
+    with pytest.raises(MasterLost, match=r"waited for it for 0\.01 s"):
+        reach("127.0.0.1", port, "", 0.01)
 
 
 def test_where_nothing_answers_it_is_said_from_where_and_what_to_do() -> None:

@@ -15,6 +15,7 @@ from remotely.client.ref import Ref
 from remotely.errors import NotShared
 from remotely.machine import this_machine
 from remotely.values import codec, in_transit, shared_array
+from remotely.values.owned import own
 from remotely.values.shared_array import SharedArray
 
 
@@ -142,10 +143,10 @@ def test_it_is_refused_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_is_encoded_holds_the_arrays_within_it_also_through_a_ref() -> None:
     shared = SharedArray(3)
-    encoded = codec.encode({"deep": [shared, shared]})
-    assert len(encoded.travelling) == 1  # pickle knows that both are one
-    outer = codec.encode([Ref(encoded)])
-    assert outer.travelling == encoded.travelling
+    owned = own(codec.encode({"deep": [shared, shared]}))
+    assert len(owned.travelling) == 1  # pickle knows that both are one
+    outer = codec.encode([Ref(owned)])
+    assert outer.travelling == owned.travelling
     assert codec.encode("nothing").travelling == ()
 
 

@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import a2c, n_step_q, networks, ppo
+from remotely.engines.in_process import InProcess
+from remotely_rl import a2c, impala, n_step_q, networks, ppo
+from remotely_rl.acting.actor import Actor
+from remotely_rl.acting.samplers import Samplers
 from remotely_rl.agents import load
 from remotely_rl.config import Common
 from remotely_rl.errors import TrainingError
@@ -143,6 +146,33 @@ def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_p
         with training.begin("ppo", ppo.Config, config, resume=run) as session:
             sampling.rounds(session)
             assert session.learner.learning_rate.value == pytest.approx(want)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(("actors", "cpus"), [(0, 1), (2, None)])
+def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: int, cpus: int | None
+) -> None:
+    """Else there would be room for any number on a cluster of the script's own."""
+    asked: list[float | None] = []
+    place = InProcess.place
+
+    def write_down(engine: InProcess, cls: type, *rest: Any) -> Any:
+        if issubclass(cls, Actor):
+            asked.append(rest[2].cpus)
+        return place(engine, cls, *rest)
+
+    def make_one(samplers: Samplers[Any], make: Callable[[int], Any], *_: Any, **__: Any) -> None:
+        make(0)
+
+    monkeypatch.setattr(InProcess, "place", write_down)
+    monkeypatch.setattr(Samplers, "__init__", make_one)
+    config = impala.Config(
+        env=toys.Guess, actors=actors, envs_per_actor=4, batch_trajectories=1, random_start=0
+    )
+    with training.begin("impala", impala.Config, config, run=tmp_path / "run") as session:
+        sampling._actors(session)
+    assert asked == [cpus]
 
 
 @pytest.mark.usefixtures("local")

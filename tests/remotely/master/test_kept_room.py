@@ -1,0 +1,223 @@
+"""A request that others overtake gets its place, and nobody pays for it more than has to be."""
+
+import itertools
+from random import Random
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from remotely.protocol import control
+from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
+from tests.remotely.master.test_registry import Cluster, check, happen, workers_in_status
+
+TICK_S = 2.0
+
+
+class Busy(Cluster):
+    """A cluster on which small actors come and go, as fast as there is room for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hello("client")
+        self._names = (f"small-{n}" for n in itertools.count())
+        self._waiting = 0
+
+    def fill(self, count: int, **wishes: Any) -> None:
+        """Have so many small ones ask."""
+        for _ in range(count):
+            self.asks("client", next(self._names), **{"cpus": 1, **wishes})
+        self.spawns()
+
+    def small(self) -> list[str]:
+        """Return those that live, the first to come first."""
+        found = [a for living in self.living.values() for a in living if a.startswith("small")]
+        return sorted(found, key=lambda actor: int(actor.removeprefix("small-")))
+
+    def pass_time(self, seconds: float, ends: int = 1, comes: int = 1, **wishes: Any) -> None:
+        """At each tick some small ones end, the first to come first, and others ask."""
+        for _ in range(int(seconds / TICK_S)):
+            self.now += TICK_S
+            self.registry.renew("client", self.now)
+            for worker in self.registry.workers:
+                self.registry.renew(worker, self.now)
+            for actor in self.small()[:ends]:
+                self.buries(actor)
+                self.spawns()
+            self.fill(comes, **wishes)
+            self.registry.expire(self.now)
+            self.spawns()
+
+    def lives(self, actor: str) -> bool:
+        return any(actor in living for living in self.living.values())
+
+
+@pytest.fixture
+def busy() -> Busy:
+    return Busy()
+
+
+def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
+    busy.joins("w", cpus=4)
+    busy.fill(6)
+    busy.asks("client", "large", cpus=4)
+    busy.pass_time(OVERTAKEN_S + TICK_S)
+    assert not busy.lives("large")
+    busy.pass_time(4 * TICK_S)  # one ends at each tick
+    assert busy.lives("large")
+    busy.buries("large")
+    assert len(busy.spawns()) == 4  # those who waited meanwhile
+
+
+def test_a_group_is_not_overtaken_for_ever_and_no_more_machines_are_kept_than_it_needs(
+    busy: Busy,
+) -> None:
+    for worker in ("w1", "w2", "w3"):
+        busy.joins(worker, cpus=2)
+    busy.fill(9)
+    for member in ("a", "b", "c", "d"):
+        busy.asks("client", member, gang="gang", together=4)
+    busy.pass_time(OVERTAKEN_S + TICK_S)
+    for _ in range(4):
+        placed = len(busy.spawns())
+        busy.pass_time(TICK_S, ends=2)
+        assert placed == 0
+        assert len(busy.small()) >= 2  # the third machine serves on
+    assert all(map(busy.lives, "abcd"))
+
+
+@pytest.mark.parametrize("wish", [{"machine": "m1"}, {"near": "neighbor"}])
+def test_room_is_kept_where_the_request_is_to_be_and_nowhere_else(
+    busy: Busy, wish: dict[str, str]
+) -> None:
+    busy.joins("w1", cpus=3, machine="m1")
+    busy.has("client", "neighbor", cpus=1)
+    busy.joins("w2", cpus=2, machine="m2")
+    busy.fill(8)
+    busy.asks("client", "large", cpus=2, **wish)
+    busy.pass_time(OVERTAKEN_S + 4 * TICK_S, ends=2, comes=2)
+    assert "large" in busy.living["w1"]
+
+
+def test_gpus_are_kept_as_they_get_free_and_others_go_on_beside(busy: Busy) -> None:
+    busy.joins("w", cpus=16, gpus=4)
+    busy.fill(6, gpus=1)
+    busy.asks("client", "large", gpus=3)
+    busy.pass_time(OVERTAKEN_S + TICK_S, gpus=1)
+    busy.has("client", "without")  # there are CPUs enough for both
+    busy.pass_time(4 * TICK_S, gpus=1)
+    assert busy.lives("large")
+
+
+def test_whoever_asks_for_nothing_is_not_kept_out(busy: Busy) -> None:
+    busy.joins("w", cpus=2)
+    busy.fill(4)
+    busy.asks("client", "large", cpus=2)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    busy.has("client", "nothing", cpus=0)
+
+
+def test_room_that_stays_taken_is_kept_for_a_while_only_and_then_less_often(busy: Busy) -> None:
+    busy.joins("w", cpus=4)
+    busy.has("client", "stays", cpus=1)
+    busy.asks("client", "large", cpus=4)
+    placed = []
+    for _ in range(40):
+        busy.registry.renew("client", busy.now)
+        busy.pass_time(TICK_S, ends=3)
+        placed.append(bool(busy.small()))
+    shut = [len(list(run)) for kept, run in itertools.groupby(placed) if not kept]
+    between = [len(list(run)) for kept, run in itertools.groupby(placed) if kept]
+    assert max(shut) <= (KEPT_S + OVERTAKEN_S) / TICK_S
+    assert between[1:-1] == sorted(between[1:-1])
+    assert len(between) > 2
+
+
+def test_another_machine_is_tried_after_one_whose_actors_stay(busy: Busy) -> None:
+    busy.joins("w1", cpus=4)
+    busy.has("client", "stays", cpus=1)
+    busy.joins("w2", cpus=4)
+    busy.fill(9)
+    busy.asks("client", "large", cpus=4)
+    busy.pass_time(54)  # it has the patience for 60 s
+    assert "large" in busy.living["w2"]
+
+
+def test_room_is_kept_for_nobody_who_waits_for_something_else(busy: Busy) -> None:
+    busy.joins("w", cpus=2)
+    busy.has("client", "holder", name="store", named=True, cpus=0)
+    busy.says("client", control.End(actor="holder", grace_s=60))
+    busy.asks("client", "named", name="store", named=True, cpus=2)
+    busy.asks("client", "alone", gang="gang", together=2, cpus=1)
+    busy.pass_time(OVERTAKEN_S + 2 * TICK_S, ends=0, comes=0)
+    busy.has("client", "another", cpus=2)
+
+
+def test_what_was_kept_is_free_for_others_when_nobody_wants_it_any_more(busy: Busy) -> None:
+    busy.joins("w", cpus=2)
+    busy.fill(1)
+    busy.asks("client", "large", cpus=2)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    busy.asks("client", "next", cpus=1)
+    ((_, queued),) = busy.told(control.Queued)[-1:]
+    assert "Room is kept for Counter, which has waited longer" in queued.why
+    assert [w.free_cpus for w in workers_in_status(busy)] == [0]
+    busy.says("client", control.End(actor="large", grace_s=0))
+    busy.pass_time(TICK_S, ends=0, comes=0)
+    assert busy.lives("next")
+
+
+def test_what_was_kept_is_free_at_once_when_the_request_finds_a_place_elsewhere(
+    busy: Busy,
+) -> None:
+    for worker in ("w1", "w2"):
+        busy.joins(worker, cpus=2, machine=worker)
+    busy.fill(4)
+    busy.asks("client", "large", cpus=2)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    (kept,) = busy.registry._workers.ledger.keepers
+    on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
+    busy.buries(next(iter(on_kept)))
+    busy.asks("client", "next", cpus=1, machine=kept)
+    assert busy.spawns() == []
+    for actor in list(elsewhere):
+        busy.buries(actor)
+    assert busy.spawns() == ["large", "next"]
+
+
+def test_room_on_a_machine_that_is_lost_is_kept_on_another(busy: Busy) -> None:
+    for worker in ("w1", "w2"):
+        busy.joins(worker, cpus=2, machine=worker)
+    busy.fill(6)
+    busy.asks("client", "large", cpus=2)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0)
+    (kept,) = busy.registry._workers.ledger.keepers
+    busy.registry.remove_worker(kept, "lost", may_return=True)
+    busy.living[kept].clear()
+    busy.joins(kept, cpus=2, machine=kept)
+    busy.pass_time(4 * TICK_S, ends=2)
+    assert busy.lives("large")
+
+
+EVENTS = [*["place"] * 6, *["spawn"] * 4, *["tick", "die"] * 3, *["join"] * 2, "lose", "end"]
+
+
+@hypothesis.given(st.integers(0, 2**32))
+def test_what_is_free_adds_up_whatever_happens_while_room_is_kept(seed: int) -> None:
+    draw, cluster = Random(seed), Cluster()
+    for number in range(3):
+        cluster.hello(f"client-{number}")
+    for _ in range(60):
+        event, a, b = draw.choice(EVENTS), draw.randrange(60), draw.randrange(60)
+        if event == "place" and a % 3 == 2:  # members ask for the same
+            gang, cpus = f"gang-{b}", 1 + b % 2
+            for number in range(2):
+                cluster.asks("client-2", f"{gang}.{number}", cpus=cpus, gang=gang, together=2)
+        elif event == "place":
+            gpus = [1, 0, 0.4, 0, 0][b % 5]
+            actor = f"actor-{a % 3}.{b}"
+            cluster.asks(f"client-{a % 3}", actor, cpus=[0, 0.5, 1, 2, 4][a % 5], gpus=gpus)
+        else:
+            happen(cluster, event, a, b)
+        check(cluster.registry)
