@@ -65,7 +65,7 @@ from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
-from remotely.values import arena, codec, notes, source_finder, source_library
+from remotely.values import arena, borrowing, codec, notes, source_finder, source_library
 from remotely.values.codec import NOTHING
 from remotely.values.notes import Notes
 from remotely.values.references import named_arguments
@@ -139,6 +139,7 @@ class Client:
         self._error_reporter = ErrorReporter(session, self._display, self._loop)
         self._calls = Calls(session, self._channels, self._stores, self._error_reporter.note)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
+        self._loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
         self._loop.every(TEND_EVERY_S, self._channels.tend)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
         self._thread.start()
