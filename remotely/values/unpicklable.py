@@ -22,11 +22,19 @@ class Pickling(NamedTuple):
     globals_of: Callable[[FunctionType], dict[str, Any]]
 
 
+class Refused(TypeError):
+    """Raised by the `__reduce__` of a type of ours; `why` says what it is, and what to do."""
+
+    def __init__(self, value: object, why: str) -> None:
+        super().__init__(why)
+        self.value = value
+
+
 class UnpicklablePart(NamedTuple):
     path: str
     type_name: str
     error: Exception
-    is_future: bool = False
+    advice: str = ""  # what it is and what to do, if we know
 
 
 def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> UnpicklablePart | None:
@@ -38,7 +46,7 @@ def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> Unpic
     if error is None:
         return None
     for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
-        if _is_future(value):
+        if _advice(value, error):
             break
         try:
             found = _first_bad(_children(value, path, pickling), pickling)
@@ -47,7 +55,7 @@ def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> Unpic
         if found is None:
             break
         path, value, error = found
-    return UnpicklablePart(path, _type_name(value), error, _is_future(value))
+    return UnpicklablePart(path, _type_name(value), error, _advice(value, error))
 
 
 def not_picklable_message(
@@ -59,7 +67,7 @@ def not_picklable_message(
     else:
         root = what if isinstance(what, str) else ", ".join(what)
         named = [("" if " " in root else root, value)]
-    culprit = UnpicklablePart("", _type_name(value), error, _is_future(value))
+    culprit = UnpicklablePart("", _type_name(value), error, _advice(value, error))
     for name, part in named:
         if (found := find_unpicklable_part(part, name, pickling)) is not None:
             culprit = found
@@ -73,16 +81,20 @@ def not_picklable_message(
         where = f"{culprit.path} in {root}"
     else:
         where = culprit.path
-    if culprit.is_future:
-        return f"{where} is a future, and cannot be sent: call .result() and pass what it returns"
+    if culprit.advice:
+        return f"{where} {culprit.advice}"
     return (
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
         "leave it out (`__getstate__`), or make it over there"
     )
 
 
-def _is_future(value: object) -> bool:
-    return issubclass(type(value), Future)
+def _advice(value: object, error: Exception) -> str:
+    if isinstance(error, Refused) and error.value is value:
+        return str(error)
+    if issubclass(type(value), Future):
+        return "is a future, and cannot be sent: call .result() and pass what it returns"
+    return ""
 
 
 def _is_endless(error: Exception) -> bool:

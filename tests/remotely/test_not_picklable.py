@@ -16,6 +16,7 @@ import pytest
 
 from remotely.errors import NotPicklable
 from remotely.futures.future import CallFuture, completed
+from remotely.futures.stream import local_stream
 from remotely.values import codec
 from remotely.values.codec import encode
 
@@ -210,6 +211,17 @@ def test_a_value_that_was_refused_is_unharmed() -> None:
     with pytest.raises(NotPicklable):
         encode(agent)
     assert vars(agent) == before
+
+
+def test_a_stream_is_told_to_be_sent_as_a_list_or_by_its_actor() -> None:
+    for value, where in (
+        (local_stream(iter("ab")), "arg"),
+        ([{"a": local_stream(iter("ab"))}], "arg[0]['a']"),
+    ):
+        with pytest.raises(NotPicklable) as raised:
+            encode(value, "arg")
+        wanted = f"{where} is a stream, and cannot be sent: pass a list of its items, or its actor"
+        assert str(raised.value) == wanted
 
 
 @pytest.mark.parametrize(
