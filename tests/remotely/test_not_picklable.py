@@ -122,6 +122,26 @@ def closes_over(lock: object) -> object:
     return lambda: lock
 
 
+class WithSuper:
+    def method(self) -> int:
+        return super().__hash__()
+
+    @functools.cached_property
+    def name(self) -> str:
+        return super().__str__()
+
+    member = (i for i in range(3))
+
+
+class OnlyAMethodIsToBlame:
+    @functools.cached_property
+    def method(self) -> object:
+        return super().__str__(), ENDLESS
+
+
+uses_the_class = lambda: WithSuper().method()
+uses_the_other_class = lambda: OnlyAMethodIsToBlame().method
+
 locks: list[Any] = [LOCK]
 
 CULPRITS = [
@@ -140,6 +160,11 @@ CULPRITS = [
     (uses_a_global, "the global 'ENDLESS' (used in arg)"),
     (closes_over(LOCK), "'lock' (used in arg)"),
     ((i for i in range(3)), "arg cannot be sent: it is a generator"),
+    (WithSuper, "arg.member cannot be sent: it is a generator"),
+    (WithSuper.method, "the class 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
+    (uses_the_class, "the global 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
+    (OnlyAMethodIsToBlame, "the global 'ENDLESS' (used in arg.method)"),
+    (uses_the_other_class, "(used in the global 'OnlyAMethodIsToBlame' (used in arg).method)"),
     (sys._getframe(), "arg cannot be sent: it is a frame"),
 ]
 
