@@ -70,7 +70,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         if isinstance(obj, BaseException):
             return reduce_error(obj)
         if isinstance(obj, _lru_cache_wrapper):
-            return NotImplemented if _goes_by_name(obj) else _reduce_cache(obj)
+            return NotImplemented if goes_by_name(obj) else _reduce_cache(obj)
         if isinstance(obj, cached_property):  # before Python 3.12 it has a lock
             reduced: Any = obj.__reduce_ex__(5)
             make, args, state, *rest = reduced
@@ -82,7 +82,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         return super().reducer_override(obj)
 
     def _reduce_class(self, cls: type) -> Any:
-        if _goes_by_name(cls):
+        if goes_by_name(cls):
             return NotImplemented
         if _way_of(cls) is not Way.VALUE:
             reduced = super().reducer_override(cls)  # it knows those of the interpreter
@@ -94,7 +94,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         return make, args, (with_new_locks(members), slots), *rest
 
     def _reduce_function(self, function: FunctionType) -> Any:
-        if _goes_by_name(function):
+        if goes_by_name(function):
             return NotImplemented
         make, args, (attributes, slots), *rest = self._dynamic_function_reduce(function)
         if home := _home_of(function):
@@ -136,7 +136,7 @@ def _way_of(obj: type | FunctionType) -> Way:
     return way_of(module) if isinstance(module, str) else Way.VALUE
 
 
-def _goes_by_name(obj: Any) -> bool:
+def goes_by_name(obj: Any) -> bool:
     """Return whether its module can be imported over there, and has it under its name."""
     if _way_of(obj) is Way.VALUE:
         return False
