@@ -56,7 +56,7 @@ def _reduce_array(array: Any) -> Any:
     if array.dtype.hasobject:
         return NotImplemented
     if not flags.forc or (not flags.writeable and array.nbytes < SMALL_BUFFER_BYTES):
-        array = array.copy()
+        array = array.copy("A")  # in its order, if it has one
         flags = array.flags
     numpy = sys.modules["numpy"]
     order = "C" if flags.c_contiguous else "F"

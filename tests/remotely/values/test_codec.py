@@ -165,8 +165,12 @@ def test_a_contiguous_array_is_not_copied_on_either_side(form: str) -> None:
 
 
 def test_the_order_of_an_array_is_kept() -> None:
-    for form in ("C", "F", "read-only", "read-only F"):
-        assert sent(LARGE_ARRAYS[form]).strides == LARGE_ARRAYS[form].strides
+    small = np.arange(6).reshape(2, 3)
+    small_read_only = small.copy()
+    small_read_only.flags.writeable = False
+    large = [LARGE_ARRAYS[form] for form in ("C", "F", "read-only", "read-only F")]
+    for array in (*large, small, small.T, small_read_only, small_read_only.T):
+        assert sent(array).strides == array.strides
 
 
 @pytest.mark.parametrize("array", [grid, read_only, np.asfortranarray(grid)])
