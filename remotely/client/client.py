@@ -96,6 +96,8 @@ class Client:
         on_shutdown: Callable[[], None] = lambda: None,
         on_forget: Callable[[], None] = lambda: None,
     ) -> None:
+        if not inside:
+            arena.size_wanted()  # refuse a bad one here, and not at the first large value
         self.address = address
         self.cluster = f"{address} {key.master_public.decode()}"
         self._on_shutdown = on_shutdown

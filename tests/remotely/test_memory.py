@@ -351,6 +351,14 @@ def test_without_room_values_travel_by_socket_with_one_warning_a_process(
     assert done.stderr.count("memory for large values is full") <= warnings
 
 
+def test_an_amount_of_memory_that_is_none_is_refused_by_the_name_of_its_variable(
+    nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMOTELY_ARENA", "half")
+    with pytest.raises(ValueError, match=r"^REMOTELY_ARENA='half' is no amount of memory: write"):
+        remotely.connect()
+
+
 @remotely.remote_class(concurrency=4)
 class Putter:
     def put(self, number: int) -> Any:

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -366,6 +368,19 @@ def test_what_is_pinned_is_lent_again_and_again_without_a_copy(arena: Arena) -> 
 def views_of(buffers: list[memoryview]) -> list[memoryview]:
     """As they are within another value that is pickled."""
     return [buffer.raw() for buffer in codec.parts(b"", buffers)[1]]
+
+
+def test_where_the_variable_is_wrong_half_of_the_memory_is_lent_with_one_warning() -> None:
+    """As in an actor of a worker that was started so."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from remotely.values.arena import ours; ours(); print(ours())"],
+        env={**os.environ, "REMOTELY_ARENA": "half"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("REMOTELY_ARENA='half' is no amount of memory") == 1
+    assert "Arena" in done.stdout
 
 
 # --- an arena that is not there -------------------------------------------------------------------
