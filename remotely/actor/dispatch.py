@@ -142,9 +142,14 @@ class Dispatcher:
             self._send(self.finished.popleft())
 
     async def before_end(self) -> None:
-        """Return when the calls on the event loop that were made before the end have run."""
+        """Return when the calls on the event loop that were made before the end have run.
+
+        If nobody has asked for the end, the event loop cancels them now.
+        """
         if self._ender is not None:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        else:
+            self._servant.leave_cancelled_unanswered()
 
     def end(self) -> None:
         """Let what is left of the calls run, then `close`."""
