@@ -228,7 +228,7 @@ def _module_of(path: Path) -> types.ModuleType:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="remotely", prog_name="remotely-rl")
+@click.version_option(remotely.__version__, message="remotely-rl %(version)s")
 def main() -> None:
     """Reinforcement learning on a cluster of remote objects."""
 

@@ -122,6 +122,14 @@ def test_type_checkers_may_trust_the_package(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
 
 
+def test_hints_tell_to_install_this_distribution_by_its_name() -> None:
+    """The package index has another project of the name `remotely`."""
+    told = re.compile(r"install [\"']?remotely(?!-actors|[-_\w])")
+    files = [path for path in tracked_files() if path.endswith((".py", ".md", ".toml"))]
+    wrong = [path for path in files if told.search(text_of(path)) and "0040-the" not in path]
+    assert wrong == []
+
+
 def test_the_version_is_written_alike_wherever_it_is_written() -> None:
     match = re.search(r'^version = "(.+)"$', text_of("pyproject.toml"), re.MULTILINE)
     assert match is not None

@@ -140,9 +140,14 @@ class Dispatcher:
         return self._stop_asked or self._ender is not None or self._servant.failed
 
     async def before_end(self) -> None:
-        """Return when the calls on the event loop that were made before the end have run."""
+        """Return when the calls on the event loop that were made before the end have run.
+
+        If nobody has asked for the end, the event loop cancels them now.
+        """
         if self._ender is not None:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        else:
+            self._servant.leave_cancelled_unanswered()
 
     def end(self) -> None:
         """Let what is left of the calls run, then `close`."""

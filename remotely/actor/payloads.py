@@ -15,7 +15,7 @@ from remotely.actor.replies import RoutedReply
 from remotely.errors import WorkerLost
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
-from remotely.values import arena, codec, in_transit
+from remotely.values import arena, borrowing, codec, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
 from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, decline, unpack
 from remotely.values.parcel import SEND_FROM_BYTES, Parcel
@@ -123,6 +123,7 @@ class Payloads:
     def tidy(self) -> None:
         """Forget clients that have ended, and take back what they held."""
         arena.tidy()
+        borrowing.tidy()
         in_transit.tidy(time.monotonic())
         for route, peer in list(self._peers.items()):
             if not peer.alive():

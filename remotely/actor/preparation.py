@@ -24,7 +24,15 @@ from remotely.objects.construct import construct
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.reporting import log_records
-from remotely.values import codec, restart_file, shipping, source_finder, source_library, sources
+from remotely.values import (
+    children,
+    codec,
+    restart_file,
+    shipping,
+    source_finder,
+    source_library,
+    sources,
+)
 from remotely.values.memory_peer import Unpacked
 
 
@@ -70,6 +78,7 @@ class Preparation:
         sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
         source_finder.finder.is_elsewhere = prepare.host != self._host
         source_finder.finder.install(first=True)
+        children.send_code()
         if prepare.sources:
             _learn(sources.batch_of(prepare.sources))
         if prepare.host == self._host:

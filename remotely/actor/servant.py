@@ -241,6 +241,10 @@ class Servant:
         # The latter is how an event loop ends a coroutine.
         self._async_ends: tuple[type[BaseException], ...] = (*errors, GeneratorExit)
 
+    def leave_cancelled_unanswered(self) -> None:
+        """The event loop ends: the callers of what it cancels hear that the actor has ended."""
+        self._async_ends = (*self._async_ends, asyncio.CancelledError)
+
     # --- what a message does ----------------------------------------------------------------------
 
     def _init(self, route: bytes, message: Message) -> None:

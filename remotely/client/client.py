@@ -65,7 +65,7 @@ from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
-from remotely.values import arena, codec, notes, source_finder, source_library
+from remotely.values import arena, borrowing, codec, notes, source_finder, source_library
 from remotely.values.notes import Notes
 from remotely.values.owned import NOTHING, own
 from remotely.values.references import named_arguments
@@ -96,6 +96,8 @@ class Client:
         on_shutdown: Callable[[], None] = lambda: None,
         on_forget: Callable[[], None] = lambda: None,
     ) -> None:
+        if not inside:
+            arena.size_wanted()  # refuse a bad one here, and not at the first large value
         self.address = address
         self.cluster = f"{address} {key.master_public.decode()}"
         self._on_shutdown = on_shutdown
@@ -138,6 +140,7 @@ class Client:
         self._error_reporter = ErrorReporter(session, self._display, self._loop)
         self._calls = Calls(session, self._channels, self._stores, self._error_reporter.note)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
+        self._loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
         self._loop.every(TEND_EVERY_S, self._channels.tend)
         self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
         self._thread.start()

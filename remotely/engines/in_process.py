@@ -22,6 +22,7 @@ from remotely.engine import Arrival, Options, Promises, RemoteActor
 from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
+from remotely.futures.stream import local_stream
 from remotely.futures.unretrieved import Tell, report_key, report_text
 from remotely.objects.construct import construct
 from remotely.objects.placeholders import RoutinePlaceholder, stays
@@ -237,6 +238,8 @@ def _as_actor(name: str, work: Callable[[], Any]) -> Any:
 
 def _finish(value: Any) -> Any:
     """Return the value; run a coroutine to its end, even if async code calls this."""
+    if inspect.isgenerator(value):
+        return local_stream(value)
     if not inspect.iscoroutine(value):
         return value
     try:

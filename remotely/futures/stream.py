@@ -5,13 +5,16 @@ ahead of its consumer by that many items and no more, it serves other calls betw
 if it dies the consumer gets the same error as from any call.
 """
 
-import itertools
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
-from remotely.futures.future import CallFuture
+from remotely.futures.future import CallFuture, completed, failed
+from remotely.values.unpicklable import Refused
 
 AHEAD = 4  # items in flight: enough to hide a round trip, few enough to stay fresh
 
@@ -28,33 +31,58 @@ class StreamToken:
 class Stream(Generic[T]):
     """The items of a generator that lives in an actor.  It starts when you ask for the first item.
 
+    Read it with `for` or with `async for`.  Threads and tasks may share it: each item goes to one
+    of them.  If a wait is interrupted or cancelled, its item goes to the next that asks.
+
     `ask` requests the next item, `end` closes the generator; both return at once.
     """
 
-    def __init__(self, ask: Callable[[], CallFuture[Any]], end: Callable[[], None]) -> None:
+    def __init__(
+        self, ask: Callable[[], CallFuture[Any]], end: Callable[[], None], ahead: int = AHEAD
+    ) -> None:
         self._ask = ask
         self._end = end
-        self._coming: deque[CallFuture[Any]] = deque()
+        self._ahead = ahead
+        self._coming: deque[CallFuture[Any]] = deque()  # in the order of the items
+        self._lock = threading.RLock()  # a signal handler may enter it once more
         self._over = False
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        if self._over:
-            raise StopIteration
-        self._fill()
-        future = self._coming[0]
-        error = future.exception()  # an interrupt here leaves the item to the next call
-        del self._coming[0]
-        if error is not None:
-            self._over = True
+        future = self._claim()
+        try:
             try:
-                raise error
-            finally:
-                del error, future  # see future.py
-        self._fill()
-        return future.result()  # type: ignore[no-any-return]
+                future.exception()  # waits
+            except BaseException:
+                self._coming.appendleft(future)
+                raise
+            return self._arrived(future)
+        finally:
+            del future  # see future.py
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        import asyncio  # noqa: PLC0415 - slow to import, and whoever awaits has it
+
+        future = None
+        try:
+            future = self._claim()
+            arrived: Future[None] = Future()  # is cancelled in the place of the call
+            future.add_done_callback(partial(_tell, arrived))
+            try:
+                await asyncio.wrap_future(arrived)
+            except BaseException:
+                self._coming.appendleft(future)
+                raise
+            return self._arrived(future)
+        except StopIteration:
+            raise StopAsyncIteration from None
+        finally:
+            del future
 
     def close(self) -> None:
         """Close the generator in the actor.  Items that are in flight are dropped."""
@@ -65,12 +93,43 @@ class Stream(Generic[T]):
 
     def when_ready(self, tell: Callable[["Stream[T]"], None]) -> None:
         """Call `tell` once, when `next` will not block."""
-        self._fill()
-        self._coming[0].add_done_callback(lambda _: tell(self))
+        with self._lock:
+            self._fill(max(1, self._ahead))
+            future = self._coming[0] if self._coming else completed(None)
+        future.add_done_callback(lambda _: tell(self))
 
-    def _fill(self) -> None:
-        while len(self._coming) < AHEAD:
-            self._coming.append(self._ask())
+    def _claim(self) -> CallFuture[Any]:
+        """Take the next item for the caller alone.  Raises StopIteration."""
+        future = None
+        try:
+            with self._lock:
+                if self._over:
+                    raise StopIteration
+                self._fill(max(1, self._ahead))
+                future = self._coming[0]  # no signal is handled before the next line has run
+                del self._coming[0]
+            return future
+        except BaseException:
+            if future is not None:  # interrupted
+                self._coming.appendleft(future)
+            raise
+
+    def _arrived(self, future: CallFuture[Any]) -> T:
+        """Return an item, or raise what the stream has ended with."""
+        error = future.exception()
+        if error is None:
+            self._fill(self._ahead)
+            return future.result()  # type: ignore[no-any-return]
+        self._over = True
+        try:
+            raise error
+        finally:
+            del error, future  # see future.py
+
+    def _fill(self, count: int) -> None:
+        with self._lock:  # one who asks first has the earlier item
+            while len(self._coming) < count and not self._over:
+                self._coming.append(self._ask())
 
     def __enter__(self) -> "Stream[T]":
         return self
@@ -81,19 +140,43 @@ class Stream(Generic[T]):
     def __del__(self) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        why = "is a stream, and cannot be sent: pass a list of its items, or its actor"
+        raise Refused(self, why)
+
+
+def _tell(arrived: Future[None], _: object) -> None:
+    if arrived.set_running_or_notify_cancel():
+        arrived.set_result(None)
+
+
+def local_stream(items: Iterator[T]) -> Stream[T]:
+    """Return a stream of an iterator of this process, which runs when an item is asked for."""
+
+    def ask() -> CallFuture[T]:
+        try:
+            return completed(next(items))
+        except Exception as error:
+            return failed(error)
+
+    def end() -> None:
+        if callable(close := getattr(items, "close", None)):
+            close()
+
+    return Stream(ask, end, ahead=0)
+
 
 def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
     """Yield the items of several streams, from whichever is ready first.
 
     If you stop iterating, all streams are closed.  If one of them raises, this raises too.
     """
-    members = list(streams)
-    remote = [member for member in members if isinstance(member, Stream)]
+    members = [each if isinstance(each, Stream) else local_stream(each) for each in streams]
     ready: SimpleQueue[Stream[T]] = SimpleQueue()
     try:
-        for stream in remote:
+        for stream in members:
             stream.when_ready(ready.put)
-        left = len(remote)
+        left = len(members)
         while left:
             stream = ready.get()
             try:
@@ -103,15 +186,6 @@ def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
                 continue
             stream.when_ready(ready.put)
             yield item
-        yield from _in_turn([member for member in members if not isinstance(member, Stream)])
     finally:
-        for member in members:
-            if callable(close := getattr(member, "close", None)):
-                close()
-
-
-def _in_turn(iterators: list[Iterator[T]]) -> Iterator[T]:
-    """Yield from plain iterators, those of REMOTELY_LOCAL=1, in turn."""
-    nothing: Any = object()
-    for items in itertools.zip_longest(*iterators, fillvalue=nothing):
-        yield from (item for item in items if item is not nothing)
+        for stream in members:
+            stream.close()

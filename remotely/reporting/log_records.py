@@ -23,6 +23,7 @@ _MAX_AMOUNT = 1 << 62
 _MAX_PID = (1 << 31) - 1
 _MAX_MOMENT = 1e12
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN = _STANDARD | frozenset(dir(logging.LogRecord))  # a worker that lies might set these
 _FORMATTER = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
@@ -63,7 +64,7 @@ def unpack(logged: Logged) -> logging.LogRecord:
     path = PurePath(logged.path)
     attributes = {
         "actor": logged.name,
-        **logged.extra,
+        **{name: value for name, value in logged.extra.items() if name not in _OWN},
         "name": logged.logger,
         "msg": shown(logged.message),
         "args": None,

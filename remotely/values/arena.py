@@ -357,13 +357,30 @@ def ours() -> Arena | None:
     global _ours
     if _ours is None and SUPPORTED:
         with _making:
-            nbytes = parse_memory(os.environ.get(VARIABLE, "") or this_machine.memory() // 2)
+            try:
+                nbytes = size_wanted()
+            except ValueError as error:
+                nbytes = this_machine.memory() // 2
+                if _ours is None:
+                    log.warning("%s; half of this machine's memory is used", error)
             if nbytes and _ours is None:
                 try:
                     _ours = Arena(nbytes)
                 except OSError as error:  # no descriptors left, or a kernel that does not allow it
                     log.warning("no memory for large values (%s): they travel by socket", error)
     return _ours
+
+
+def size_wanted() -> int:
+    """Return how much memory a process may lend.  Raises ValueError if VARIABLE is wrong."""
+    text = os.environ.get(VARIABLE, "")
+    try:
+        return parse_memory(text or this_machine.memory() // 2)
+    except ValueError:
+        raise ValueError(
+            f'{VARIABLE}={text!r} is no amount of memory: write bytes, or "512MB" or "2GiB", or 0 '
+            "for none"
+        ) from None
 
 
 def file_name(pid: int) -> str:

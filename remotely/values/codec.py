@@ -22,13 +22,19 @@ import ctypes
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
 from remotely.values import in_transit
 from remotely.values.arrays import REDUCERS, SMALL_BUFFER_BYTES, learn_types
 from remotely.values.in_transit import InTransit, Used
-from remotely.values.picklers import ByValuePickler, PlainPickler, globals_of
+from remotely.values.picklers import (
+    ByValuePickler,
+    PlainPickler,
+    SearchingPickler,
+    globals_of,
+)
 from remotely.values.unpicklable import (
     Pickling,
     UnpicklablePart,
@@ -134,7 +140,9 @@ def decode_parts(payload: bytes | memoryview, buffers: Sequence[object]) -> obje
 _ATOMS = frozenset((type(None), bool, int, float, complex, str))
 
 
-def _encode(pickler: type[pickle.Pickler], value: object, in_band: bool = False) -> Encoded:
+def _encode(
+    pickler: Callable[..., pickle.Pickler], value: object, in_band: bool = False
+) -> Encoded:
     if len(REDUCERS) < 3 and (not REDUCERS or "torch" in sys.modules):
         learn_types()
     pieces: list[Any] = []
@@ -177,9 +185,9 @@ def find_unpicklable(value: object, path: str) -> UnpicklablePart | None:
     return find_unpicklable_part(value, path, _BY_VALUE)
 
 
-def _error_of(value: object) -> Exception | None:
+def _error_of(value: object, around: Sequence[object]) -> Exception | None:
     try:
-        _encode(ByValuePickler, value)
+        _encode(partial(SearchingPickler, frozenset(map(id, around))), value)
     except Exception as error:
         return error
     return None

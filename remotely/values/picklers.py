@@ -12,9 +12,11 @@ that cannot be imported there takes along the globals that it uses.
 import pickle
 import sys
 from collections.abc import Callable
+from functools import _lru_cache_wrapper, cached_property, lru_cache
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any, NewType, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle.cloudpickle
 
@@ -28,7 +30,7 @@ class GoesByValue(Exception):
     """Plain pickle has met a class or function that must travel by value."""
 
 
-_LOOKED_AT = (type, FunctionType, BaseException)
+_LOOKED_AT = (type, FunctionType, BaseException, _lru_cache_wrapper)
 _VALUE = Way.VALUE  # to look a member up takes ten times as long, and is done for each class
 
 
@@ -67,12 +69,20 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return self._reduce_function(obj)
         if isinstance(obj, BaseException):
             return reduce_error(obj)
+        if isinstance(obj, _lru_cache_wrapper):
+            return NotImplemented if goes_by_name(obj) else _reduce_cache(obj)
+        if isinstance(obj, cached_property):  # before Python 3.12 it has a lock
+            reduced: Any = obj.__reduce_ex__(5)
+            make, args, state, *rest = reduced
+            return make, args, with_new_locks(state), *rest
+        if type(obj) in _WEAK:  # holds what else the value holds
+            return type(obj), (dict(obj.items()),)
         if type(obj) in _TYPING and way_of(obj.__module__) is Way.VALUE:
             return _TYPING[type(obj)](obj)
         return super().reducer_override(obj)
 
     def _reduce_class(self, cls: type) -> Any:
-        if _goes_by_name(cls):
+        if goes_by_name(cls):
             return NotImplemented
         if _way_of(cls) is not Way.VALUE:
             reduced = super().reducer_override(cls)  # it knows those of the interpreter
@@ -84,7 +94,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         return make, args, (with_new_locks(members), slots), *rest
 
     def _reduce_function(self, function: FunctionType) -> Any:
-        if _goes_by_name(function):
+        if goes_by_name(function):
             return NotImplemented
         make, args, (attributes, slots), *rest = self._dynamic_function_reduce(function)
         if home := _home_of(function):
@@ -94,6 +104,17 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         else:
             slots["__globals__"] = with_new_locks(slots["__globals__"])
         return make, args, (attributes, slots), *rest
+
+
+class SearchingPickler(ByValuePickler):
+    """Takes for granted what has an id in `around`, to see whether the rest pickles."""
+
+    def __init__(self, around: frozenset[int], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._around = around
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "" if id(obj) in self._around else None
 
 
 def globals_of(function: FunctionType) -> dict[str, Any]:
@@ -115,12 +136,12 @@ def _way_of(obj: type | FunctionType) -> Way:
     return way_of(module) if isinstance(module, str) else Way.VALUE
 
 
-def _goes_by_name(obj: type | FunctionType) -> bool:
+def goes_by_name(obj: Any) -> bool:
     """Return whether its module can be imported over there, and has it under its name."""
     if _way_of(obj) is Way.VALUE:
         return False
     found: Any = sys.modules.get(obj.__module__)
-    for name in obj.__qualname__.split("."):
+    for name in getattr(obj, "__qualname__", "").split("."):
         found = getattr(found, name, None)
     return found is obj
 
@@ -133,6 +154,16 @@ def _home_of(function: FunctionType) -> str | None:
     return (
         name if getattr(sys.modules.get(name), "__dict__", None) is function.__globals__ else None
     )
+
+
+def _reduce_cache(cached: Any) -> tuple[Any, ...]:
+    """Send a function that `lru_cache` wraps, with an empty cache."""
+    state = {k: v for k, v in vars(cached).items() if k not in ("__wrapped__", "cache_parameters")}
+    return _make_cache, (cached.__wrapped__, cached.cache_parameters()), state
+
+
+def _make_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
 
 
 def _function_in(home: str, code: Any, closure: Any) -> FunctionType:
@@ -151,6 +182,9 @@ def _made_in(module: str, kind: Callable[..., Any], *args: Any) -> Any:
     made = kind(*args)
     made.__module__ = module
     return made
+
+
+_WEAK = frozenset((WeakKeyDictionary, WeakValueDictionary))  # WeakSet pickles by itself
 
 
 # --- modules by value -----------------------------------------------------------------------------

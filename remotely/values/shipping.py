@@ -134,25 +134,48 @@ def _expanded(paths: Iterable[str | Path]) -> Iterator[Path]:
 def _files_of(path: Path) -> list[Path]:
     """Return the files below a path, and the folders in which there is nothing to ship."""
     if path.is_dir():
-        inside = [p for p in sorted(path.rglob("*")) if "__pycache__" not in p.parts]
-        items = [p for p in inside if p.is_file() or p.is_dir()]
-        filled = {p.parent for p in items}
-        return [p for p in [path, *items] if p.is_file() or p not in filled]
+        return list(_below(path, frozenset({path.resolve()})))
     if path.is_file():
         return [path]
     raise RemotelyError(f"cannot ship {str(path)!r}: there is no such file or folder")
 
 
+def _below(folder: Path, around: frozenset[Path]) -> Iterator[Path]:
+    """Yield them, through links too; `around` are the folders that lead here, without links."""
+    try:
+        inside = sorted(path for path in folder.iterdir() if path.name != "__pycache__")
+    except OSError as error:
+        raise RemotelyError(f"cannot ship {str(folder)!r}: {error.strerror}") from None
+    is_empty = True
+    for path in inside:
+        if path.is_dir():
+            if (real := path.resolve()) in around:
+                raise RemotelyError(
+                    f"cannot ship {str(path)!r}: it is a link to {str(real)!r}, in which it lies "
+                    "itself. Remove it, or ship what lies beside it"
+                )
+            yield from _below(path, around | {real})
+        elif path.is_file():
+            yield path
+        else:
+            continue
+        is_empty = False
+    if is_empty:
+        yield folder
+
+
 def _name_of(path: Path, given: Path, root: Path) -> str:
     """Return a file's name below the client's folder, or below that of what was given.
 
-    Links keep their names: only the folders that lead here are followed, to see where we are.
+    Links keep their names: only those on the way to what was given are followed, to see where it
+    lies.
     """
-    full = Path(os.path.abspath(path))
-    for candidate in (full, full.parent.resolve() / full.name):
+    full, start = Path(os.path.abspath(path)), Path(os.path.abspath(given))
+    way = start.resolve() if start.is_dir() else start.parent.resolve() / start.name
+    for candidate in (full, way / full.relative_to(start)):
         if candidate.is_relative_to(root):
             return candidate.relative_to(root).as_posix()
-    return full.relative_to(Path(os.path.abspath(given)).parent).as_posix()
+    return full.relative_to(start.parent).as_posix()
 
 
 def _digest(path: Path) -> str:

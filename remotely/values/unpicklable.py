@@ -3,8 +3,9 @@
 Nothing here pickles: the caller passes the functions that do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import _lru_cache_wrapper, cached_property
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -16,17 +17,30 @@ _MAX_KEY_LETTERS = 40
 
 
 class Pickling(NamedTuple):
-    """How a value is pickled: the error that it ends with, and what a function takes along."""
+    """How a value is pickled.
 
-    error_of: Callable[[object], Exception | None]
+    error_of     the error that it ends with, apart from what it lies in: a method leads back to its
+                 class, for one
+    globals_of   what a function takes along
+    """
+
+    error_of: Callable[[object, Sequence[object]], Exception | None]
     globals_of: Callable[[FunctionType], dict[str, Any]]
+
+
+class Refused(TypeError):
+    """Raised by the `__reduce__` of a type of ours; `why` says what it is, and what to do."""
+
+    def __init__(self, value: object, why: str) -> None:
+        super().__init__(why)
+        self.value = value
 
 
 class UnpicklablePart(NamedTuple):
     path: str
     type_name: str
     error: Exception
-    is_future: bool = False
+    advice: str = ""  # what it is and what to do, if we know
 
 
 def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> UnpicklablePart | None:
@@ -34,20 +48,22 @@ def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> Unpic
 
     It searches by bisection, so each level costs a few times as much as pickling the value once.
     """
-    error = pickling.error_of(value)
+    around: list[object] = []
+    error = pickling.error_of(value, around)
     if error is None:
         return None
     for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
-        if _is_future(value):
+        if _advice(value, error):
             break
+        around.append(value)
         try:
-            found = _first_bad(_children(value, path, pickling), pickling)
+            found = _first_bad(_children(value, path, pickling), around, pickling)
         except Exception:  # a user's object may raise at the least touch
             break
         if found is None:
             break
         path, value, error = found
-    return UnpicklablePart(path, _type_name(value), error, _is_future(value))
+    return UnpicklablePart(path, _type_name(value), error, _advice(value, error))
 
 
 def not_picklable_message(
@@ -59,7 +75,7 @@ def not_picklable_message(
     else:
         root = what if isinstance(what, str) else ", ".join(what)
         named = [("" if " " in root else root, value)]
-    culprit = UnpicklablePart("", _type_name(value), error, _is_future(value))
+    culprit = UnpicklablePart("", _type_name(value), error, _advice(value, error))
     for name, part in named:
         if (found := find_unpicklable_part(part, name, pickling)) is not None:
             culprit = found
@@ -73,16 +89,20 @@ def not_picklable_message(
         where = f"{culprit.path} in {root}"
     else:
         where = culprit.path
-    if culprit.is_future:
-        return f"{where} is a future, and cannot be sent: call .result() and pass what it returns"
+    if culprit.advice:
+        return f"{where} {culprit.advice}"
     return (
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
         "leave it out (`__getstate__`), or make it over there"
     )
 
 
-def _is_future(value: object) -> bool:
-    return issubclass(type(value), Future)
+def _advice(value: object, error: Exception) -> str:
+    if isinstance(error, Refused) and error.value is value:
+        return str(error)
+    if issubclass(type(value), Future):
+        return "is a future, and cannot be sent: call .result() and pass what it returns"
+    return ""
 
 
 def _is_endless(error: Exception) -> bool:
@@ -90,20 +110,20 @@ def _is_endless(error: Exception) -> bool:
 
 
 def _first_bad(
-    children: list[tuple[str, Any]], pickling: Pickling
+    children: list[tuple[str, Any]], around: Sequence[object], pickling: Pickling
 ) -> tuple[str, Any, Exception] | None:
     """Return the first child that does not pickle by itself, by halving."""
     low, high = 0, len(children)
-    if pickling.error_of([child for _, child in children]) is None:
+    if pickling.error_of([child for _, child in children], around) is None:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        if pickling.error_of([child for _, child in children[low:middle]]) is not None:
+        if pickling.error_of([child for _, child in children[low:middle]], around) is not None:
             high = middle
         else:
             low = middle
     path, child = children[low]
-    error = pickling.error_of(child)
+    error = pickling.error_of(child, around)
     return None if error is None else (path, child, error)
 
 
@@ -123,6 +143,12 @@ def _children(value: Any, path: str, pickling: Pickling) -> list[tuple[str, Any]
         return [(f"{path}.{name}", member) for name, member in members]
     if isinstance(value, (staticmethod, classmethod)):
         return [(path, value.__func__)]
+    if isinstance(value, cached_property):
+        return [(path, value.func)]
+    if isinstance(value, property):
+        return [(path, part) for part in (value.fget, value.fset, value.fdel)]
+    if isinstance(value, _lru_cache_wrapper):
+        return [(path, value.__wrapped__)]
     return _state_children(value, path)
 
 
@@ -135,9 +161,11 @@ def _function_children(
     found: list[tuple[str, Any]] = []
     for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         try:
-            found.append((f"{variable!r} (used in {name})", cell.cell_contents))
+            held = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
+        what = f"the class {held.__name__!r}" if variable == "__class__" else repr(variable)
+        found.append((f"{what} (used in {name})", held))
     for used, part in pickling.globals_of(function).items():
         found.append((f"the global {used!r} (used in {name})", part))
     found += [(f"{path}.{n}", v) for n, v in vars(function).items()]

@@ -103,7 +103,9 @@ def _find_ffmpeg() -> str:
 
         return str(imageio_ffmpeg.get_ffmpeg_exe())
     except ImportError:
-        raise TrainingError("a video needs an encoder: pip install 'remotely[video]'") from None
+        raise TrainingError(
+            "a video needs an encoder: pip install 'remotely-actors[video]'"
+        ) from None
     except RuntimeError as error:
         raise TrainingError(f"a video needs an encoder: {error}") from error
 

@@ -1,6 +1,7 @@
 """Where processes crash, fork, hang on to the interpreter, or find no more room."""
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import resource
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -40,9 +43,9 @@ class Wild:
         """The child goes on in this method, as if it were the actor."""
         return os.fork() == 0
 
-    def pool(self, method: str) -> list[int]:
-        with multiprocessing.get_context(method).Pool(2) as pool:
-            return pool.map(abs, range(-3, 1))
+    def pool(self, method: str, functions: list[Callable[[int], Any]]) -> list[list[Any]]:
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            return [pool.map(function, [2, 3]) for function in functions]
 
     def hold(self, seconds: int) -> int:
         hold_the_interpreter(seconds)
@@ -84,9 +87,30 @@ def test_a_child_that_returns_from_a_method_answers_nobody_and_ends(
     wait_until(lambda: "leave it by os._exit()" in "".join(capfd.readouterr()), "the warning")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_an_actor_may_use_multiprocessing(cluster: str, method: str) -> None:
-    assert Wild().pool(method) == [3, 2, 1, 0]
+class Pair(NamedTuple):
+    """Of this module, which goes to actors by value."""
+
+    left: int
+    right: int
+
+
+def twice(x: int) -> Pair:
+    return Pair(x, x)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_an_actor_may_use_multiprocessing_with_any_function(
+    cluster: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_it.py").write_text("import math\ndef power(x): return math.pow(x, x)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    beside = importlib.import_module("beside_it")
+
+    results = Wild().pool(method, [abs, beside.power, twice, lambda x: -x])
+
+    assert results == [[2, 3], [4, 27], [Pair(2, 2), Pair(3, 3)], [-2, -3]]
+    assert type(results[2][0]) is Pair
+    del sys.modules["beside_it"]
 
 
 def test_an_actor_that_is_stopped_is_waited_for(cluster: str) -> None:

@@ -164,6 +164,38 @@ def test_a_call_from_elsewhere_while_an_async_class_closes_is_told_that_it_has_e
     closing.join()
 
 
+@remotely.remote_class(cpus=0)
+class Tides:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def wait(self) -> None:
+        (self.folder / "waits").touch()
+        await asyncio.sleep(60)
+
+
+@remotely.remote_class(cpus=0)
+class Owner:
+    def make(self, folder: Path) -> Any:
+        self.tides = Tides(folder)
+        return self.tides
+
+    def drop(self) -> None:
+        del self.tides
+
+
+def test_an_async_call_that_runs_when_the_owner_lets_go_has_died_with_its_actor(
+    cluster: str, tmp_path: Path
+) -> None:
+    owner = Owner()
+    waits = owner.make(tmp_path).wait.submit()
+    wait_until((tmp_path / "waits").exists, "that it runs")
+    owner.drop()
+    with pytest.raises(remotely.ActorDied) as died:
+        waits.result(20)
+    assert died.value.may_have_run
+
+
 def test_with_closes(here: None, tmp_path: Path) -> None:
     with Keeper(str(tmp_path)) as keeper:
         keeper.add()

@@ -16,6 +16,7 @@ from fractions import Fraction
 from http import HTTPStatus
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -503,6 +504,16 @@ def test_no_record_is_refused_for_a_field_that_its_maker_filled_oddly(
     found = as_the_worker_reads_it(**{attribute: value})
     assert found.getMessage() == "hi"
     assert found.__dict__[attribute] == expected
+
+
+def test_an_extra_sets_nothing_that_a_record_has_itself() -> None:
+    names = ("exc_info", "getMessage", "taskName", "message", "relativeCreated", "__class__")
+    packed = msgspec.structs.replace(
+        logged("hi"), extra={"loss": 1, **dict.fromkeys(names, "a lie")}
+    )
+    record = log_records.unpack(packed)
+    assert logging.Formatter("%(message)s %(loss)s").format(record) == "hi 1"
+    assert "a lie" not in vars(record).values()
 
 
 def test_what_would_move_a_terminals_cursor_is_made_visible() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from remotely.errors import NotPicklable
 from remotely.futures.future import CallFuture, completed
+from remotely.futures.stream import local_stream
 from remotely.values import codec
 from remotely.values.codec import encode
 
@@ -121,6 +122,26 @@ def closes_over(lock: object) -> object:
     return lambda: lock
 
 
+class WithSuper:
+    def method(self) -> int:
+        return super().__hash__()
+
+    @functools.cached_property
+    def name(self) -> str:
+        return super().__str__()
+
+    member = (i for i in range(3))
+
+
+class OnlyAMethodIsToBlame:
+    @functools.cached_property
+    def method(self) -> object:
+        return super().__str__(), ENDLESS
+
+
+uses_the_class = lambda: WithSuper().method()
+uses_the_other_class = lambda: OnlyAMethodIsToBlame().method
+
 locks: list[Any] = [LOCK]
 
 CULPRITS = [
@@ -139,6 +160,11 @@ CULPRITS = [
     (uses_a_global, "the global 'ENDLESS' (used in arg)"),
     (closes_over(LOCK), "'lock' (used in arg)"),
     ((i for i in range(3)), "arg cannot be sent: it is a generator"),
+    (WithSuper, "arg.member cannot be sent: it is a generator"),
+    (WithSuper.method, "the class 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
+    (uses_the_class, "the global 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
+    (OnlyAMethodIsToBlame, "the global 'ENDLESS' (used in arg.method)"),
+    (uses_the_other_class, "(used in the global 'OnlyAMethodIsToBlame' (used in arg).method)"),
     (sys._getframe(), "arg cannot be sent: it is a frame"),
 ]
 
@@ -210,6 +236,17 @@ def test_a_value_that_was_refused_is_unharmed() -> None:
     with pytest.raises(NotPicklable):
         encode(agent)
     assert vars(agent) == before
+
+
+def test_a_stream_is_told_to_be_sent_as_a_list_or_by_its_actor() -> None:
+    for value, where in (
+        (local_stream(iter("ab")), "arg"),
+        ([{"a": local_stream(iter("ab"))}], "arg[0]['a']"),
+    ):
+        with pytest.raises(NotPicklable) as raised:
+            encode(value, "arg")
+        wanted = f"{where} is a stream, and cannot be sent: pass a list of its items, or its actor"
+        assert str(raised.value) == wanted
 
 
 @pytest.mark.parametrize(

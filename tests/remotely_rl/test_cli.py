@@ -43,6 +43,10 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
     return asked
 
 
+def test_the_version_is_that_of_remotely() -> None:
+    assert invoke("--version").output == f"remotely-rl {remotely.__version__}\n"
+
+
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_every_field_of_an_algorithm_is_an_option_with_its_prose_as_help(name: str) -> None:
     text = " ".join(invoke("train", name, "--help").output.split())

@@ -588,3 +588,34 @@ TOOLS_ASK_FOR = (
     "awehflow",
     "aihwerij235234ljsdnp34ksodfipwoe234234jlskjdf",
 )
+
+
+# --- callbacks ------------------------------------------------------------------------------------
+
+
+@remotely.remote_class(cpus=0.1)
+class Board:
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def add(self, step: int) -> None:
+        self.steps.append(step)
+
+
+@remotely.remote_class(cpus=0.1)
+class Trainer:
+    def fit(self, report: Callable[[int], object]) -> None:
+        for step in range(3):
+            report(step)
+
+    def fit_without_waiting(self, report: Any) -> None:
+        for future in [report.submit(step) for step in range(3)]:
+            future.result()
+
+
+def test_a_callback_that_is_the_method_of_a_handle_reaches_its_object(place: str) -> None:
+    board, trainer = Board(), Trainer()
+    trainer.fit(board.add)
+    trainer.fit_without_waiting(board.add)
+    trainer.fit(lambda step: board.add(10 * step))
+    assert board.steps == [0, 1, 2, 0, 1, 2, 0, 10, 20]

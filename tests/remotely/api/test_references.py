@@ -49,6 +49,14 @@ def test_futures_within_a_value_arrive_as_values_and_each_once(on_cluster: None)
     assert deep == {"deep": [[1]]}
 
 
+def test_a_future_is_passed_as_the_result_that_its_owner_has_by_then(place: str) -> None:
+    adder = Adder()
+    made = adder.both.submit([1])
+    made.result().append(2)
+    assert made.result() == [1, 2]
+    assert adder.both(made) == [1, 2]
+
+
 def test_a_group_is_passed_a_future(place: str) -> None:
     group = remotely.group(Adder, 3)
     assert group.add(group[0].add.submit(1, 1), 1) == [3, 3, 3]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -93,6 +94,10 @@ class SharedSource:
 
     def interrupt(self) -> None:
         raise KeyboardInterrupt
+
+
+async def items_of(stream: Any) -> list[Any]:
+    return [item async for item in stream]
 
 
 def test_a_method_that_yields_is_iterated_at_the_caller(cluster: str) -> None:
@@ -235,6 +240,74 @@ def test_a_stream_keeps_its_actor(here: None) -> None:
     assert list(Source().count(5)) == [0, 1, 2, 3, 4]
 
 
+def test_threads_that_share_a_stream_have_each_item_once(here: None) -> None:
+    stream = Source().count(500)
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            lists = [threads.submit(list, stream) for _ in range(4)]
+            items = [item for future in lists for item in future.result()]
+    finally:
+        sys.setswitchinterval(switch_s)
+
+    assert sorted(items) == list(range(500))
+
+
+def test_an_item_whose_wait_is_interrupted_is_the_next(here: None, tmp_path: Path) -> None:
+    source = SharedSource()
+    stream = source.held()
+    assert next(stream) == 1
+
+    def read() -> int:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return next(stream)
+
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    source.release()
+
+    assert list(stream) == [2]
+
+
+def test_a_stream_is_read_by_async_for(cluster: str) -> None:
+    async def fail(stream: Any) -> None:
+        assert await anext(stream) == 1
+        with pytest.raises(ValueError, match="in the middle"):
+            await anext(stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    assert asyncio.run(items_of(Source().count(50))) == list(range(50))
+    assert asyncio.run(items_of(AsyncSource().count(5))) == list(range(5))
+    asyncio.run(fail(Source().breaks()))
+
+
+def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here: None) -> None:
+    source = SharedSource()
+
+    async def read() -> list[int]:
+        stream: Any = source.held()
+        assert await anext(stream) == 1
+        for _ in range(10):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.01)
+        source.release()
+        return await items_of(stream)
+
+    began = time.monotonic()
+    assert asyncio.run(read()) == [2]
+    assert time.monotonic() - began < 2.0, "half a second for each, if the call is taken back"
+
+
+def test_tasks_that_share_a_stream_have_each_item_once(here: None) -> None:
+    async def share(stream: Any) -> list[int]:
+        lists = await asyncio.gather(*(items_of(stream) for _ in range(3)))
+        return sorted(item for items in lists for item in items)
+
+    assert asyncio.run(share(Source().count(100))) == list(range(100))
+
+
 def test_merge_yields_from_whichever_is_ready(here: None) -> None:
     slow, fast = Source(), Source()
 
@@ -270,6 +343,7 @@ def test_streams_work_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None
     try:
         sources = remotely.group(Source, 2)
         assert list(sources[0].count(3)) == [0, 1, 2]
+        assert asyncio.run(items_of(sources[0].count(3))) == [0, 1, 2]
         assert sorted(remotely.merge(sources.count(3))) == [0, 0, 1, 1, 2, 2]
     finally:
         remotely.shutdown()

@@ -35,6 +35,12 @@ class Actor:
         raise KeyError("in the stream")
 
 
+@remotely.remote_class
+class AsyncActor:
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
 def raised(told: list[tuple[str, BaseException]]) -> CallFuture[Any]:
     future: CallFuture[Any] = CallFuture("Actor-1.set_param")
     future.on_unretrieved = lambda what, error: told.append((what, error))
@@ -181,9 +187,15 @@ def test_calls_that_are_waited_for_streams_and_ends_on_purpose_say_nothing(
     del stream
     for member in group:
         member.sleep.submit(60)
+    asyncio.run(give_up_on(AsyncActor()))
     remotely.close(group[0], grace_s=0.1)
     remotely.shutdown()
     assert capsys.readouterr().err == ""
+
+
+async def give_up_on(actor: Any) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(actor.sleep.submit(60), 0.05)
 
 
 def test_in_process_it_is_told_too(

@@ -2,6 +2,9 @@
 
 import gc
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -10,12 +13,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from remotely.values import codec
+from remotely.values import borrowing, codec
 from remotely.values.arena import IDLE_TICKS, SHARE_FROM_BYTES, Arena, ArenaAddress, Loan
 from remotely.values.blocks import GRANULE
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
 from remotely.values.owned import NOTHING
+from tests.clusters import wait_until
 
 Array = np.ndarray[Any, Any]
 LARGE = SHARE_FROM_BYTES
@@ -214,20 +218,125 @@ def test_idle_memory_goes_back_to_the_machine(arena: Arena) -> None:
     assert (crossed(arena, np.ones(10 << 20, np.uint8)) == 1).all()
 
 
-def test_what_is_borrowed_at_a_fork_is_kept_for_both(arena: Arena) -> None:
-    got = crossed(arena, np.ones(LARGE))
-    child = os.fork()
-    if child == 0:
-        del got
-        os._exit(0)
-    os.waitpid(child, 0)
+# --- forks ----------------------------------------------------------------------------------------
+
+
+class Child:
+    """A forked child, which runs `work` when told to go on; `end` returns its exit code."""
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        go, self._tell = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            code = 255
+            try:
+                os.read(go, 1)
+                code = work()
+            finally:
+                os._exit(code)
+        os.close(go)
+
+    def end(self) -> int:
+        os.write(self._tell, b".")
+        os.close(self._tell)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+def overwrite(arena: Arena) -> None:
+    """Write wherever the arena has room, as a lender that is busy does."""
+    taken = []
+    for nbytes in (32 << 20, 8 << 20, 1 << 20, LARGE):
+        while (placed := arena.place(codec.encode(np.full(nbytes, 255, np.uint8)))) is not None:
+            taken.append(placed)
+    for placed in taken:
+        arena.let_go(placed)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_forked_child_may_read_what_its_parent_has_dropped(arena: Arena, private: bool) -> None:
+    got = [crossed(arena, np.arange(LARGE), private)]
+
+    def unchanged() -> int:
+        os.closerange(3, 1000)  # as a daemon does
+        return int((got[0] == np.arange(LARGE)).all())
+
+    child = Child(unchanged)
+    got.clear()
+    overwrite(arena)
+    assert child.end() == 1
+    borrowing.tidy()
+    assert arena.lent_bytes == 0
+
+
+def test_a_child_of_a_forked_child_may_read_it_too(arena: Arena) -> None:
+    got = [crossed(arena, np.ones(LARGE))]
+    result, answer = os.pipe()
+    go, tell = os.pipe()
+
+    def orphan() -> int:
+        if os.fork() == 0:
+            os.read(go, 1)
+            os.write(answer, b"same" if (got[0] == 1).all() else b"else")
+            os._exit(0)
+        return 0
+
+    Child(orphan).end()
+    got.clear()
+    borrowing.tidy()
+    overwrite(arena)
     assert arena.lent_bytes > 0
+    os.write(tell, b".")
+    assert os.read(result, 9) == b"same"
+
+    def is_back() -> bool:
+        borrowing.tidy()
+        return arena.lent_bytes == 0
+
+    wait_until(is_back, "the orphan has ended")
+    for end in (result, answer, go, tell):
+        os.close(end)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_fork_and_its_parent_write_what_they_borrowed_apart(arena: Arena, private: bool) -> None:
+    held = [crossed(arena, np.zeros(LARGE), private)]
+    held[0][0] = 1
+
+    def write() -> int:
+        seen = int(held[0][:2].sum())
+        held[0][:] = 5
+        return seen
+
+    child = Child(write)
+    held[0][1] = 7
+    assert child.end() == 1, "as at the fork"
+    assert held[0][:3].tolist() == [1, 7, 0]
+    held.clear()
+    borrowing.tidy()
+    later = np.arange(LARGE)
+    assert (crossed(arena, later, private) == later).all(), "no page of before is left"
+
+
+def test_only_what_was_borrowed_at_a_fork_waits_for_its_child(arena: Arena) -> None:
+    child = Child(lambda: 0)
+    got = crossed(arena, np.ones(LARGE))
     del got
-    assert arena.lent_bytes > 0, "a further child may still read it"
-    later = crossed(arena, np.ones(LARGE))
-    before = arena.lent_bytes
-    del later
-    assert arena.lent_bytes < before
+    assert arena.lent_bytes == 0
+    child.end()
+
+
+def test_many_forks_leave_nothing(arena: Arena) -> None:
+    borrowing.tidy()  # other tests have forked too
+    lender = Lender(arena.address)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for number in range(6):
+        got = read(lender, lend(arena, np.full(LARGE, number)), codec.encode(np.zeros(LARGE)))
+        child = Child(lambda: 0)
+        del got
+        assert child.end() == 0
+    borrowing.tidy()
+    assert arena.lent_bytes == 0
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 # --- refs -----------------------------------------------------------------------------------------
@@ -260,6 +369,19 @@ def test_what_is_pinned_is_lent_again_and_again_without_a_copy(arena: Arena) -> 
 def views_of(buffers: list[memoryview]) -> list[memoryview]:
     """As they are within another value that is pickled."""
     return [buffer.raw() for buffer in codec.parts(b"", buffers)[1]]
+
+
+def test_where_the_variable_is_wrong_half_of_the_memory_is_lent_with_one_warning() -> None:
+    """As in an actor of a worker that was started so."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from remotely.values.arena import ours; ours(); print(ours())"],
+        env={**os.environ, "REMOTELY_ARENA": "half"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("REMOTELY_ARENA='half' is no amount of memory") == 1
+    assert "Arena" in done.stdout
 
 
 # --- an arena that is not there -------------------------------------------------------------------

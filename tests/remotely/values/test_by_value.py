@@ -2,6 +2,7 @@
 changes it as it reads it."""
 
 import collections
+import contextvars
 import dataclasses
 import enum
 import functools
@@ -244,15 +245,107 @@ def test_a_lock_that_comes_back_is_the_one_that_went(by_hand: Any) -> None:
     assert sent(by_hand.lock)() is by_hand.LOCK
 
 
+KNOBS: contextvars.ContextVar[tuple[int]] = contextvars.ContextVar("KNOBS", default=(3,))
+BARE: contextvars.ContextVar[int] = contextvars.ContextVar("BARE")
+
+
+def knobs() -> tuple[int]:
+    return KNOBS.get()
+
+
+def uses_variables() -> tuple[tuple[int], tuple[int], int]:
+    token = KNOBS.set((7,))
+    here = knobs()
+    KNOBS.reset(token)
+    return here, knobs(), BARE.get(0)
+
+
+def test_a_context_variable_is_made_anew_with_its_default(unfamiliar: Unfamiliar) -> None:
+    BARE.set(1)
+    assert unfamiliar.result_of(uses_variables) == ((7,), (3,), 0)
+    assert sent(uses_variables).__globals__["KNOBS"] is KNOBS, "one that comes back"
+
+
+@functools.cache
+def fibonacci(n: int) -> int:
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@functools.lru_cache(maxsize=3, typed=True)
+def double(x: float) -> float:
+    return 2 * x
+
+
+class Cached:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+    @functools.cached_property
+    def squared(self) -> int:
+        return self.x**2
+
+    @functools.lru_cache(maxsize=5)  # noqa: B019 - what is to arrive
+    def times(self, y: int) -> int:
+        return self.x * y
+
+    @classmethod
+    @functools.cache
+    def named(cls) -> str:
+        return cls.__name__
+
+
+class CachedMore(Cached):
+    @functools.cached_property
+    def squared(self) -> int:
+        return super().squared + 1
+
+
+@functools.singledispatch
+def kind(x: object) -> str:
+    return "object"
+
+
+@kind.register
+def _(x: int) -> str:
+    return "integer"
+
+
+def test_functions_with_a_cache_arrive_with_an_empty_one(unfamiliar: Unfamiliar) -> None:
+    def calls() -> tuple[Any, ...]:
+        before = fibonacci.cache_info().currsize
+        return before, fibonacci(30), fibonacci.cache_info().misses, fibonacci.__name__
+
+    fibonacci(10)
+    assert unfamiliar.result_of(calls) == (0, 832_040, 31, "fibonacci")
+    assert unfamiliar.result_of(functools.partial(fibonacci, 30)) == 832_040
+    assert unfamiliar.result_of(lambda: (double(3), double.cache_parameters())) == (
+        6,
+        {"maxsize": 3, "typed": True},
+    )
+    local = functools.lru_cache(lambda x: x + COUNT)
+    assert unfamiliar.result_of(lambda: local(1)) == 4
+
+
+def test_members_with_a_cache_arrive_with_an_empty_one(unfamiliar: Unfamiliar) -> None:
+    def members() -> tuple[Any, ...]:
+        cached, more = Cached(3), CachedMore(3)
+        return cached.squared, more.squared, more.times(4), CachedMore.named()
+
+    assert unfamiliar.result_of(members) == (9, 10, 12, "CachedMore")
+    assert unfamiliar.result_of(lambda: (kind(1), kind("1"))) == ("integer", "object")
+
+
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.ModuleType]:
     """A module beside the script, with what cannot be sent."""
     (tmp_path / "beside.py").write_text(
         textwrap.dedent("""
-            import socket, typing
+            import functools, socket, typing
             SOCKET = socket.socket()
             SOCKET.close()
             T = typing.TypeVar("T")
+            @functools.cache
+            def cached(): return SOCKET
             def closed(): return SOCKET.fileno()
             def local():
                 class Local(typing.Generic[T]):
@@ -272,6 +365,7 @@ def test_what_is_in_a_module_with_source_goes_by_name(beside: Any) -> None:
     assert sent(beside) is beside
     assert sent(beside.closed) is beside.closed
     assert sent(lambda: beside.closed())() == -1
+    assert sent(beside.cached) is beside.cached
 
 
 def test_what_is_local_to_a_module_with_source_has_its_globals_there(beside: Any) -> None:

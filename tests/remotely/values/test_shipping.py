@@ -112,6 +112,28 @@ def test_a_linked_folder_is_shipped_under_its_own_name(
     assert set(Shipment(["data/a.csv"]).files) == {"data/a.csv"}
 
 
+def test_links_to_folders_are_followed_wherever_they_lie(
+    here: Path, worker: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "disk" / "train" / "a.csv", "1")
+    write(here / "shared" / "b.csv", "2")
+    for data in (here / "data", tmp_path / "elsewhere" / "more"):
+        data.mkdir(parents=True)
+        (data / "train").symlink_to(tmp_path / "disk" / "train")
+        (data / "again").symlink_to("train")
+        (data / "here").symlink_to(here / "shared")
+    files = arrived(Shipment(["data/", tmp_path / "elsewhere" / "more"]), worker)
+    within = {"train/a.csv": "1", "again/a.csv": "1", "here/b.csv": "2"}
+    assert files == {f"{d}/{n}": text for d in ("data", "more") for n, text in within.items()}
+
+
+def test_a_link_to_a_folder_that_it_lies_in_is_refused(here: Path) -> None:
+    write(here / "data" / "deep" / "a.csv", "1")
+    (here / "data" / "deep" / "up").symlink_to(here / "data")
+    with pytest.raises(RemotelyError, match=r"cannot ship 'data/deep/up': it is a link to"):
+        Shipment(["data"])
+
+
 def test_a_path_through_a_link_to_this_folder_is_named_from_here(
     here: Path, tmp_path: Path
 ) -> None:

@@ -200,7 +200,7 @@ def test_without_an_encoder_it_is_said_how_to_have_one(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(TrainingError, match=r"pip install 'remotely\[video\]'"):
+    with pytest.raises(TrainingError, match=r"pip install 'remotely-actors\[video\]'"):
         play(counting, tmp_path / "out.mp4", env=toys.Drawn)
     play(counting, env=toys.Counting)  # scores need none
 
