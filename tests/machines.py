@@ -54,7 +54,8 @@ class Namespaces:
             ip("-n", where, "link", "set", name, "up")
 
     def command(self, number: int, *words: str) -> list[str]:
-        return ["ip", "netns", "exec", self.names[number], *words]
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"machine{number}"]
+        return ["ip", "netns", "exec", self.names[number], *named, *words]
 
     def does(
         self, number: int, *words: str, **variables: str

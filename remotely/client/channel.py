@@ -69,7 +69,8 @@ class Channel:
     endpoint        the address of the actor to which it is connected
     sources_sent    how many of the batches of source_library.py were sent
 
-    `on_broken` is called on the loop's thread.
+    `on_broken` is called on the loop's thread; `on_news` when it is connected,
+    broken, or has ended.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Channel:
         location: Location,
         same_host: bool,
         pair: KeyPair,
+        on_news: Callable[[], None],
         on_broken: Callable[["Channel"], None],
         tell_master: Callable[[msgspec.Struct], None],
         stores: Stores,
@@ -91,6 +93,7 @@ class Channel:
         self.sources_sent = 0
         self._end_after_replies: Callable[[], None] | None = None
         self._loop = loop
+        self._on_news = on_news
         self._on_broken = on_broken
         self._waits = waits  # if this process is an actor
         self._lock = threading.RLock()  # a signal handler may call in the middle of a call
@@ -99,7 +102,7 @@ class Channel:
         self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
         route = b"r" + secrets.token_bytes(11)  # by which a cancellation names this connection
         self._socket.setsockopt(zmq.ROUTING_ID, route)
-        self._monitor = ConnectionMonitor(self._socket, loop, self._break)
+        self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
         self._turns = LoopTurns(loop, self._lock)
         self._outbox = Outbox(self._socket)
         self._memory = SharedMemory(same_host, self.send, stores.release)
@@ -135,6 +138,11 @@ class Channel:
     def connected(self) -> bool:
         """Whether the connection was ever established, as far as the loop has heard."""
         return self._monitor.connected
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can leave any more; how it ended is known soon."""
+        return self._outbox.is_broken
 
     def send(
         self,
@@ -272,6 +280,7 @@ class Channel:
         self._monitor.close()
         self._socket.close(linger=0)
         self._memory.peer = None
+        self._on_news()
         for future in lost:
             if asked:
                 future.on_unretrieved = None
@@ -313,6 +322,7 @@ class Channel:
         elif not self._outbox.is_broken:
             self._outbox.is_broken = True
             self._on_broken(self)
+            self._on_news()
 
     def _cut(self) -> None:
         """Break the connection, as an injected fault."""

@@ -1,23 +1,25 @@
 """The channels of a client: one for each actor that it calls, opened at the first call."""
 
 import errno
-from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-import msgspec
 import zmq
 
 from remotely.client.actor_state import ActorState
 from remotely.client.channel import Channel
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import EndError, connection_error, end_error
+from remotely.client.master_session import MasterSession
 from remotely.client.question import Question
 from remotely.client.stores import Stores
 from remotely.errors import NoResources, RemotelyError
+from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.address import parse_address, unreachable
-from remotely.protocol.control import Obituary, StoreAddress
+from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.transport import sockets
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import here
@@ -25,8 +27,6 @@ from remotely.transport.loop import Loop
 from remotely.transport.port_probe import PortProbe
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the news why is on its way
-
-Ask = Callable[[Callable[[int], Any]], Question]
 
 
 class Channels:
@@ -37,35 +37,69 @@ class Channels:
         context: zmq.Context[zmq.Socket[bytes]],
         loop: Loop,
         pair: KeyPair,
-        host: str,
+        session: MasterSession,
         waits: WaitReporter | None,
-        ask: Ask,
-        tell: Callable[[msgspec.Struct], None],
         stores: Stores,
     ) -> None:
         self._context = context
         self._loop = loop
         self._pair = pair
-        self._host = host
+        self._session = session
+        self._host = session.host
         self._waits = waits
-        self._ask = ask
-        self._tell = tell
         self._stores = stores
         self._open: set[Channel] = set()
 
     def of(self, actor: ActorState) -> Channel:
-        """Return a new channel to an actor that has no open one.
+        """Return a channel to an actor that is connected to it, a new one if it has none.
 
-        Waits while the actor is being restarted, and raises an error if it has ended.
+        Waits while the actor is being restarted, or its machine cannot be reached, and raises an
+        error if it has ended.
+
+            asked       the master says where it lives
+            connecting  it answers: the channel is its own. It has died: asked. Nobody is there:
+                        asked, and the master says so once it has reached the machine itself
+            refused     nobody is there, although the master has reached the machine: an error
         """
-        actor.wait_for_life()
+        refused: Location | None = None
         with actor.opening:
-            actor.check_lives()
-            channel = actor.channel
-            if channel is None or channel.ended:
-                self.locate(actor)
-                channel = self.open(actor)
+            while True:
+                actor.wait_for_life()
+                if actor.channel is not None and not actor.channel.ended:
+                    return actor.channel
+                self.locate(actor, unreached=refused is not None)
+                actor.wait_for_life()  # if it is ours, it is we who connect to its next life
+                if actor.channel is not None and not actor.channel.ended:
+                    return actor.channel
+                assert actor.location is not None
+                is_last = actor.location == refused
+                refused = actor.location
+                if channel := self._connected(actor, is_last):
+                    return channel
+
+    def _connected(self, actor: ActorState, is_last: bool) -> Channel | None:
+        """Connect to where an actor lives; return None if it has died, or nobody is there.
+
+        If this `is_last`, an error says why nobody is there.
+        """
+        channel = self._open_at(actor)
+        life = channel.location.life
+
+        def is_over() -> bool:
+            return actor.life > life or actor.ended is not None or channel.ended is not None
+
+        wakeup.sleep_until(
+            lambda: channel.connected or is_over() or (channel.is_broken and not is_last),
+            about=actor,
+        )
+        if channel.connected:
+            actor.channel = channel  # if we do not see now that it died, its death sees this
+        if channel.connected and not is_over():
             return channel
+        if channel.ended is not None and is_last:
+            raise channel.ended(False)
+        channel.end(connection_error(channel.location, False, ""))
+        return None
 
     def may_wait(self) -> bool:
         """Tell whether this is any other thread than that which receives for all channels."""
@@ -97,9 +131,14 @@ class Channels:
         channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
         return {actor: calls for actor, calls in channels if calls}
 
-    def locate(self, actor: ActorState) -> None:
-        """Ask the master where an actor lives.  Raises an error if it has ended."""
-        located = self._ask(lambda t: control.Locate(ticket=t, actor=actor.actor)).result()
+    def locate(self, actor: ActorState, unreached: bool = False) -> None:
+        """Ask the master where an actor lives.  Raises an error if it has ended.
+
+        `unreached`: nobody was found where it was.  Then this waits for news of its machine.
+        """
+        located = self._session.ask(
+            lambda t: control.Locate(ticket=t, actor=actor.actor, unreached=unreached)
+        ).result()
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
             raise end_error(actor.name, actor.location, gone)(False)
@@ -107,6 +146,11 @@ class Channels:
         actor.expect_life(located.location.life)
 
     def open(self, actor: ActorState) -> Channel:
+        """Open the channel of an actor to where it was just placed."""
+        channel = actor.channel = self._open_at(actor)
+        return channel
+
+    def _open_at(self, actor: ActorState) -> Channel:
         """Open a channel to where an actor is known to live."""
         location = actor.location
         assert location is not None
@@ -118,8 +162,9 @@ class Channels:
                 location,
                 same_host,
                 self._pair,
+                partial(wakeup.wake, actor),
                 self._broken,
-                self._tell,
+                self._session.tell,
                 self._stores,
                 self._waits,
             )
@@ -131,7 +176,6 @@ class Channels:
                 "few: raise the limit (ulimit -n), or drop some handles"
             ) from None
         self._open.add(channel)
-        actor.channel = channel
         if not same_host and location.store is not None:
             channel.fetch_results(True)
         return channel
@@ -150,16 +194,29 @@ class Channels:
 
     def _broken(self, channel: Channel) -> None:
         """A connection broke; the master may be about to say why, or its machine may."""
-        probe = None
+        end = partial(self._give_up, channel)
         if sockets.is_remote(channel.endpoint):
-            probe = PortProbe(*parse_address(channel.endpoint))
-        self._loop.after(OBITUARY_WAIT_S, lambda: self._give_up(channel, probe))
+            reached = None
+            with suppress(RemotelyError):  # it answers nothing any more
+                actor = channel.location.actor
+                reached = self._session.questions.ask(
+                    lambda t: control.Locate(ticket=t, actor=actor, unreached=True)
+                )
+            end = partial(end, PortProbe(*parse_address(channel.endpoint)), reached)
+        self._loop.after(OBITUARY_WAIT_S, end)
 
-    def _give_up(self, channel: Channel, probe: PortProbe | None) -> None:
+    def _give_up(
+        self, channel: Channel, probe: PortProbe | None = None, reached: Question | None = None
+    ) -> None:
+        """End it.  Its port is to blame if it is silent and the master has reached the machine."""
         code = probe.code() if probe else 0
+        is_reached = reached is not None and reached.done()
+        if reached is not None:
+            reached.cancel()
         if not channel.ended:
             why = ""
-            if probe:
+            if probe and is_reached:
                 host, port = parse_address(channel.endpoint)
                 why = unreachable(here(host, port), host, port, code)
-            channel.end(connection_error(channel.location, channel.connected, why))
+            error = connection_error(channel.location, channel.connected, why, bool(probe))
+            channel.end(error)

@@ -125,10 +125,8 @@ class Client:
             self._context,
             self._loop,
             key.pair,
-            session.host,
+            session,
             WaitReporter(inside, session.tell) if inside else None,
-            session.ask,
-            session.tell,
             self._stores,
         )
         self._actors = ActorDirectory(self, session)

@@ -18,14 +18,19 @@ BROKEN = (
 
 
 class ConnectionMonitor:
-    """Reads the monitor of one socket on the loop's thread, and calls `on_broken` there."""
+    """Reads the monitor of one socket on the loop's thread, and tells there what it hears."""
 
     def __init__(
-        self, socket: "zmq.Socket[bytes]", loop: Loop, on_broken: Callable[[], None]
+        self,
+        socket: "zmq.Socket[bytes]",
+        loop: Loop,
+        on_broken: Callable[[], None],
+        on_connected: Callable[[], None] = lambda: None,
     ) -> None:
         self.connected = False
         self._watched = socket
         self._loop = loop
+        self._on_connected = on_connected
         self._on_broken = on_broken
         self._monitor = socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
@@ -59,6 +64,7 @@ class ConnectionMonitor:
             event = sockets.event_of(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.connected = True
+                self._on_connected()
             elif event & BROKEN:
                 self._on_broken()
 

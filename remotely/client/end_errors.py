@@ -30,16 +30,20 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
     return how
 
 
-def connection_error(location: Location, was_connected: bool, unreachable: str) -> EndError:
+def connection_error(
+    location: Location, was_connected: bool, unreachable: str, is_elsewhere: bool = False
+) -> EndError:
     """Return what calls raise after a connection broke, or never began.
 
-    `unreachable` is why none comes about now; empty if that is not known.
+    `unreachable` is why none comes about now, although the master reaches the machine; else empty.
     """
     why = f"the connection to {location.name} on {location.machine} broke"
     if not was_connected:
         why = f"no connection to {location.name} on {location.machine}"
     if unreachable:
         why = f"{why}: {unreachable}. {_TO_DO}"
+    elif is_elsewhere:
+        why = f"{why}, and the master has not reached that machine since"
     return lambda may: WorkerLost(f"{why}{doubt(may)}", may)
 
 

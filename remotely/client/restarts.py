@@ -37,11 +37,9 @@ class Restarts:
         if actor is None or (obituary.restarting and obituary.life < actor.request.life):
             return
         error = end_error(actor.name, actor.location, obituary)
-        channel = actor.channel
         if not obituary.restarting:
             actor.ended = error
             actor.gone = True
-            wakeup.wake(actor)
         elif actor.made_from is not None and (actor.owned or obituary.lost):
             with actor.lock:
                 # If it was given up, the master was told to end it.
@@ -55,6 +53,8 @@ class Restarts:
                 ).start()
         else:  # the next call asks where it is, and gets the answer once it is there again
             actor.expect_life(obituary.life + 1)
+        wakeup.wake(actor)  # who waits for its end, or to be connected
+        channel = actor.channel
         is_over = not obituary.restarting or (channel and channel.location.life <= obituary.life)
         if channel is None or not is_over:
             return

@@ -25,6 +25,7 @@ from tests.chaos import (
     fuzz,
     jobs,
     liars,
+    rejoining,
     relays,
 )
 from tests.chaos.finding import Finding, Trial
@@ -33,6 +34,7 @@ TRIALS: dict[str, Trial] = {
     **acts.TRIALS,
     **relays.TRIALS,
     **detection.TRIALS,
+    **rejoining.TRIALS,
     **fuzz.TRIALS,
     **liars.TRIALS,
     **endurance.TRIALS,
