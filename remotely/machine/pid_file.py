@@ -40,7 +40,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     listens: str = ""  # where the master does, "IP:port"; not of a worker that has joined
     worker: str = ""  # its id
     nonce: str = ""  # what makes that of its key
-    host: str = ""  # where its pid means a process: see this_machine.identity
+    pid_space: str = ""  # where its pid means a process: see this_machine
     folder: str = ""  # of the worker, for sockets and logs
 
     @property
@@ -121,8 +121,9 @@ def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
             worker = msgspec.json.decode(file.read_bytes(), type=Running)
             if worker.role != "master" and worker.cluster == cluster:
                 killed[file] = worker
-    here = this_machine.identity()  # elsewhere, that a pid is unknown here would mean nothing
-    yield [w for w in killed.values() if w.host == here and processes.end_tagged(w.worker, GONE_S)]
+    here = this_machine.pid_space()  # of elsewhere, an unknown pid says nothing
+    ours = [worker for worker in killed.values() if worker.pid_space == here]
+    yield [worker for worker in ours if processes.end_tagged(worker.worker, GONE_S)]
     for file in killed:
         file.unlink(missing_ok=True)
 

@@ -20,9 +20,15 @@ def identity() -> str:
     user.  REMOTELY_HOST, if set, is added: with it, parts of one machine pass for several, as in
     the tests.
     """
+    mounts = Path("/proc/self/ns/mnt").readlink()
+    return f"{pid_space()}:{mounts}:{os.environ.get('REMOTELY_HOST', '')}"
+
+
+def pid_space() -> str:
+    """Return a name that two processes share if and only if a pid means the same process to both,
+    and they are of one user."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    mounts, pids = Path("/proc/self/ns/mnt").readlink(), Path("/proc/self/ns/pid").readlink()
-    return f"{boot}:{mounts}:{pids}:{os.getuid()}:{os.environ.get('REMOTELY_HOST', '')}"
+    return f"{boot}:{Path('/proc/self/ns/pid').readlink()}:{os.getuid()}"
 
 
 def machine_name() -> str:

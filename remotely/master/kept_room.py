@@ -118,11 +118,5 @@ class KeptRoom:
     def _take(self, waiter: Waiter, best: Set[str], worst: Set[str]) -> None:
         state, request = self._state, waiter.request
         count = state.waiting.gang_size(gang_of(request)) or 1
-        state.workers.ledger.keep(
-            request.resources,
-            request.python,
-            count,
-            workers_for(request, state),
-            best,
-            worst,
-        )
+        needs = request.resources, request.python, count, workers_for(request, state)
+        state.workers.ledger.keep(*needs, best, worst)

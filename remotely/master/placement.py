@@ -78,8 +78,6 @@ class Ledger:
         # By Python, number of free GPUs and the most that is free of another: less free thousandths
         # of CPUs, and worker; sorted.
         self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
-        self._memories: list[int] = []  # what is free of it on each worker; sorted
-        self._milli_gpus: list[int] = []  # the same
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
         self._kept: list[tuple[Placement, Resources]] = []  # taken, by `keep`
@@ -129,25 +127,21 @@ class Ledger:
         """Return what is free; below zero where `reserve` took more than there is."""
         return self._workers[worker].free
 
-    def most_free(self, others: Iterable[str] = ()) -> Resources:
-        """Return of each resource the most that is free on one worker, if not on the same.
-
-        Of the user's resources only `others` are looked at.
-        """
+    def most_free(self, asked: Resources) -> Resources:
+        """Return of each resource that is asked for, and of CPUs, the most that is free on one
+        worker, if not on the same."""
         if not self._buckets:  # all are away
             return Resources()
         milli_cpus = max(-bucket[0][0] for bucket in self._buckets.values())
-        most = {name: self._most_free_of(name) for name in others}
+        there = []
+        if asked.gpus or asked.memory or asked.others:  # which is rare: this looks at all
+            there = [room for name, room in self._workers.items() if name not in self.away]
         return Resources(
             milli_cpus / 1000,
-            self._milli_gpus[-1] / 1000,
-            self._memories[-1],
-            tuple((name, count / 1000) for name, count in sorted(most.items()) if count),
+            max(room.milli_gpus for room in there) / 1000 if asked.gpus else 0,
+            max(room.memory for room in there) if asked.memory else 0,
+            tuple((n, max(r.others.get(n, 0) for r in there) / 1000) for n, _ in asked.others),
         )
-
-    def _most_free_of(self, other: str) -> int:
-        there = (found for name, found in self._workers.items() if name not in self.away)
-        return max(found.others.get(other, 0) for found in there)
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
@@ -327,8 +321,6 @@ class Ledger:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
         insort(self._buckets.setdefault(place, []), (-worker.milli_cpus, name))
-        insort(self._memories, worker.memory)
-        insort(self._milli_gpus, worker.milli_gpus)
 
     def _take_from_bucket(self, name: str, worker: Room) -> None:
         """Take a worker from its bucket, before what is free of it changes."""
@@ -339,8 +331,6 @@ class Ledger:
         del bucket[bisect_left(bucket, (-worker.milli_cpus, name))]
         if not bucket:
             del self._buckets[place]
-        del self._memories[bisect_left(self._memories, worker.memory)]
-        del self._milli_gpus[bisect_left(self._milli_gpus, worker.milli_gpus)]
 
     def _why_never(self, asked: Resources, python: str, alike: list[Resources]) -> str:
         if not self._workers:

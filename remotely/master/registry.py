@@ -166,8 +166,7 @@ class Registry:
         if unused := self._sessions.use(who, hello.modules):
             for name in self._workers.of_python(hello.python):
                 self._tell(name, control.Preload(modules=unused))
-        ledger = self._workers.ledger
-        self._tell(who, control.Welcome(pythons=ledger.pythons, cpus=ledger.cpus))
+        self._tell(who, control.Welcome(pythons=self._workers.ledger.pythons))
         for due in self._state.restarts.due_by(who):  # it may not have heard
             self._tell(who, control.Died(obituary=due.obituary))
         return new

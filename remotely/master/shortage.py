@@ -43,7 +43,7 @@ def why_it_waits(request: control.Request, state: State) -> str:
     why = why_waiting(
         request.class_name,
         request.resources,
-        state.workers.ledger.most_free(name for name, _ in request.resources.others),
+        state.workers.ledger.most_free(request.resources),
         holders,
         len(actors) - len(holders),
         state.workers.only_size() if state.is_embedded else None,
@@ -113,18 +113,12 @@ def why_waiting(
     `embedded`: all that the cluster has, if it is a script's own; no machine can join that.
     `together`: how many of these are placed at once.
     """
-    free = Resources(max(0.0, most_free.cpus), max(0, most_free.gpus), max(0, most_free.memory))
-    relevant = Resources(
-        free.cpus,
-        free.gpus if asked.gpus else 0,
-        free.memory if asked.memory else 0,
-        tuple((name, max(0.0, most_free.amount_of(name))) for name, _ in asked.others),
-    )
+    free = most_free.at_least_none()
     if together > 1:
         said = f"{together} actors of {class_name}, which live at once, ask for {asked} each"
     else:
         said = f"{class_name} asks for {asked}"
-    said += f"; the most that a machine has free is {relevant}"
+    said += f"; the most that a machine has free is {free}"
     if holders:
         named = [f"{h.name} ({', '.join(filter(None, (str(h.has), h.whose)))})" for h in holders]
         said += f". {listed([*named, f'{others} more'] if others else named)} " + (

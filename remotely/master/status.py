@@ -35,11 +35,10 @@ def status(ticket: int, state: State) -> control.Status:
 
 def _free(worker: str, ledger: Ledger) -> Resources:
     """Return what can be had on a worker."""
-    free = Resources() if worker in ledger.away else ledger.free(worker)
-    if worker not in ledger.keepers:
-        return free
-    others = tuple((name, max(0.0, amount)) for name, amount in free.others)
-    return Resources(max(0.0, free.cpus), max(0.0, free.gpus), max(0, free.memory), others)
+    if worker in ledger.away:
+        return Resources()
+    free = ledger.free(worker)
+    return free.at_least_none() if worker in ledger.keepers else free
 
 
 def _away_s(worker: str, state: State) -> float:

@@ -139,7 +139,7 @@ class PersistentDaemon:
                 "listens": self._listens,
                 "worker": worker,
                 "nonce": nonce,
-                "host": this_machine.identity(),
+                "pid_space": this_machine.pid_space(),
                 "folder": str(self._folder or ""),
             },
             Running,

@@ -122,7 +122,3 @@ class Leases:
         for holder in ended:
             del self._deadlines[holder]
         return ended
-
-    def next_deadline(self) -> float | None:
-        """Return when the next lease ends unless it is renewed; None if there is none."""
-        return next(iter(self._deadlines.values()), None)

@@ -80,6 +80,11 @@ class Resources(msgspec.Struct, frozen=True):
         """Return how much there is of a resource of the user's."""
         return next((amount for other, amount in self.others if other == name), 0.0)
 
+    def at_least_none(self) -> "Resources":
+        """Return what can be had, where some of it is less than nothing."""
+        others = tuple((name, max(0.0, amount)) for name, amount in self.others)
+        return Resources(max(0.0, self.cpus), max(0.0, self.gpus), max(0, self.memory), others)
+
     def __add__(self, other: "Resources") -> "Resources":
         return self._combined(other, 1)
 

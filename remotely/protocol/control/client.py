@@ -8,7 +8,7 @@ from remotely.protocol.control.records import (
     Request,
     WorkerStatus,
 )
-from remotely.protocol.numbers import Amount, Cores, Id, Moment, Offset, Pid, Route, Seconds
+from remotely.protocol.numbers import Amount, Id, Moment, Offset, Pid, Route, Seconds
 
 
 class Hello(ControlMessage, frozen=True):
@@ -126,7 +126,6 @@ class Goodbye(ControlMessage, frozen=True):
 
 class Welcome(ControlMessage, frozen=True):
     pythons: list[str]
-    cpus: Cores  # of all workers together
 
 
 class Placed(ControlMessage, frozen=True):

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def write_worker(name: str, **fields: Any) -> None:
     """Write the file of a worker that was killed."""
     worker = pid_file.Running(
         role="joined", address="", cluster="ours", pid=1, started=-1.0, log="",
-        worker=name, nonce=f"nonce of {name}", host=this_machine.identity(),
+        worker=name, nonce=f"nonce of {name}", pid_space=this_machine.pid_space(),
     )  # fmt: skip
     file = pid_file.make_folder(PORT) / f"joined-{name}.json"
     pid_file.write(file, msgspec.structs.replace(worker, **fields))
@@ -63,7 +64,7 @@ def test_a_worker_learns_who_was_killed_before_it_once_and_nothing_is_left_of_th
     me = os.getpid()
     write_worker("killed")
     write_worker("of-another-cluster", cluster="another")
-    write_worker("of-another-machine", host="its home is shared")
+    write_worker("of-another-machine", pid_space="its home is shared")
     write_worker("alive", pid=me, started=processes.birth(me))
     with subprocess.Popen(["sleep", "60"], env={processes.TAG: "killed:an actor"}) as actor:
         with (
@@ -82,3 +83,13 @@ def test_one_of_which_something_is_left_is_no_predecessor(monkeypatch: pytest.Mo
     monkeypatch.setattr(pid_file, "GONE_S", 0.0)
     monkeypatch.setattr(processes, "kill_tagged", lambda prefix: True)  # it cannot be killed
     assert predecessors() == []
+
+
+def test_a_pid_means_the_same_process_in_another_mount_namespace() -> None:
+    """As `ip netns exec` makes one for each command."""
+    says = "from remotely.machine.this_machine import pid_space; print(pid_space())"
+    command = ["unshare", "--mount", sys.executable, "-c", says]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this machine allows no mount namespaces: {done.stderr}")
+    assert done.stdout.strip() == this_machine.pid_space()

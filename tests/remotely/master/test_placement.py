@@ -151,12 +151,13 @@ def test_resources_of_the_users_are_taken_and_given_back() -> None:
     assert placed == ["licensed", "licensed"]
     assert ledger.free("licensed") == Resources(2, others=(("disk", 0.5),))
     assert not ledger.has_room("licensed", LICENSE, PYTHON)
-    assert ledger.most_free(["license"]).others == ()
+    assert ledger.most_free(LICENSE).others == (("license", 0.0),)
     assert ledger.place(LICENSE, PYTHON) == Wait()
     ledger.release("licensed", LICENSE, ())
     assert ledger.has_room("licensed", LICENSE, PYTHON)
-    assert ledger.most_free(["license", "disk"]).others == (("disk", 0.5), ("license", 1.0))
-    assert ledger.most_free().others == ()
+    both = Resources(others=(("disk", 0.1), ("license", 0.1)))
+    assert ledger.most_free(both).others == (("disk", 0.5), ("license", 1.0))
+    assert ledger.most_free(Resources(1)) == Resources(64)
 
 
 def test_what_a_worker_holds_beyond_what_it_has_is_owed() -> None:
@@ -452,11 +453,12 @@ def test_the_choice_is_that_of_a_search_among_all_whoever_comes_and_goes(
         if there:
             frees_of_all = [ledger.free(name) for name in there]
             most = max(free.amount_of("license") for free in frees_of_all)
-            assert ledger.most_free(["license"]) == Resources(
+            everything = Resources(1, 1, 1, (("license", 1.0),))
+            assert ledger.most_free(everything) == Resources(
                 max(free.cpus for free in frees_of_all),
                 max(free.gpus for free in frees_of_all),
                 max(free.memory for free in frees_of_all),
-                (("license", most),) if most else (),
+                (("license", most),),
             )
 
 

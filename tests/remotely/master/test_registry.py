@@ -1551,7 +1551,7 @@ def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
         [],
     )
     ledger = registry._workers.ledger
-    assert (ledger._buckets, ledger._sizes, ledger._memories) == ({}, {}, [])
+    assert (ledger._buckets, ledger._sizes, ledger.kept) == ({}, {}, [])
     assert (registry._lookups._questions, registry._state.restarts._due) == ({}, {})
     assert registry._state.restarts._begun == {}
     assert registry._log_queries._asks == {}

@@ -48,7 +48,8 @@ def test_gpus_and_memory_are_told_if_they_are_asked_for() -> None:
 
 
 def test_what_is_reserved_beyond_what_there_is_is_not_told_as_less_than_nothing() -> None:
-    assert "is 0 CPUs" in why_waiting("A", ONE, Resources(-1, -1, -5), [], 0, None)
+    asked = Resources(1, 1, 5)
+    assert "is 0 CPUs." in why_waiting("A", asked, Resources(-1, -1, -5), [], 0, None) + "."
 
 
 def test_a_group_that_can_never_live_at_once_is_told_how_many_cpus_it_takes() -> None:
