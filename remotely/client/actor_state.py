@@ -20,7 +20,8 @@ class ActorState(CalledActor):
 
     location      where it lives, as far as this process has been told
     channel       the last one that was opened to it
-    opening       is held by the thread that opens one, and waits for the master meanwhile
+    opening       is held by the thread that opens one, and waits for the master meanwhile.
+                  Threads that do sleep about it, as a channel does not keep its actor
     gone          the master has said that it has ended
     """
 
@@ -43,6 +44,11 @@ class ActorState(CalledActor):
         if life > self.life:
             self.life = life
             self.request = msgspec.structs.replace(self.request, life=life)
+
+    def wake(self) -> None:
+        """Wake who waits for news of it: of its end or its next life, or to be connected."""
+        wakeup.wake(self)
+        wakeup.wake(self.opening)
 
     def wait_for_end(self, deadline: float) -> bool:
         """Return whether it was seen to end.  The master, which would report it, may be gone."""

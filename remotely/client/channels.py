@@ -90,7 +90,7 @@ class Channels:
 
         wakeup.sleep_until(
             lambda: channel.connected or is_over() or (channel.is_broken and not is_last),
-            about=actor,
+            about=actor.opening,
         )
         if channel.connected:
             actor.channel = channel  # if we do not see now that it died, its death sees this
@@ -162,7 +162,7 @@ class Channels:
                 location,
                 same_host,
                 self._pair,
-                partial(wakeup.wake, actor),
+                partial(wakeup.wake, actor.opening),
                 self._broken,
                 self._session.tell,
                 self._stores,

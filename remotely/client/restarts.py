@@ -14,7 +14,6 @@ from remotely.client.actor_factory import ActorFactory
 from remotely.client.actor_state import ActorState
 from remotely.client.end_errors import end_error
 from remotely.client.termination import Terminations
-from remotely.futures import wakeup
 from remotely.protocol.control import Obituary
 
 
@@ -53,7 +52,7 @@ class Restarts:
                 ).start()
         else:  # the next call asks where it is, and gets the answer once it is there again
             actor.expect_life(obituary.life + 1)
-        wakeup.wake(actor)  # who waits for its end, or to be connected
+        actor.wake()
         channel = actor.channel
         is_over = not obituary.restarting or (channel and channel.location.life <= obituary.life)
         if channel is None or not is_over:

@@ -7,7 +7,6 @@ from remotely.client.actor_state import ActorState
 from remotely.client.channels import Channels
 from remotely.client.end_errors import end_error
 from remotely.client.master_session import MasterSession
-from remotely.futures import wakeup
 from remotely.protocol import control
 from remotely.protocol.control import Obituary
 from remotely.protocol.lease import TERM_S
@@ -71,6 +70,6 @@ class Terminations:
         if actor.ended is None:
             gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
             actor.ended = end_error(actor.name, actor.location, gone)
-            wakeup.wake(actor)
+            actor.wake()
             if actor.channel is not None:
                 actor.channel.end(actor.ended, asked=True)
