@@ -84,6 +84,7 @@ class Channel:
         on_broken: Callable[["Channel"], None],
         tell_master: Callable[[msgspec.Struct], None],
         stores: Stores,
+        complain: Callable[[str, str], None],
         waits: WaitReporter | None = None,
     ) -> None:
         self.location = location
@@ -123,6 +124,7 @@ class Channel:
                 self._memory, self.send, loop, stores, location.store, self.fetch_results
             ).deliver,
             self._cancellation,
+            complain,
             self._cut,
         )
         self.endpoint = location.ipc if same_host else nearest(location.tcp)

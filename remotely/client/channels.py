@@ -166,6 +166,7 @@ class Channels:
                 self._broken,
                 self._session.tell,
                 self._stores,
+                self._session.complain,
                 self._waits,
             )
         except (zmq.ZMQError, OSError) as error:

@@ -38,6 +38,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -69,6 +70,7 @@ MAX_LOOKS_DELAYED = 25  # in a row, for a program that keeps submitting
 LONGEST_POLL_MS = 2**31 - 1  # the most that poll takes: 24 days
 SPIN_S = 400e-6 if this_machine.cores() > 1 else 0.0  # a single core is the actor's to use
 SOON_S = 1e-3
+TELL_AFTER_S = 2.0  # that a call waits for one whose own wait was interrupted
 
 
 class Inbox:
@@ -76,6 +78,7 @@ class Inbox:
 
     pending     the calls that have no reply, by their ids.  Empty for good once it is closed
     deliver     gives one call its outcome
+    complain    prints a sentence for the user
     cut         breaks the connection, as an injected fault
     """
 
@@ -92,6 +95,7 @@ class Inbox:
         waits: WaitReporter | None,
         deliver: Deliver,
         cancellation: Cancellation,
+        complain: Callable[[str, str], None],
         cut: Callable[[], None],
     ) -> None:
         self._socket = socket
@@ -106,7 +110,9 @@ class Inbox:
         self._waits = waits  # if this process is an actor
         self._deliver = deliver
         self._cancellation = cancellation
+        self._complain = complain
         self._cut = cut
+        self._interrupted: weakref.ref[CallFuture[Any]] | None = None  # the last wait was for that
         self._leader: int | None = None  # the wake descriptor of the thread that receives
         self._armed = False  # the loop receives
         self._looking = False  # the loop is going to look
@@ -128,6 +134,10 @@ class Inbox:
         outer: int | None = None  # our own, if this is a signal handler that waits within a wait
         reported = None
         within, me.waits = me.waits, True
+        if self._interrupted is not None and isinstance(future, CallFuture):
+            told = partial(self._tell_what_runs, self._interrupted, weakref.ref(future))
+            self._loop.after(TELL_AFTER_S, told)
+            self._interrupted = None
         try:
             if self._waits is not None and deadline is None:
                 reported = self._waits if self._waits.begin(self._location, future) else None
@@ -178,6 +188,8 @@ class Inbox:
             if leads and self._leader == wake:
                 self._leader = outer
             self.leave_to_loop(me)
+            if isinstance(future, CallFuture) and not future.done():
+                self._interrupted = weakref.ref(future)
             raise
         finally:
             me.waits = within
@@ -362,6 +374,16 @@ class Inbox:
         if isinstance(future, Room):
             return bool(self._pending)
         return self._pending.get(future.call_id) is future
+
+    def _tell_what_runs(self, *calls: "weakref.ref[CallFuture[Any]]") -> None:
+        """Tell, once, that a call waits in line behind one whose wait was interrupted."""
+        before, later = (call() for call in calls)
+        if before and later and not before.done() and not later.done():
+            self._complain(
+                before.what,
+                f"remotely: {later.what} has no answer yet: {before.what}, whose wait was "
+                "interrupted, still runs there. To end it, end the actor: remotely.kill(...)",
+            )
 
     # --- without the lock -------------------------------------------------------------------------
 

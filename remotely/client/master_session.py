@@ -73,7 +73,7 @@ class MasterSession:
         self._pid = os.getpid()
         self._loop = loop
         self._on_message = hear
-        self._complain = complain
+        self.complain = complain
         self._on_welcomed_again = on_welcomed_again
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
@@ -175,7 +175,7 @@ class MasterSession:
         if why := self.questions.take_wait(ticket):
             text = f"remotely: waiting for a place: {why} (giving up after {self.patience_s:g} s)"
             asked, _, _ = why.partition(". ")  # a group of 100 waits as one
-            self._complain(asked, text)
+            self.complain(asked, text)
 
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import remotely
-from remotely.client import delivery
+from remotely.client import delivery, inbox
 from remotely.machine.shield import shield
 from tests.clusters import wait_until
 
@@ -37,6 +38,9 @@ class Echo:
     def echo(self, value: Any, seconds: float = 0.0) -> Any:
         time.sleep(seconds)
         return value
+
+    def wait_for(self, path: Path) -> None:
+        wait_until(path.exists, "it may go on")
 
 
 @contextmanager
@@ -98,6 +102,29 @@ def interrupt_calls(n: int, seed: int, cluster: str) -> None:
 
 def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str) -> None:
     interrupt_calls(25, seed=1, cluster=cluster)
+
+
+def test_a_call_that_waits_behind_one_whose_wait_was_interrupted_is_told_so(
+    here: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(inbox, "TELL_AFTER_S", 0.01)
+    echo = Echo()
+    with pytest.raises(KeyboardInterrupt), interrupting() as interrupt:
+        interrupt(0.1)
+        echo.wait_for(tmp_path / "go")
+    later = threading.Thread(target=echo.echo, args=(1,))
+    later.start()
+    said = ""
+
+    def is_told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "still runs there" in said
+
+    wait_until(is_told, "the line")
+    assert "Echo-1.echo has no answer yet: Echo-1.wait_for, whose wait was interrupted" in said
+    (tmp_path / "go").touch()
+    later.join(NO_LATER_THAN_S)
 
 
 @pytest.mark.chaos
