@@ -277,6 +277,5 @@ def is_connected() -> bool:
     return _engine is not None and not _forked
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -66,8 +66,7 @@ def _after_fork() -> None:
     _local = threading.local()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def hand_over(own: ThreadState) -> None:

@@ -80,9 +80,6 @@ class Counts(Protocol):
         """A call has its outcome.  Calling this twice is harmless."""
 
 
-_call: Callable[..., Any] = getattr(operator, "call", lambda function, *args: function(*args))
-
-
 class Condition(threading.Condition):
     """A condition that survives an interrupt anywhere.  No thread sleeps on it.
 
@@ -273,8 +270,8 @@ class CallFuture(Future[R]):
 
     def _tell_next(self) -> None:
         # All in C: no interrupt strikes between the moment when a callback is taken, and when it
-        # begins (but before Python 3.11).
-        told = map(_call, map(self._done_callbacks.pop, (0,)), (self,))
+        # begins.
+        told = map(operator.call, map(self._done_callbacks.pop, (0,)), (self,))
         try:
             next(told)
         except BaseException as error:

@@ -44,5 +44,4 @@ def wake(about: object = None) -> None:
                 lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=sleepers.clear)  # the parent's threads do not sleep there
+os.register_at_fork(after_in_child=sleepers.clear)  # the parent's threads do not sleep there

@@ -128,5 +128,4 @@ def _after_fork() -> None:
 
 
 ON, _draw = _from(os.environ)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

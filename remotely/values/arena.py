@@ -406,8 +406,7 @@ def _after_fork() -> None:
     _ours, _making = None, threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _aligned(nbytes: int) -> int:

@@ -31,7 +31,7 @@ from remotely.machine import memory_file
 from remotely.machine.owned_fd import OwnedFd
 from remotely.values.arena import LET_GO, ArenaAddress, Loan
 
-_MAP_NORESERVE = 0x4000  # Linux; named in Python from 3.11 on
+_MAP_NORESERVE = 0x4000  # Linux; the mmap of Python 3.11 has no name for it
 _MAP_FIXED = 0x10  # Linux
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -119,7 +119,7 @@ class Lender:
     def _map_privately(self) -> mmap.mmap:
         """Return the arena as it is, where what is written stays here."""
         if self._copy_on_write is None:
-            flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", _MAP_NORESERVE)
+            flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
             self._copy_on_write = mmap.mmap(self.file.fd, self.address.nbytes, flags)
         return self._copy_on_write
 

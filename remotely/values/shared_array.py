@@ -161,8 +161,7 @@ def _open(address: _Address) -> int:
 
 _held: weakref.WeakValueDictionary[str, SharedArray] = weakref.WeakValueDictionary()  # by token
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=in_transit.forget)
+os.register_at_fork(after_in_child=in_transit.forget)
 
 
 # --- new memory -----------------------------------------------------------------------------------
