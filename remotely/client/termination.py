@@ -73,4 +73,4 @@ class Terminations:
             actor.ended = end_error(actor.name, actor.location, gone)
             wakeup.wake(actor)
             if actor.channel is not None:
-                actor.channel.end(actor.ended, asked=True)
+                actor.channel.end(actor.ended, gone)

@@ -232,6 +232,26 @@ def test_a_lost_call_is_repeated_if_its_function_says_so_and_fails_alone_if_not(
         assert list(executor.map(square, range(4))) == [0, 1, 4, 9]
 
 
+def kill_or_note(folder: Path, number: int) -> int:
+    (folder / str(number)).touch()
+    if number % 40 == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.promise("exact_doubt")
+def test_a_call_that_was_sent_ahead_to_a_process_that_died_runs_in_another(
+    here: None, tmp_path: Path
+) -> None:
+    with remotely.Executor(2) as executor:
+        futures = [executor.submit(kill_or_note, tmp_path, number) for number in range(200)]
+        errors = {n: future.exception(20) for n, future in enumerate(futures)}
+    failed = {n: error for n, error in errors.items() if error is not None}
+    assert set(range(7, 200, 40)) <= set(failed)
+    assert all(isinstance(e, ActorDied) and e.may_have_run for e in failed.values())
+    assert {int(file.name) for file in tmp_path.iterdir()} == set(range(200))
+
+
 def test_an_initializer_runs_in_each_process_and_its_error_is_that_of_the_calls(
     here: None,
 ) -> None:
