@@ -14,8 +14,7 @@ from joblib._parallel_backends import AutoBatchingMixin, ParallelBackendBase
 from remotely.api import connection
 from remotely.api.verbs import put
 from remotely.objects.idempotent import idempotent, retries_of
-from remotely.pools.executor import Executor
-from remotely.pools.room import cores, machines_of
+from remotely.pools.executor import Executor, cores
 
 PUT_FROM_BYTES = 1 << 16
 
@@ -68,7 +67,7 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             raise ValueError("n_jobs=0: it is to be 1 or more, or -1 for all cores of the cluster")
         if n_jobs is not None and n_jobs > 0:
             return n_jobs
-        return max(1, cores(machines_of(connection.current())) + 1 + (n_jobs or -1))
+        return max(1, cores(connection.current()) + 1 + (n_jobs or -1))
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
         """Be ready for a `Parallel`."""

@@ -7,6 +7,7 @@ endless, and the consumer slow.
 """
 
 import functools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -64,7 +65,7 @@ class Pool(Generic[A]):
         place = functools.partial(make_on, engine, self._class, args, kwargs, options)
         staffing = _SoMany(engine, count, limit * count, place)
         self._scheduler = Scheduler(staffing, options.concurrency)
-        self._scheduler.add(staffing.make(count))
+        self._scheduler.add(place(count))
 
     @property
     def actors(self) -> Group[A]:
@@ -194,6 +195,7 @@ class _SoMany(Staffing):
     """A fixed number of members; so many of those that were lost are replaced in ten minutes."""
 
     is_immediate = False
+    idle_s = math.inf
 
     def __init__(
         self, engine: Engine, count: int, limit: int, place: Callable[[int], list[Any]]
@@ -208,11 +210,9 @@ class _SoMany(Staffing):
     def wants(self, jobs: int, members: int) -> bool:
         return members < self._count and self._replaces > 0
 
-    def room(self, jobs: int, members: int) -> int:
-        return min(self._count - members, self._replaces)
-
-    def make(self, count: int) -> list[Any]:
-        self._replaces -= min(count, self._replaces)
+    def make(self, jobs: int, members: int) -> list[Any]:
+        count = min(self._count - members, self._replaces)
+        self._replaces -= count
         return self._place(count)
 
     def hear_of_loss(self) -> None:

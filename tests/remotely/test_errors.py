@@ -489,6 +489,16 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
     assert first.work() == 1
 
 
+def test_an_actor_without_patience_is_made_now_or_not_at_all(nothing_left: None) -> None:
+    remotely.connect(cpus=1)
+    first = remotely.options(Worker, cpus=1, patience_s=0)()
+    with pytest.raises(remotely.NoResources, match="no room: Worker asks for 1 CPU"):
+        remotely.options(Worker, cpus=1, patience_s=0)()
+    with pytest.raises(ValueError, match="patience_s=-1"):
+        remotely.options(Worker, patience_s=-1)
+    assert first.work() == 1
+
+
 def test_a_group_that_a_scripts_own_cluster_can_never_hold_is_refused_at_once(
     nothing_left: None,
 ) -> None:
