@@ -10,6 +10,7 @@ It differs from a ProcessPoolExecutor where a cluster does:
     an argument is changed   after `submit`: the call sees it as it was
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -31,7 +32,7 @@ from remotely.api.verbs import make_on
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
 from remotely.objects.idempotent import retries_of
-from remotely.pools.job import Job
+from remotely.pools.job import Job, copied
 from remotely.pools.recruiter import Staffing
 from remotely.pools.runner import Outcomes, Runner
 from remotely.pools.scheduler import Scheduler
@@ -81,7 +82,8 @@ class Executor(futures.Executor):
         """Run `fn(*args, **kwargs)` in one of the processes, and return its future."""
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"
-        return self._scheduler.submit(Job("run", (fn, args, kwargs), {}, _retries_of(fn), names))
+        call = (fn, args, kwargs) if kwargs else (fn, args)
+        return self._scheduler.submit(Job("run", call, {}, _retries_of(fn), names[: len(call)]))
 
     def map(
         self,
@@ -107,8 +109,8 @@ class Executor(futures.Executor):
         items = zip(*iterables, strict=False)
 
         def submit(item: tuple[Any, ...]) -> Future[Any]:
-            names = name, f"{name}: args", ""
-            return self._scheduler.submit(Job("run", (function, item, {}), {}, retries, names))
+            names = name, f"{name}: args"
+            return self._scheduler.submit(Job("run", (function, item), {}, retries, names))
 
         def submit_chunk(chunk: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: items"
@@ -179,6 +181,8 @@ class _AsManyAsFit(Staffing):
         self.is_immediate = not self.engine.cluster
         self._options = options
         self._args = args
+        with contextlib.suppress(NotPicklable):  # the calls will say so
+            self._args, _ = copied(args, {}, self.engine.put)
         self._has_room = False  # as far as we know
         self.idle_s = IDLE_S
         reserves = options.cpus or options.gpus or options.memory or options.resources

@@ -24,7 +24,7 @@ from remotely.api.remote_class import as_placeable
 from remotely.api.verbs import make_on
 from remotely.engine import Engine
 from remotely.objects.idempotent import retries_of
-from remotely.pools.job import Job
+from remotely.pools.job import Job, copied
 from remotely.pools.recruiter import Staffing
 from remotely.pools.results import Reading, outcome
 from remotely.pools.scheduler import Scheduler
@@ -62,10 +62,13 @@ class Pool(Generic[A]):
         options = msgspec.structs.replace(placeable.options, max_restarts=0, wait=True)
         engine = connection.current()
         self._is_immediate = not engine.cluster  # each call is over when it has been submitted
+        members = make_on(engine, self._class, args, kwargs, options, count)
+        if limit:
+            args, kwargs = copied(args, kwargs, engine.put)  # type: ignore[assignment]
         place = functools.partial(make_on, engine, self._class, args, kwargs, options)
         staffing = _SoMany(engine, count, limit * count, place)
         self._scheduler = Scheduler(staffing, options.concurrency)
-        self._scheduler.add(place(count))
+        self._scheduler.add(members)
 
     @property
     def actors(self) -> Group[A]:

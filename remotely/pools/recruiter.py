@@ -69,7 +69,7 @@ class Recruiter:
         """There may be something to do.  Never waits, and any thread may call this."""
         jobs, members = self._demand()
         if not self._staffing.wants(jobs, members):
-            if jobs and not members:
+            if jobs and not members and self._thread is None:  # else one may be in the making
                 self._give_up(self._why)
         elif self._staffing.is_immediate:
             self._add(self._staffing.make(jobs, members))
@@ -83,7 +83,9 @@ class Recruiter:
 
     def join(self) -> None:
         """Wait a moment for the thread to end, which may be making a member."""
-        if (thread := self._thread) is not None and thread is not threading.current_thread():
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
             thread.join(LOOK_AGAIN_S)
 
     def _begin(self) -> None:
@@ -91,25 +93,27 @@ class Recruiter:
             if self._thread is not None or self._stopped.is_set():
                 self._looked.set()
                 return
-            thread = threading.Thread(target=self._run, name="remotely-recruiter", daemon=True)
+            name = "remotely-recruiter"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:  # no further thread can be started
-                failure = error
-            else:
-                self._thread = thread
+                self._thread.start()
                 return
+            except RuntimeError as error:  # no further thread can be started
+                self._thread, failure = None, error
         self._give_up(failure)
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        goes_on = True
+        while goes_on and not self._stopped.is_set():
             self._looked.clear()
             jobs, members = self._demand()
             if self._staffing.wants(jobs, members):
                 self._find(jobs, members)
-            elif not self._rest():
-                return
+            else:
+                goes_on = self._rest()
         self._thread = None
+        if not goes_on:
+            self.look()  # whoever has looked meanwhile has left it to us
 
     def _find(self, jobs: int, members: int) -> None:
         try:
@@ -120,13 +124,8 @@ class Recruiter:
             self._stopped.wait(LOOK_AGAIN_S)
 
     def _rest(self) -> bool:
-        """Wait until there may be something to do; false if that is for the next thread."""
+        """Wait until there may be something to do; false if there is nothing to wait for."""
         pause_s = self._let_go(self._staffing.idle_s)
-        if pause_s is None:
-            with self._lock:
-                if not self._staffing.wants(*self._demand()):
-                    self._thread = None
-                    return False
-        else:
+        if pause_s is not None:
             self._looked.wait(pause_s)
-        return True
+        return pause_s is not None

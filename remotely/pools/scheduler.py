@@ -125,28 +125,21 @@ class Scheduler:
 
     def submit(self, job: Job) -> "Future[Any]":
         """Have a job run.  Raises RuntimeError after `close`."""
-        is_copied = False
-        while True:
-            if not is_copied and (job.retries or not self._idle):
-                try:
-                    job.copy_arguments(self.put)
-                except Exception as error:
-                    job.settle(None, error)
-                    return job.future
-                is_copied = True
-            with shield, self._lock:
-                if self._is_closed:
-                    raise RuntimeError("cannot schedule new futures after shutdown")
-                if (member := self._next_idle()) is not None:
-                    job.begin()
-                    member.jobs.add(job)
-                    self._note_idle(member)
-                elif is_copied:
-                    self._waiting.append(job)
-                else:
-                    continue
-                self._unsettled += 1
-                break
+        try:
+            job.copy_arguments(self.put)
+        except Exception as error:
+            job.settle(None, error)
+            return job.future
+        with shield, self._lock:
+            if self._is_closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if (member := self._next_idle()) is not None:
+                job.begin()
+                member.jobs.add(job)
+                self._note_idle(member)
+            else:
+                self._waiting.append(job)
+            self._unsettled += 1
         if member is None:
             self._recruiter.look()
         elif not self._send(member, job):

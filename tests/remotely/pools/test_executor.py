@@ -138,6 +138,19 @@ def test_a_call_sees_its_arguments_as_they_were_when_it_was_submitted(
         assert blocker.done()
 
 
+def test_a_call_that_is_sent_again_as_it_had_not_begun_has_the_same_arguments(
+    here: None,
+) -> None:
+    with remotely.Executor(1) as executor:
+        process = executor.submit(pid).result()
+        os.kill(process, signal.SIGSTOP)
+        numbers = [1, 2]
+        future = executor.submit(sum, numbers)
+        numbers.append(3)
+        os.kill(process, signal.SIGKILL)
+        assert future.result(20) == 3
+
+
 def test_a_call_that_has_not_begun_can_be_cancelled(here: None, tmp_path: Path) -> None:
     with remotely.Executor(1) as executor:
         running = executor.submit(wait_for, tmp_path / "go")

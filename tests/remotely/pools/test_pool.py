@@ -231,6 +231,31 @@ def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_
         assert pool.map(Player.play, range(5)) == [5, 6, 7, 8, 9]
 
 
+@remotely.remote_class(max_restarts=1)
+class SecondIsSlow:
+    def __init__(self, folder: Path) -> None:
+        if (folder / "died").exists():
+            (folder / "is being made").touch()
+            wait_until((folder / "go").exists, "it may go on")
+
+    def die(self, folder: Path) -> None:
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def number(self) -> int:
+        return 5
+
+
+def test_a_job_waits_for_a_member_that_is_being_made(here: None, tmp_path: Path) -> None:
+    with remotely.Pool(SecondIsSlow, 1, tmp_path) as pool:
+        pool.submit(SecondIsSlow.die, tmp_path).exception(20)
+        wait_until((tmp_path / "is being made").exists, "the next member is being made")
+        job = pool.submit(SecondIsSlow.number)
+        assert not job.done()
+        (tmp_path / "go").touch()
+        assert job.result(20) == 5
+
+
 def test_a_job_that_waits_for_a_member_may_wait_for_a_future_too(
     here: None, tmp_path: Path
 ) -> None:
