@@ -66,7 +66,7 @@ def judge(journals: Iterable[str], ran: Iterable[str], ended_well: Iterable[str]
     for call in sorted(sent):
         found = outcomes.pop(call, [])
         for outcome, told in found:
-            died = _DIED.search(told)
+            died = None if call.endswith(AGAIN) else _DIED.search(told)
             if outcome is Outcome.MAY_HAVE_RUN and died and not runs[call]:
                 doubts.setdefault(died[0], []).append(call)
         for anomaly in _anomalies(call, found, runs[call], call.split(":")[0] in well):
