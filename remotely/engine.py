@@ -29,6 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     detached      whether the actor outlives its owner, until it is closed
     machine       on which it is to be, by its name or address; empty for any
     near          the handle of an actor on whose machine it is to be
+    patience_s    how long it waits for room, if not as long as `connect` was told; 0 is not at all
     get_if_exists whether a handle of the actor with this name is returned, if there is one
     """
 
@@ -44,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     detached: bool = False
     machine: str = ""
     near: Any = None
+    patience_s: float | None = None
     get_if_exists: bool = False
 
     @property

@@ -81,7 +81,9 @@ class Actor:
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
-        self._cancellations = Cancellations(self._socket.send_beside, self._background.loop.after)
+        self._cancellations = Cancellations(
+            activity.page, self._socket.send_beside, self._background.loop.after
+        )
         self._dispatcher = Dispatcher(
             self._servant, self._socket, self._cancellations, self._wait_for_lease
         )
@@ -176,7 +178,6 @@ class Actor:
 
     def _tidy(self) -> None:
         """On the background thread: forget clients, and find out which consumers are gone."""
-        self._cancellations.tidy()
         silent = self._servant.silent(time.monotonic())
         for route in silent:
             if not self._socket.reaches(route):

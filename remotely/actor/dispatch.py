@@ -11,6 +11,9 @@ How a call runs depends on the class:
     batched methods             gathered until a batch is full or due, or until another message
                                 comes: that one was sent later, and so it runs later
 
+A call begins on the thread, or in the task, that runs it.  That is written down first
+(cancellations.py): from then on it cannot be taken back, and if this process dies it may have run.
+
 What a call does to the object is the servant's part (servant.py).
 
 A reply leaves at once, from the thread or the task that made it, while nothing else runs there: so
@@ -38,6 +41,9 @@ from remotely.testing import faults
 NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
 OF_STREAMS = frozenset((Kind.NEXT, Kind.CLOSE))
 ON_THREADS = frozenset((Kind.CALL, Kind.GET, Kind.SET)) | OF_STREAMS
+ARE_NOTED = ON_THREADS | frozenset((Kind.INIT,))  # as having begun
+
+Send = Callable[[RoutedReply], object]
 
 
 class Line(Protocol):
@@ -73,7 +79,9 @@ class Dispatcher:
         self._wake = line.wake
         self._wait_for_lease = wait_for_lease
         self._cancellations = cancellations
+        self._begins = cancellations.begins
         self._begun, self._marks = cancellations.begun, cancellations.marks
+        self._last, self._slots = self._begun.last, self._begun.slots
         self._stop_asked = False
         self._ender: tuple[bytes, Message] | None = None  # the call that asked for the end
         self._early: list[tuple[bytes, Message]] = []  # came before there was an object
@@ -93,15 +101,8 @@ class Dispatcher:
         kind = message.kind
         is_batched = kind is Kind.CALL and message.name in servant.batched
         is_awaited = not is_batched and servant.is_async and servant.is_coroutine(message)
-        threads = None if is_batched or is_awaited or kind not in ON_THREADS else self._threads
-        if self._threads is None:  # as Cancellations.begins, without a lock
-            self._begun[route] = message.call_id
-            may_run = not self._marks or not self._cancellations.takes_mark(route, message.call_id)
-        else:
-            may_run = threads is not None or self._cancellations.begins(route, message.call_id)
-        if not may_run:
-            self._send(servant.cancelled(route, message))
-            return
+        is_noted = kind in ARE_NOTED
+        threads = self._threads if is_noted and not is_batched and not is_awaited else None
         if is_batched:
             self._gather(route, message)
             return
@@ -118,6 +119,14 @@ class Dispatcher:
         elif kind is Kind.END:
             self._ender = route, message
         else:
+            if is_noted:  # as Cancellations.begins, without a lock
+                try:
+                    self._last[self._slots[route]] = message.call_id
+                except KeyError:
+                    self._begun.note(route, message.call_id)
+                if self._marks and self._cancellations.takes_mark(route, message.call_id):
+                    self._send(servant.cancelled(route, message))
+                    return
             self._send(servant.answer(route, message))
             self._begin_threads()
             if kind is Kind.INIT and not self.is_over():
@@ -173,12 +182,15 @@ class Dispatcher:
 
     def _answer_on_thread(self, route: bytes, message: Message) -> None:
         self._wait_for_lease()
-        may_run = self._cancellations.begins(route, message.call_id)
+        may_run = self._begins(route, message.call_id)
         answer = self._servant.answer if may_run else self._servant.cancelled
         self._send_beside(answer(route, message))
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
-        self._send_soon(await self._servant.answer_async(route, message))
+        if self._begins(route, message.call_id):
+            self._send_soon(await self._servant.answer_async(route, message))
+        else:
+            self._send_soon(self._servant.cancelled(route, message))
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(call)
@@ -223,15 +235,27 @@ class Dispatcher:
                 if inspect.iscoroutinefunction(gathering.batching.function):
                     self._start(self._run_batch_async(gathering, calls))
                 elif self._threads is not None:
-                    self._threads.run(self._run_batch_on_thread, gathering, calls)
+                    self._threads.run(self._run_batch, gathering, calls, self._send_beside)
                 else:
-                    for reply in self._servant.answer_batch(gathering.batching, calls):
-                        self._send(reply)
+                    self._run_batch(gathering, calls, self._send)
 
-    def _run_batch_on_thread(self, gathering: Gathering, calls: Any) -> None:
-        for reply in self._servant.answer_batch(gathering.batching, calls):
-            self._send_beside(reply)
+    def _run_batch(self, gathering: Gathering, calls: Any, send: Send) -> None:
+        if calls := self._begin_batch(calls, send):
+            for each in self._servant.answer_batch(gathering.batching, calls):
+                send(each)
 
     async def _run_batch_async(self, gathering: Gathering, calls: Any) -> None:
-        for reply in await self._servant.answer_batch_async(gathering.batching, calls):
-            self._send_soon(reply)
+        if calls := self._begin_batch(calls, self._send_soon):
+            for each in await self._servant.answer_batch_async(gathering.batching, calls):
+                self._send_soon(each)
+
+    def _begin_batch(self, calls: Any, send: Send) -> list[Any]:
+        """Return those of the calls that run; answer those that were taken back."""
+        begun = []
+        for call in calls:
+            (route, message), _ = call
+            if self._begins(route, message.call_id):
+                begun.append(call)
+            else:
+                send(self._servant.cancelled(route, message, is_decoded=True))
+        return begun

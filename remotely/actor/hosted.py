@@ -63,7 +63,9 @@ class Hosted(ABC):
             lambda prepare: self._client(birth, prepare),
         )
         self._servant = Servant(self._values, preparation, OneByOne(self._page))
-        self._cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
+        self._cancellations = Cancellations(
+            self._page, lambda reply: True, lambda after_s, action: None
+        )
         send = self._send
         line = SimpleNamespace(send=send, send_soon=send, send_beside=send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
@@ -107,7 +109,6 @@ class Hosted(ABC):
 
     def _tidy(self) -> None:
         self._servant.tidy()
-        self._cancellations.tidy()
 
     def _end(self) -> None:
         if self._has_ended:

@@ -118,9 +118,10 @@ class Servant:
             activity.end(begun)
             self.calls += kind is Kind.CALL
 
-    def cancelled(self, route: bytes, message: Message) -> RoutedReply:
+    def cancelled(self, route: bytes, message: Message, is_decoded: bool = False) -> RoutedReply:
         """Return the reply to a call that its caller has taken back."""
-        self._values.decline(route, message)
+        if not is_decoded:
+            self._values.decline(route, message)
         return self._values.returned(route, message, CancelledPlaceholder())
 
     def adopt(self, served: object, concurrency: int) -> None:

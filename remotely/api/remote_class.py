@@ -51,9 +51,9 @@ def remote_class(
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
 
-    The options are those of `engine.Options` except `name`, `detached`, `get_if_exists`, `machine`
-    and `near`, which belong to one instance: see `options`.  Raises TypeError for an unknown
-    option, ValueError for a bad value.
+    The options are those of `engine.Options` except `name`, `detached`, `get_if_exists`, `machine`,
+    `near` and `patience_s`, which belong to one instance: see `options`.  Raises TypeError for an
+    unknown option, ValueError for a bad value.
     """
     for of_an_instance in _OF_AN_INSTANCE & options.keys():
         raise TypeError(
@@ -181,7 +181,7 @@ def _check_environment(env: dict[str, str]) -> None:
 
 
 MIN_GPU = 0.001  # they are counted in thousandths
-_OF_AN_INSTANCE = {"name", "detached", "get_if_exists", "machine", "near"}
+_OF_AN_INSTANCE = {"name", "detached", "get_if_exists", "machine", "near", "patience_s"}
 MAX_ENVIRONMENT_BYTES = 128 << 10  # the longest string of the kernel, and all goes in one message
 
 _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
@@ -189,6 +189,7 @@ _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
     "gpus": (0, arguments.number),
     "max_restarts": (0, arguments.whole_number),
     "concurrency": (1, arguments.whole_number),
+    "patience_s": (0, arguments.number),
 }
 
 

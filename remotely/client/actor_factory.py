@@ -53,7 +53,7 @@ class ActorFactory:
         crossings: Crossings = {}
         try:
             for actor in actors:
-                places.append(self.ask_for_place(actor))
+                places.append(self.ask_for_place(actor, options.patience_s))
             if options.max_restarts:
                 encoded = own(encoded)
                 for actor in actors:
@@ -71,10 +71,14 @@ class ActorFactory:
             self._terminations.request([actor.actor for actor in actors], 0.0, kill=True)
             raise
 
-    def ask_for_place(self, actor: ActorState) -> Question:
+    def ask_for_place(self, actor: ActorState, patience_s: float | None = None) -> Question:
+        if patience_s is None:
+            patience_s = self._session.patience_s
         return self._session.ask(
             lambda ticket: control.Place(
-                ticket=ticket, request=actor.request, patience_s=self._session.patience_s
+                ticket=ticket,
+                request=actor.request,
+                patience_s=min(patience_s, control.LONGEST_S),
             )
         )
 

@@ -37,7 +37,7 @@ from remotely.client.cancellation import Cancellation
 from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.client.deadlock import WaitReporter
 from remotely.client.delivery import Arrived
-from remotely.client.end_errors import EndError
+from remotely.client.end_errors import EndError, last_begun
 from remotely.client.inbox import Inbox
 from remotely.client.loop_turns import LoopTurns
 from remotely.client.outbox import Outbox
@@ -46,8 +46,9 @@ from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
 from remotely.machine.shield import shield
-from remotely.protocol.control import Location
+from remotely.protocol.control import Location, Obituary
 from remotely.protocol.lease import DRAIN_S
+from remotely.protocol.numbers import ROUTE_BYTES
 from remotely.protocol.wire import Kind
 from remotely.testing import faults
 from remotely.transport import sockets
@@ -101,7 +102,8 @@ class Channel:
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
         self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
-        route = b"r" + secrets.token_bytes(11)  # by which a cancellation names this connection
+        # By it a cancellation names this connection, and an obituary says what of it has begun.
+        self._route = route = b"r" + secrets.token_bytes(ROUTE_BYTES - 1)
         self._socket.setsockopt(zmq.ROUTING_ID, route)
         self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
         self._turns = LoopTurns(loop, self._lock)
@@ -234,15 +236,15 @@ class Channel:
         """On the loop's thread, now and then: take in replies that no other thread will."""
         self._inbox.tend()
 
-    def end(self, ended: EndError, asked: bool = False, now: bool = False) -> None:
+    def end(self, ended: EndError, obituary: Obituary | None = None, now: bool = False) -> None:
         """Fail every call in flight and close.  Calling this twice is harmless.
 
-        If the end was `asked` for, dropped futures are not reported.  On the loop's thread the
+        If the end was asked for, dropped futures are not reported.  On the loop's thread the
         channel ends when the loop gets its turn, unless `now`.
         """
         if self.ended is not None:
             return
-        end = partial(self._end, ended, asked)
+        end = partial(self._end, ended, obituary)
         if self._loop.is_own_thread() and not now:
             self._turns.take(end)
             return
@@ -258,12 +260,12 @@ class Channel:
             self._inbox.leave_to_loop(me)
             raise
 
-    def end_after_replies(self, ended: EndError, asked: bool) -> None:
+    def end_after_replies(self, ended: EndError, obituary: Obituary) -> None:
         """On the loop's thread: the actor has exited in good order, so end when its replies are in.
 
         They may still be on their way.  Behind the last of them comes the end of the connection.
         """
-        end = partial(self.end, ended, asked)
+        end = partial(self.end, ended, obituary)
         if not self._pending or not self._monitor.may_have_connected() or self._outbox.is_broken:
             end()
             return
@@ -271,22 +273,23 @@ class Channel:
         self._end_after_replies = end
         self._loop.after(DRAIN_S, end)
 
-    def _end(self, ended: EndError, asked: bool, arrived: Arrived) -> None:
+    def _end(self, ended: EndError, obituary: Obituary | None, arrived: Arrived) -> None:
         """End it, with the lock held."""
         if self.ended is not None:
             return
         self._inbox.drain(arrived)  # what arrived before the end counts
         self.ended = ended
         may_have_left = self._monitor.may_have_connected()
+        last = last_begun(obituary, self.location.life, self._route) if may_have_left else 0
         lost, unsent = self._inbox.close(), self._outbox.close()
         self._monitor.close()
         self._socket.close(linger=0)
         self._memory.peer = None
         self._on_news()
         for future in lost:
-            if asked:
+            if obituary is not None and obituary.asked:
                 future.on_unretrieved = None
-            error = ended(may_have_left and future.call_id not in unsent)
+            error = ended(future.call_id <= last and future.call_id not in unsent)
             arrived.append((self._lose, future, error))
 
     def _lose(self, future: CallFuture[Any], error: Any) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from remotely.errors import ActorDied, WorkerLost, doubt
 from remotely.protocol.control import Location, Obituary
+from remotely.protocol.numbers import MOST
 
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
 
@@ -28,6 +29,13 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
         return ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
 
     return how
+
+
+def last_begun(obituary: Obituary | None, life: int, route: bytes) -> int:
+    """Return the id of the last call of a connection that may have begun; later ones have not."""
+    if obituary is None or obituary.life != life:
+        return MOST
+    return obituary.begun.get(route, 0 if obituary.all_begun else MOST)
 
 
 def connection_error(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from remotely.client.crossing import Crossing
+from remotely.futures.reference import Put
 from remotely.protocol.control import StoreAddress
 from remotely.values import codec, in_transit, notes, references
 from remotely.values.owned import Owned
@@ -10,7 +11,7 @@ from remotely.values.parcel import SEND_FROM_BYTES
 from remotely.values.references import InStore
 
 
-class Ref:
+class Ref(Put):
     """Pass it as an argument: it arrives as the value was when you put it.
 
     A large value stays in the arena as long as the ref lives, or a message with it still has to be

@@ -59,9 +59,9 @@ class Restarts:
             return
         if obituary.exited:
             actor.channel = None  # calls to come find no open one
-            channel.end_after_replies(error, obituary.asked)
+            channel.end_after_replies(error, obituary)
         else:
-            channel.end(error, obituary.asked)
+            channel.end(error, obituary)
 
     def restart(self, actor: ActorState) -> None:
         """Give an actor that died its next life; its handles stay valid."""

@@ -72,4 +72,4 @@ class Terminations:
             actor.ended = end_error(actor.name, actor.location, gone)
             actor.wake()
             if actor.channel is not None:
-                actor.channel.end(actor.ended, asked=True)
+                actor.channel.end(actor.ended, gone)

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, NoReturn, TypeVar
 
 from remotely.values import references
+from remotely.values.codec import Encoded
 
 R = TypeVar("R")
 
@@ -39,6 +40,12 @@ class Reference(Generic[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return references.noted(self.future) or refuse(self)
+
+
+class Put:
+    """What `put` returns.  It arrives as the value was then."""
+
+    value: Encoded
 
 
 class Onward:

@@ -18,6 +18,8 @@ from remotely.master.state import State
 from remotely.master.waiting import Waiter, gang_of
 from remotely.protocol import control
 
+SOON_S = 5.0  # how long a request waits at least for the others of its group, or for any machine
+
 
 class Placer:
     """Gives actors their places.
@@ -66,12 +68,17 @@ class Placer:
         if gang := gang_of(place.request):
             self._gather(gang, session, place)
         elif not self._try(session, place):
-            self._wait(session, place)
-            self._say_why(session, place)
+            is_starting = not self._state.workers.records
+            if place.patience_s or is_starting:
+                self._wait(session, place, SOON_S if is_starting else 0.0)
+                self._say_why(session, place)
+            else:
+                why = shortage.why_it_waits(place.request, self._state)
+                self.refuse(session, place, "NoResources", f"no room: {why}")
 
     def _gather(self, gang: str, session: str, place: control.Place) -> None:
         """Keep a request of a group until all of it has asked; then place the group, or wait."""
-        self._wait(session, place)
+        self._wait(session, place, SOON_S)
         if self._state.has_asked_whole(place.request) and not self._try_gang(gang):
             for waiter in self._state.waiting.gang(gang):
                 self._say_why(waiter.session, waiter.place)
@@ -100,8 +107,8 @@ class Placer:
                 self._wait(waiter.session, msgspec.structs.replace(waiter.place, request=alone))
         return True
 
-    def _wait(self, session: str, place: control.Place) -> None:
-        self._state.waiting.add(session, place, self._state.now + place.patience_s)
+    def _wait(self, session: str, place: control.Place, least_s: float = 0.0) -> None:
+        self._state.waiting.add(session, place, self._state.now + max(place.patience_s, least_s))
 
     def _say_why(self, session: str, place: control.Place) -> None:
         why = shortage.why_it_waits(place.request, self._state)

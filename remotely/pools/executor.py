@@ -10,6 +10,7 @@ It differs from a ProcessPoolExecutor where a cluster does:
     an argument is changed   after `submit`: the call sees it as it was
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -22,22 +23,28 @@ from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from remotely import arguments
 from remotely.api import connection
 from remotely.api.remote_class import as_placeable, check_options
 from remotely.api.verbs import make_on
-from remotely.engine import Options
+from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
 from remotely.objects.idempotent import retries_of
-from remotely.pools.job import Job
+from remotely.pools.job import Job, copied
 from remotely.pools.recruiter import Staffing
-from remotely.pools.room import machines_of, places
 from remotely.pools.runner import Outcomes, Runner
 from remotely.pools.scheduler import Scheduler
+from remotely.protocol.lease import CONNECT_S
 from remotely.values import codec
 
 MOST_OF_A_NAME = 300  # bytes
 AT_A_TIME = 16  # processes that are started, each on a thread of its own
+# A process that has had no call for so long ends: others may wait for its cores, for a minute at
+# most (PLACE_S).  To start one again takes 0.1 s, so a burst every ten seconds loses one per cent.
+IDLE_S = 10.0
+LOOK_EVERY_S = 0.02
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +57,8 @@ class Executor(futures.Executor):
     initializer   called with `initargs` in each process before its first function
     options       of each process, as in `remotely.options`: `cpus`, `gpus`, `memory`, `env`
 
-    A process starts when there is work for it.  Leaving the `with` block by Ctrl-C ends running
+    A process starts when there is work for it, and ends when there was none for ten seconds.
+    Leaving the `with` block by Ctrl-C ends running
     calls; leaving it in any other way waits for them.
     """
 
@@ -74,7 +82,8 @@ class Executor(futures.Executor):
         """Run `fn(*args, **kwargs)` in one of the processes, and return its future."""
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"
-        return self._scheduler.submit(Job("run", (fn, args, kwargs), {}, _retries_of(fn), names))
+        call = (fn, args, kwargs) if kwargs else (fn, args)
+        return self._scheduler.submit(Job("run", call, {}, _retries_of(fn), names[: len(call)]))
 
     def map(
         self,
@@ -100,8 +109,8 @@ class Executor(futures.Executor):
         items = zip(*iterables, strict=False)
 
         def submit(item: tuple[Any, ...]) -> Future[Any]:
-            names = name, f"{name}: args", ""
-            return self._scheduler.submit(Job("run", (function, item, {}), {}, retries, names))
+            names = name, f"{name}: args"
+            return self._scheduler.submit(Job("run", (function, item), {}, retries, names))
 
         def submit_chunk(chunk: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: items"
@@ -159,34 +168,45 @@ _NOT_OURS = frozenset(("name", "detached", "wait", "concurrency", "max_restarts"
 
 
 class _AsManyAsFit(Staffing):
-    """As many processes as there are calls, up to a limit and to the room on the cluster."""
+    """As many processes as there are calls, up to a limit and to the room on the cluster.
+
+    The master alone knows how much room there is, so it is asked for processes until it refuses
+    one; from then on for one at a time, until it grants that.  The first process waits for room,
+    and the calls fail if there is none.  The others are for now or not at all: they never stand in
+    the line of those that wait.
+    """
 
     def __init__(self, most: int | None, options: Options, args: tuple[Any, ...]) -> None:
-        self._most = math.inf if most is None else most
-        self._options = options
-        self._args = args
         self.engine = connection.current()
         self.is_immediate = not self.engine.cluster
+        self._options = options
+        self._args = args
+        with contextlib.suppress(NotPicklable):  # the calls will say so
+            self._args, _ = copied(args, {}, self.engine.put)
+        self._has_room = False  # as far as we know
+        self.idle_s = IDLE_S
+        reserves = options.cpus or options.gpus or options.memory or options.resources
+        unlimited = math.inf if reserves or self.is_immediate else cores(self.engine)
+        self._most = unlimited if most is None else most
 
     def wants(self, jobs: int, members: int) -> bool:
         return members < min(jobs, self._most)
 
-    def room(self, jobs: int, members: int) -> int:
-        free = places(machines_of(self.engine), self._options)
-        least = 0 if members else 1  # it waits for room, and is told if there is none
-        return int(max(least, min(jobs, self._most, members + free, members + AT_A_TIME) - members))
-
-    def make(self, count: int) -> Iterator[Any]:
-        """Place each by itself: they need no others, and the room of some may be taken by now."""
+    def make(self, jobs: int, members: int) -> Iterator[Any]:
+        count, options = 1, self._options
+        if members:
+            options = msgspec.structs.replace(options, patience_s=0)
+            if self._has_room:
+                count = min(AT_A_TIME, int(min(jobs, self._most)) - members)
         born: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def bear() -> None:
             try:
-                born.put(make_on(self.engine, Runner, self._args, {}, self._options, 1)[0])
+                born.put(make_on(self.engine, Runner, self._args, {}, options, 1)[0])
             except Exception as error:
                 born.put(error)
 
-        for _ in range(count):
+        for _ in range(count):  # each by itself: they need no others
             threading.Thread(target=bear, name="remotely-recruiter", daemon=True).start()
         errors = []
         for _ in range(count):
@@ -195,10 +215,21 @@ class _AsManyAsFit(Staffing):
             else:
                 yield one
             del one
+        self._has_room = not errors
         if errors:
             raise errors[0]
 
     def hear_of_loss(self) -> None: ...
+
+
+def cores(engine: Engine) -> int:
+    """Return how many cores a cluster has; one that has just been started is waited for."""
+    deadline = time.monotonic() + CONNECT_S
+    while not (machines := engine.report(fresh=False).machines) and engine.cluster:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(LOOK_EVERY_S)
+    return int(sum(machine.cpus for machine in machines))
 
 
 def _name_of(function: object) -> str:

@@ -1,4 +1,8 @@
-"""One call that any member of a pool may run, and the future that its caller has of it."""
+"""One call that any member of a pool may run, and the future that its caller has of it.
+
+A job may wait, and may be sent again if its process died before it began.  So it takes its
+arguments as they are when it is submitted, unless nobody can change them.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -7,14 +11,14 @@ from typing import Any
 
 from remotely.errors import NotPicklable
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Reference
+from remotely.futures.reference import Put, Reference
 from remotely.values import codec
+from remotely.values.picklers import goes_by_name
 
-# Nobody can change these after they were passed.
-_CONSTANTS = (
-    *(type(None), bool, int, float, complex, str, bytes, BuiltinFunctionType),
-    *(CallFuture, Reference),  # they arrive as their values
-)
+# Nobody can change these.  Of a class that inherits from one of them, anything may be changed.
+_CONSTANTS = frozenset((type(None), bool, int, float, complex, str, bytes, range))
+_BY_NAME = frozenset((type, FunctionType, BuiltinFunctionType))  # if they can be found by it
+_ARRIVE_AS_VALUES = (CallFuture, Reference, Put)
 
 
 class Job:
@@ -55,9 +59,8 @@ class Job:
         self.lost: BaseException | None = None  # the error of an earlier try
 
     def copy_arguments(self, put: Callable[[Any], Any]) -> None:
-        """Take the arguments as they are now: the job is sent later, or again."""
-        self.args = tuple(_copied(value, put) for value in self.args)
-        self.kwargs = {name: _copied(value, put) for name, value in self.kwargs.items()}
+        """Take the arguments as they are now."""
+        self.args, self.kwargs = copied(self.args, self.kwargs, put)
 
     def begin(self) -> bool:
         """Return whether it is to run: false if its caller has cancelled it."""
@@ -82,13 +85,29 @@ class Job:
         return error
 
 
+def copied(
+    args: tuple[Any, ...], kwargs: dict[str, Any], put: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments that arrive as these are now."""
+    return (
+        tuple(_copied(value, put) for value in args),
+        {name: _copied(value, put) for name, value in kwargs.items()},
+    )
+
+
 def _copied(value: Any, put: Callable[[Any], Any]) -> Any:
-    return value if _is_constant(value) else put(value)
+    if _is_constant(value):
+        return value
+    if type(value) is tuple and any(isinstance(item, _ARRIVE_AS_VALUES) for item in value):
+        return tuple(_copied(item, put) for item in value)  # these are not put again
+    return put(value)
 
 
 def _is_constant(value: Any) -> bool:
-    if type(value) is tuple or (type(value) is dict and not value):
+    """Tell whether nobody can change what arrives."""
+    kind = type(value)
+    if kind is tuple:
         return all(map(_is_constant, value))
-    if type(value) is FunctionType:
-        return value.__closure__ is None
-    return isinstance(value, _CONSTANTS)
+    if kind in _BY_NAME:
+        return goes_by_name(value)
+    return kind in _CONSTANTS or isinstance(value, _ARRIVE_AS_VALUES)

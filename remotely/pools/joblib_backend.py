@@ -1,7 +1,9 @@
 """The cluster as a backend of joblib; see `register_joblib`.
 
 joblib hands over batches of calls, and says what to do with their futures.  Large arrays that are
-arguments of many calls, as X and y of a grid search are, are put once for all of them.
+arguments of many calls, as X and y of a grid search are, are put once for all of them.  An array
+may be filled anew between two batches, so each batch compares it with what was put: 0.2 ms for each
+MB, where a copy takes longer.
 """
 
 from collections.abc import Callable
@@ -13,9 +15,10 @@ from joblib._parallel_backends import AutoBatchingMixin, ParallelBackendBase
 
 from remotely.api import connection
 from remotely.api.verbs import put
+from remotely.futures.reference import Put
 from remotely.objects.idempotent import idempotent, retries_of
-from remotely.pools.executor import Executor
-from remotely.pools.room import cores, machines_of
+from remotely.pools.executor import Executor, cores
+from remotely.values import codec
 
 PUT_FROM_BYTES = 1 << 16
 
@@ -29,8 +32,17 @@ class Batch:
         if retries:
             idempotent(retries=retries)(self)
 
-    def __call__(self) -> Any:
+    def __call__(self, *arrays: Any) -> Any:
+        """`arrays` are those for which a `_Beside` stands."""
+        _replace(self._calls, lambda value: arrays[value.n] if type(value) is _Beside else value)
         return self._calls()
+
+
+class _Beside:
+    """Stands in a batch for the n-th of the arrays that travel beside it."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
 
 
 class _Once:
@@ -68,7 +80,7 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             raise ValueError("n_jobs=0: it is to be 1 or more, or -1 for all cores of the cluster")
         if n_jobs is not None and n_jobs > 0:
             return n_jobs
-        return max(1, cores(machines_of(connection.current())) + 1 + (n_jobs or -1))
+        return max(1, cores(connection.current()) + 1 + (n_jobs or -1))
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
         """Be ready for a `Parallel`."""
@@ -83,8 +95,17 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         self, func: Any, callback: Callable[[Future[Any]], object] | None = None
     ) -> Future[Any]:
         assert self._executor is not None
-        func.items = [self._with_puts(call) for call in func.items]
-        future = self._executor.submit(Batch(func))
+        beside: dict[int, tuple[_Beside, Any]] = {}  # by id of the array
+
+        def put_beside(value: Any) -> Any:
+            if not isinstance(value, np.ndarray) or value.nbytes < PUT_FROM_BYTES:
+                return value
+            if id(value) not in beside:
+                beside[id(value)] = _Beside(len(beside)), self._put(value)
+            return beside[id(value)][0]
+
+        _replace(func, put_beside)
+        future = self._executor.submit(Batch(func), *(ref for _, ref in beside.values()))
         if callback is not None:
             future.add_done_callback(_Once(callback))
         return future
@@ -106,14 +127,35 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         if ensure_ready:
             self.configure(self._n_jobs, self.parallel)
 
-    def _with_puts(self, call: Any) -> Any:
-        function, args, kwargs = call
-        args = tuple(self._put(value) for value in args)
-        return function, args, {name: self._put(value) for name, value in kwargs.items()}
+    def _put(self, value: "np.ndarray[Any, Any]") -> Any:
+        """Return what stands for an array; the same as before, unless it was changed."""
+        _, ref = self._puts.get(id(value), (None, None))
+        if not isinstance(ref, Put) or not _are_equal(codec.encode(value), ref.value):
+            ref = put(value)
+            self._puts[id(value)] = value, ref
+        return ref
 
-    def _put(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or value.nbytes < PUT_FROM_BYTES:
-            return value
-        if id(value) not in self._puts:
-            self._puts[id(value)] = value, put(value)
-        return self._puts[id(value)][1]
+
+def _replace(batch: Any, replace: Callable[[Any], Any]) -> None:
+    """Replace arguments in the calls of one of joblib's batches."""
+    batch.items = [
+        (
+            function,
+            tuple(map(replace, args)),
+            {name: replace(value) for name, value in kwargs.items()},
+        )
+        for function, args, kwargs in batch.items
+    ]
+
+
+def _are_equal(one: codec.Encoded, other: codec.Encoded) -> bool:
+    parts = (one.payload, *one.buffers), (other.payload, *other.buffers)
+    return [*map(len, parts[0])] == [*map(len, parts[1])] and all(map(_is_same, *parts))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Compare bytes, in words of eight: that is ten times as fast."""
+    words = len(one) // 8
+    return bytes(one[words * 8 :]) == bytes(other[words * 8 :]) and np.array_equal(
+        np.frombuffer(one, np.uint64, words), np.frombuffer(other, np.uint64, words)
+    )

@@ -7,7 +7,7 @@ endless, and the consumer slow.
 """
 
 import functools
-import queue
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -24,8 +24,9 @@ from remotely.api.remote_class import as_placeable
 from remotely.api.verbs import make_on
 from remotely.engine import Engine
 from remotely.objects.idempotent import retries_of
-from remotely.pools.job import Job
+from remotely.pools.job import Job, copied
 from remotely.pools.recruiter import Staffing
+from remotely.pools.results import Reading, outcome
 from remotely.pools.scheduler import Scheduler
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 
@@ -60,10 +61,14 @@ class Pool(Generic[A]):
         limit = placeable.options.max_restarts
         options = msgspec.structs.replace(placeable.options, max_restarts=0, wait=True)
         engine = connection.current()
+        self._is_immediate = not engine.cluster  # each call is over when it has been submitted
+        members = make_on(engine, self._class, args, kwargs, options, count)
+        if limit:
+            args, kwargs = copied(args, kwargs, engine.put)  # type: ignore[assignment]
         place = functools.partial(make_on, engine, self._class, args, kwargs, options)
         staffing = _SoMany(engine, count, limit * count, place)
         self._scheduler = Scheduler(staffing, options.concurrency)
-        self._scheduler.add(staffing.make(count))
+        self._scheduler.add(members)
 
     @property
     def actors(self) -> Group[A]:
@@ -78,9 +83,7 @@ class Pool(Generic[A]):
         **kwargs: P.kwargs,
     ) -> Future[R]:
         """Have the next idle member run a method: `pool.submit(Actor.play, 3)`."""
-        name = self._name_of(method)
-        names = tuple(f"{name}: args[{i}]" for i in range(len(args)))
-        return self._scheduler.submit(Job(name, args, kwargs, retries_of(method), names))
+        return self._scheduler.submit(_job(self._name_of(method), retries_of(method), args, kwargs))
 
     def map(
         self,
@@ -108,8 +111,7 @@ class Pool(Generic[A]):
         progress: Progress | None = None,
     ) -> list[R]:
         """As `map`, with the arguments of each call as one item: `[(1, 2), (3, 4)]`."""
-        calls = self._calls(method, map(tuple, items))
-        results = _in_order(calls, self._scheduler, return_exceptions)
+        results = self._results(method, map(tuple, items), return_exceptions)
         return list(_shown(results, items, progress))
 
     def imap(
@@ -122,10 +124,10 @@ class Pool(Generic[A]):
     ) -> Iterator[R]:
         """As `map`, but yield each result as soon as those before it are there.
 
-        It takes items from an endless iterable as fast as you take results.
+        It takes items from an endless iterable as fast as you take results.  The items are read on
+        a thread of their own, so the iterable may wait for what you do with results.
         """
-        calls = self._calls(method, ((item,) for item in items))
-        results = _in_order(calls, self._scheduler, return_exceptions)
+        results = self._results(method, ((item,) for item in items), return_exceptions)
         return iter(_shown(results, items, progress))
 
     def imap_unordered(
@@ -137,8 +139,8 @@ class Pool(Generic[A]):
         progress: Progress | None = None,
     ) -> Iterator[R]:
         """As `imap`, but yield each result when it is there, whatever its place."""
-        calls = self._calls(method, ((item,) for item in items))
-        results = _as_they_come(calls, self._scheduler, return_exceptions)
+        calls = ((item,) for item in items)
+        results = self._results(method, calls, return_exceptions, in_order=False)
         return iter(_shown(results, items, progress))
 
     def close(self) -> None:
@@ -178,18 +180,25 @@ class Pool(Generic[A]):
             )
         return name
 
-    def _calls(
-        self, method: Callable[..., R], items: Iterable[tuple[Any, ...]]
-    ) -> Iterator[Future[R]]:
-        """Return an iterator that submits a call for the next item each time it is advanced."""
-        self._name_of(method)
-        return (self.submit(method, *item) for item in items)
+    def _results(
+        self,
+        method: Callable[..., R],
+        items: Iterable[tuple[Any, ...]],
+        return_exceptions: bool,
+        in_order: bool = True,
+    ) -> Iterator[R]:
+        name, retries, submit = self._name_of(method), retries_of(method), self._scheduler.submit
+        calls = (submit(_job(name, retries, args, {})) for args in items)  # without the pool itself
+        if self._is_immediate:
+            return (outcome(call, return_exceptions) for call in calls)
+        return Reading(calls, self._scheduler, in_order).results(return_exceptions, keep=self)
 
 
 class _SoMany(Staffing):
     """A fixed number of members; so many of those that were lost are replaced in ten minutes."""
 
     is_immediate = False
+    idle_s = math.inf
 
     def __init__(
         self, engine: Engine, count: int, limit: int, place: Callable[[int], list[Any]]
@@ -204,11 +213,9 @@ class _SoMany(Staffing):
     def wants(self, jobs: int, members: int) -> bool:
         return members < self._count and self._replaces > 0
 
-    def room(self, jobs: int, members: int) -> int:
-        return min(self._count - members, self._replaces)
-
-    def make(self, count: int) -> list[Any]:
-        self._replaces -= min(count, self._replaces)
+    def make(self, jobs: int, members: int) -> list[Any]:
+        count = min(self._count - members, self._replaces)
+        self._replaces -= count
         return self._place(count)
 
     def hear_of_loss(self) -> None:
@@ -220,64 +227,8 @@ class _SoMany(Staffing):
             self._replaces += 1
 
 
-def _in_order(
-    calls: Iterator[Future[R]], scheduler: Scheduler, return_exceptions: bool
-) -> Iterator[R]:
-    pending: deque[Future[R]] = deque()
-    _fill(pending.append, calls, scheduler.appetite)
-
-    def results() -> Iterator[R]:
-        try:
-            while pending:
-                yield _result(pending.popleft(), return_exceptions)
-                _fill(pending.append, calls, scheduler.appetite - len(pending))
-        finally:
-            _cancel(pending)
-
-    return results()
-
-
-def _as_they_come(
-    calls: Iterator[Future[R]], scheduler: Scheduler, return_exceptions: bool
-) -> Iterator[R]:
-    pending: set[Future[R]] = set()
-    done: queue.SimpleQueue[Future[R]] = queue.SimpleQueue()
-
-    def add(future: Future[R]) -> None:
-        pending.add(future)
-        future.add_done_callback(done.put)
-
-    _fill(add, calls, scheduler.appetite)
-
-    def results() -> Iterator[R]:
-        try:
-            while pending:
-                future = done.get()
-                pending.discard(future)
-                yield _result(future, return_exceptions)
-                _fill(add, calls, scheduler.appetite - len(pending))
-        finally:
-            _cancel(pending)
-
-    return results()
-
-
-def _fill(add: Callable[[Future[R]], object], calls: Iterator[Future[R]], count: int) -> None:
-    for _ in range(count):
-        if (future := next(calls, None)) is None:
-            return
-        add(future)
-
-
-def _result(future: Future[R], return_exceptions: bool) -> R:
-    if return_exceptions and (error := future.exception()) is not None:
-        return error  # type: ignore[return-value]
-    return future.result()
-
-
-def _cancel(pending: Iterable[Future[Any]]) -> None:
-    for future in pending:
-        future.cancel()
+def _job(name: str, retries: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job:
+    return Job(name, args, kwargs, retries, tuple(f"{name}: args[{i}]" for i in range(len(args))))
 
 
 def _shown(results: Iterator[R], items: Iterable[Any], progress: Progress | None) -> Iterable[R]:

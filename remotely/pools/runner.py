@@ -28,8 +28,13 @@ class Runner:
         if initializer is not None:
             initializer(*initargs)
 
-    def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return function(*args, **kwargs)
+    def run(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return function(*args, **(kwargs or {}))
 
     def run_chunk(self, function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> Outcomes:
         outcomes = Outcomes([], {})

@@ -6,6 +6,8 @@
     a member is lost (its process has ended, or its machine is gone) its jobs go to other members
                      if they have not run, or may be repeated; else their callers get the error
     jobs wait        and nobody is idle: the recruiter may find more members (recruiter.py)
+    nothing to do    a member may be let go of, if it has had no job for a while.  So that this
+                     happens to those that are not needed, a job goes to the one that had the last
 
 There is no thread of its own between a caller and the members, so a job costs little more than the
 call that it is.  Jobs are sent without the lock, since a job that cannot be sent runs the callbacks
@@ -13,6 +15,7 @@ of its caller.
 """
 
 import functools
+import math
 import threading
 import time
 from collections import deque
@@ -37,8 +40,9 @@ class Member:
     def __init__(self, handle: Any, at_a_time: int) -> None:
         self.handle = handle
         self.jobs: set[Job] = set()
+        self.idle_since = 0.0
         self.pace = Pace(at_a_time)
-        self.is_lost = False
+        self.is_gone = False
 
 
 class Scheduler:
@@ -56,7 +60,9 @@ class Scheduler:
         self._is_closed = False
         self._has_ended = False
         self._ends_alone = False  # when the last job has its outcome
-        self._recruiter = Recruiter(staffing, self._demand, self.add, self._fail_waiting)
+        self._recruiter = Recruiter(
+            staffing, self._demand, self.add, self._let_go, self._fail_waiting
+        )
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -90,6 +96,22 @@ class Scheduler:
         with self._lock:
             return self._unsettled, len(self._members)
 
+    def _let_go(self, idle_s: float) -> float | None:
+        """Let members end that have had no job for so long.
+
+        Returns after how many seconds others may have had none; None if no member will.
+        """
+        with self._lock:
+            since = time.monotonic() - idle_s
+            gone = [m for m in self._idle.values() if not m.jobs and m.idle_since <= since]
+            for member in gone:
+                member.is_gone = True
+                del self._members[id(member)], self._idle[id(member)]
+            if not self._members or idle_s == math.inf:
+                return None
+            idle = [m.idle_since for m in self._idle.values() if not m.jobs]
+        return min(idle, default=since + idle_s) - since  # those that are gone end here
+
     def _fail_waiting(self, error: BaseException) -> None:
         """There is no member, and there will be none."""
         while True:
@@ -103,30 +125,21 @@ class Scheduler:
 
     def submit(self, job: Job) -> "Future[Any]":
         """Have a job run.  Raises RuntimeError after `close`."""
-        is_copied = False
-        member = None
-        while True:
-            if not is_copied and (job.retries or not self._idle):
-                try:
-                    job.copy_arguments(self.put)
-                except Exception as error:
-                    job.settle(None, error)
-                    return job.future
-                is_copied = True
-            with shield, self._lock:
-                if self._is_closed:
-                    raise RuntimeError("cannot schedule new futures after shutdown")
-                if self._idle:
-                    member = next(iter(self._idle.values()))
-                    job.begin()
-                    member.jobs.add(job)
-                    self._note_idle(member)
-                elif is_copied:
-                    self._waiting.append(job)
-                else:
-                    continue
-                self._unsettled += 1
-                break
+        try:
+            job.copy_arguments(self.put)
+        except Exception as error:
+            job.settle(None, error)
+            return job.future
+        with shield, self._lock:
+            if self._is_closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if (member := self._next_idle()) is not None:
+                job.begin()
+                member.jobs.add(job)
+                self._note_idle(member)
+            else:
+                self._waiting.append(job)
+            self._unsettled += 1
         if member is None:
             self._recruiter.look()
         elif not self._send(member, job):
@@ -137,7 +150,7 @@ class Scheduler:
         """Send a member the jobs that it has room for."""
         while True:
             with self._lock:
-                if member.is_lost or self._has_ended:
+                if member.is_gone or self._has_ended:
                     return
                 most = member.pace.most(len(self._waiting), len(self._members))
                 if not self._waiting or len(member.jobs) >= most:
@@ -156,7 +169,14 @@ class Scheduler:
         """With the lock: see whether a member is idle.  Those that were idle longest come first."""
         self._idle.pop(id(member), None)
         if len(member.jobs) < self._at_a_time:
+            member.idle_since = time.monotonic()
             self._idle[id(member)] = member
+
+    def _next_idle(self) -> Member | None:
+        """With the lock: return the idle member that gets the next job."""
+        if self._at_a_time > 1:  # spread
+            return next(iter(self._idle.values()), None)
+        return next(reversed(self._idle.values()), None)
 
     def _send(self, member: Member, job: Job) -> bool:
         """Send a job to a member; false if that cannot be done, as its caller is told."""
@@ -190,8 +210,8 @@ class Scheduler:
     def _lost(self, member: Member, job: Job, error: BaseException) -> None:
         may_have_run = getattr(error, "may_have_run", True)
         with self._lock:
-            is_news = not member.is_lost
-            member.is_lost = True
+            is_news = not member.is_gone
+            member.is_gone = True
             self._members.pop(id(member), None)
             self._idle.pop(id(member), None)
             is_to_run = not self._has_ended and (job.retries > 0 or not may_have_run)
@@ -210,7 +230,7 @@ class Scheduler:
     def _feed_idle(self) -> None:
         """A job waits again: somebody may be idle."""
         with self._lock:
-            member = next(iter(self._idle.values()), None)
+            member = self._next_idle()
         if member is not None:
             self._feed(member)
 
@@ -232,6 +252,7 @@ class Scheduler:
             self._has_ended = True
             members, self._members = self._members, {}
             self._idle.clear()
+        self._recruiter.stop()
         members.clear()  # they end when their handles are gone, and nobody waits for that
 
     # --- the end ----------------------------------------------------------------------------------
@@ -279,5 +300,6 @@ class Scheduler:
             members, self._members = list(self._members.values()), {}
             self._idle.clear()
         self._recruiter.stop()
+        self._recruiter.join()
         with suppress(NotConnected):  # the cluster, or this process's part of it, has ended
             end([member.handle for member in members], grace_s)

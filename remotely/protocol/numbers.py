@@ -26,6 +26,7 @@ Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 MOST_FLIGHT_RECORD = 1 << 20
 FlightRecord = Annotated[bytes, msgspec.Meta(max_length=MOST_FLIGHT_RECORD)]
 Route = Annotated[bytes, msgspec.Meta(min_length=1, max_length=32)]  # of a connection
+ROUTE_BYTES = 12  # of one from a client to an actor
 NAME_BYTES = 32
 Name = Annotated[bytes, msgspec.Meta(min_length=NAME_BYTES, max_length=NAME_BYTES)]  # of a value
 Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # below zero where too much went

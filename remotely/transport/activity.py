@@ -1,14 +1,19 @@
-"""What an actor is running, in a page of memory that its worker can read at any time.
+"""What an actor runs and has begun, in a page of memory that its worker can read at any time.
 
 A thread of the actor could not report it while a method holds the interpreter, which is when people
-ask.  So the actor writes it down, and the worker reads it when asked; this costs a call 0.2 us.
+ask; and a process that was killed reports nothing.  So the actor writes it down, and the worker
+reads it when asked, and when the actor has died.  This costs a call 0.2 us.
 
-    bytes   what
-    0-7     when the call began that has run longest, by the machine's monotonic clock
-    8-9     how many calls run
-    16-79   the method of that call, in UTF-8
+    bytes      what
+    0-7        when the call began that has run longest, by the machine's monotonic clock
+    8-9        how many calls run
+    16-79      the method of that call, in UTF-8
+    80-87      how many connections have been given a slot of the table below
+    96-1695    the table: the last call that has begun, for each of 200 connections
+    1696-4095  the routes of these
 
-The reader may look between two writes; then it sees a method that has just ended.
+The reader may look between two writes.  Of what runs it then sees a method that has just ended.  Of
+what has begun it never sees too little: the order of the writes is in `Begun`.
 """
 
 import contextlib
@@ -22,13 +27,20 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from remotely.machine import memory_file
+from remotely.protocol.numbers import MOST, ROUTE_BYTES
 
 SIZE = mmap.PAGESIZE
 NAME_BYTES = 64
 MAX_NAMES = 1000  # remembered; a caller may ask for any
+SLOTS = 200  # connections in the table
+MAX_WITHOUT_SLOT = 10_000  # connections that have lost theirs, and are remembered
 _HEAD = struct.Struct("@dH")
 _MOST = 0xFFFF
 _NAME = slice(16, 16 + NAME_BYTES)
+_GIVEN = slice(80, 88)
+_LAST = slice(96, 96 + 8 * SLOTS)
+_ROUTES = slice(_LAST.stop, _LAST.stop + ROUTE_BYTES * SLOTS)
+_NO_ROUTE = bytes(ROUTE_BYTES)
 
 
 class Seen(NamedTuple):
@@ -81,6 +93,90 @@ def look(page: mmap.mmap) -> Seen:
         return Seen(running)
     method = page[_NAME].rstrip(b"\0").decode(errors="replace")
     return Seen(running, method, now - began)
+
+
+def begun(page: mmap.mmap) -> tuple[dict[bytes, int], bool]:
+    """Return the last call of each connection that has begun, and whether that is all of them.
+
+    As for `look`, the page may hold anything.
+    """
+    if page.closed:
+        return {}, False
+    (given,) = memoryview(page[_GIVEN]).cast("Q")
+    last, routes = memoryview(page[_LAST]).cast("Q"), page[_ROUTES]
+    table = {}
+    for slot in range(min(given, SLOTS)):
+        route = routes[ROUTE_BYTES * slot : ROUTE_BYTES * (slot + 1)]
+        if route != _NO_ROUTE:  # else its process ended before a call of it began
+            table[route] = min(last[slot], MOST)
+    return table, given <= SLOTS
+
+
+class Begun:
+    """The last call of each connection that has begun, written down before it runs.
+
+    Calls of a connection begin in the order of their ids, so the last one says it all.  A
+    connection is given a slot with its first call.  If all slots are taken, it gets the one that
+    was given longest ago, and the connection that loses it gets another with its next call.
+
+    Whoever runs calls on one thread writes `last[slots[route]]` itself, and calls `note` if there
+    is no slot.  Calls of `note` never overlap; any thread may ask `last_of`.
+    """
+
+    def __init__(self, page: mmap.mmap) -> None:
+        view = memoryview(page)
+        self._given = view[_GIVEN].cast("Q")
+        self._routes = view[_ROUTES]
+        self.last = view[_LAST].cast("Q")
+        self.slots: dict[bytes, int] = {}  # the first to be given first
+        self._without_slot: dict[bytes, int] = {}
+        self._has_forgotten = False
+
+    def note(self, route: bytes, call_id: int) -> None:
+        """A call is about to begin.  A later one may have begun already."""
+        slot = self.slots.get(route)
+        if slot is None:
+            self._give_slot(route, max(call_id, self._without_slot.get(route, 0)))
+        elif call_id > self.last[slot]:
+            self.last[slot] = call_id
+
+    def last_of(self, route: bytes) -> int | None:
+        """Return the last call of a connection that has begun; None if that is not known."""
+        slot = self.slots.get(route)
+        if slot is not None:
+            last = self.last[slot]
+            if self.slots.get(route) == slot:  # else another thread has just given it away
+                return last
+        return self._without_slot.get(route, None if self._has_forgotten else 0)
+
+    def _give_slot(self, route: bytes, call_id: int) -> None:
+        """The process may be killed between any two of these lines.
+
+        A slot has no route while its number changes: the old route is then one of those that the
+        table lacks, and a call of the new one has not begun.
+        """
+        if len(route) != ROUTE_BYTES:  # of no client of ours, or of an engine that reads no page
+            self._remember(route, call_id)
+            return
+        given = self._given[0]
+        slot = given % SLOTS
+        place = slice(ROUTE_BYTES * slot, ROUTE_BYTES * (slot + 1))
+        self._given[0] = given + 1
+        if given >= SLOTS:
+            loser = next(iter(self.slots))
+            self._remember(loser, self.last[slot])
+            del self.slots[loser]
+            self._routes[place] = _NO_ROUTE
+        self.last[slot] = call_id
+        self._routes[place] = route
+        self.slots[route] = slot
+
+    def _remember(self, route: bytes, call_id: int) -> None:
+        """Nobody knows which of these clients are gone, so all are forgotten now and then."""
+        if len(self._without_slot) >= MAX_WITHOUT_SLOT:
+            self._has_forgotten = True
+            self._without_slot.clear()
+        self._without_slot[route] = call_id
 
 
 class _Writer:

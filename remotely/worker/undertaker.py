@@ -22,6 +22,7 @@ from remotely.machine import processes, signal_pipe, this_machine
 from remotely.protocol import control
 from remotely.protocol.lease import DRAIN_S, TERM_S
 from remotely.testing import faults
+from remotely.transport import activity
 from remotely.transport.loop import Loop
 from remotely.worker.child import Child, Stage, exit_of, kill_group, signal_group
 
@@ -122,6 +123,7 @@ class Undertaker:
         ):
             self._oom_kills = this_machine.oom_kills()
             child.why = "out of memory: the kernel has ended a process of this machine"
+        begun, all_begun = activity.begun(child.page)
         self.clear(child)
         if faults.ON:
             faults.at("worker.died")
@@ -136,6 +138,8 @@ class Undertaker:
                 why=child.why,
                 stderr=child.output.tail.decode(errors="replace"),
                 flight_record=child.take_flight_record(),
+                begun=begun,
+                all_begun=all_begun,
             ),
         )
 

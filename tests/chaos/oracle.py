@@ -5,7 +5,8 @@ id to a file before it answers.  Then
 
     a value                    the id is in the file, once
     an error, "did not run"    the id is not in the file
-    an error, "may have run"   either
+    an error, "may have run"   either; but of the calls of an actor that died, one at most had
+                               begun and did not write its id
     any id                     in the file at most once, unless its method is idempotent
     a call without an outcome  its client was killed; a living one that has none after the
                                deadline is a hang
@@ -13,12 +14,14 @@ id to a file before it answers.  Then
 Zero failures in n trials bound their rate by 3/n at 95 % (the rule of three): n is told with each.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 AGAIN = "r"  # at the end of a call's id: its method is idempotent, and the call may be repeated
+_DIED = re.compile(r"\(pid \d+ on \S+\) ended with")
 
 
 class Outcome(Enum):
@@ -59,13 +62,23 @@ def judge(journals: Iterable[str], ran: Iterable[str], ended_well: Iterable[str]
             outcomes.setdefault(call, []).append((Outcome(word), " ".join(why)))
     verdict.calls = len(sent)
     well = set(ended_well)
+    doubts: dict[str, list[str]] = {}  # of calls that did not run, by whose end they heard of
     for call in sorted(sent):
         found = outcomes.pop(call, [])
+        for outcome, told in found:
+            died = None if call.endswith(AGAIN) else _DIED.search(told)
+            if outcome is Outcome.MAY_HAVE_RUN and died and not runs[call]:
+                doubts.setdefault(died[0], []).append(call)
         for anomaly in _anomalies(call, found, runs[call], call.split(":")[0] in well):
             verdict.anomalies.append(anomaly)
         verdict.outcomes[found[0][0].value if found else "client killed"] += 1
     verdict.anomalies += [f"{call}: an outcome of a call that was never sent" for call in outcomes]
     verdict.anomalies += [f"{call}: ran, and was never sent" for call in runs.keys() - sent]
+    verdict.anomalies += [
+        f"{', '.join(calls)}: said that they may have run, and one at most had begun: {died}"
+        for died, calls in doubts.items()
+        if len(calls) > 1
+    ]
     return verdict
 
 

@@ -39,6 +39,16 @@ def test_each_broken_promise_is_named(journal: str, ran: str, wrong: str) -> Non
     assert any(wrong in found for found in judge(lines, ran.split(), ["c"]).anomalies)
 
 
+def test_one_call_of_an_actor_that_died_may_have_begun_without_writing_so_and_no_more() -> None:
+    doubt = "may have run\tLedger-1 (pid 7 on here) ended with SIGKILL; the call may have run"
+    one = ["c:1\tsent", f"c:1\t{doubt}"]
+    assert not judge(one, [], ["c"]).anomalies
+    two = [*one, "c:2\tsent", f"c:2\t{doubt}"]
+    assert not judge(two, ["c:1"], ["c"]).anomalies
+    (wrong,) = judge(two, [], ["c"]).anomalies
+    assert wrong.startswith("c:1, c:2: said that they may have run, and one at most had begun")
+
+
 def test_a_killed_clients_last_call_may_have_no_outcome_and_may_have_run_once() -> None:
     for ran in ([], ["c:1"]):
         verdict = judge(["c:1\tsent"], ran, [])

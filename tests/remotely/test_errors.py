@@ -103,7 +103,9 @@ class Worker:
     def pid(self) -> int:
         return os.getpid()
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, begun: Path | None = None) -> None:
+        if begun is not None:
+            begun.touch()
         time.sleep(seconds)
 
     def end(self, how: str) -> None:
@@ -296,14 +298,71 @@ def test_all_calls_in_flight_end_when_their_actor_dies(cluster: str) -> None:
     assert all(isinstance(f.exception(timeout=5), remotely.ActorDied) for f in futures)
 
 
+@remotely.remote_class(cpus=0.1)
+class Busy:
+    """Its methods touch a file and hold whatever runs them."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, begun: Path) -> None:
+        begun.touch()
+        time.sleep(60)
+
+    @remotely.batched(max_size=2, wait_ms=3_600_000)
+    def hold_two(self, begun: list[Path]) -> list[None]:
+        for file in begun:
+            file.touch()
+        time.sleep(60)
+        return [None, None]
+
+
+@remotely.remote_class(cpus=0.1)
+class BusyLoop(Busy):
+    async def hold_the_loop(self, begun: Path) -> None:
+        self.hold(begun)
+
+
+@pytest.mark.promise("exact_doubt")
+@pytest.mark.parametrize(
+    ("cls", "method", "concurrency", "begun"),
+    [
+        (Busy, "hold", 1, 1),
+        (Busy, "hold", 3, 3),
+        (Busy, "hold_two", 1, 2),
+        (BusyLoop, "hold", 1, 1),
+        (BusyLoop, "hold_the_loop", 1, 1),
+        (BusyLoop, "hold_two", 3, 6),
+    ],
+)
+def test_of_the_calls_of_an_actor_that_died_those_that_had_not_begun_did_not_run(
+    cluster: str, tmp_path: Path, cls: type, method: str, concurrency: int, begun: int
+) -> None:
+    busy = remotely.options(cls, concurrency=concurrency, max_restarts=1)()
+    pid = busy.pid()
+    files = [tmp_path / str(n) for n in range(6)]
+    calls = [getattr(busy, method).submit(file) for file in files]
+    wait_until(lambda: len(list(tmp_path.iterdir())) == begun, "so many have begun")
+
+    os.kill(pid, signal.SIGKILL)
+
+    doubts = []
+    for call in calls:
+        with pytest.raises(remotely.ActorDied) as died:
+            call.result(20)
+        doubts.append(died.value.may_have_run)
+    assert doubts == [file.exists() for file in files]
+
+
 def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of(
-    here: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The news of a death comes from the master, and may overtake those of the connection."""
     monkeypatch.setattr(ConnectionMonitor, "_hear", lambda self: None)
     worker = Worker()
     pid = worker.pid()
-    future = worker.sleep.submit(60)
+    future = worker.sleep.submit(60, tmp_path / "begun")
+    wait_until((tmp_path / "begun").exists, "it runs")
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(remotely.ActorDied) as died:
         future.result(20)
@@ -427,6 +486,16 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
     )
     assert "Worker-1 (2 CPUs)" in str(refused.value)
     assert "remotely.connect(cpus=6)" in str(refused.value)
+    assert first.work() == 1
+
+
+def test_an_actor_without_patience_is_made_now_or_not_at_all(nothing_left: None) -> None:
+    remotely.connect(cpus=1)
+    first = remotely.options(Worker, cpus=1, patience_s=0)()
+    with pytest.raises(remotely.NoResources, match="no room: Worker asks for 1 CPU"):
+        remotely.options(Worker, cpus=1, patience_s=0)()
+    with pytest.raises(ValueError, match="patience_s=-1"):
+        remotely.options(Worker, patience_s=-1)
     assert first.work() == 1
 
 

@@ -89,7 +89,10 @@ class ActorFactory:
     def _begin(self, actors: Sequence[HostedActor], options: Options) -> list[Any]:
         """Wait until each has a process; return Ray's references to their places."""
         node, count, what = births.node_for(options), len(actors), actors[0].class_name
-        deadline = time.monotonic() + self._patience_s
+        patience_s = self._patience_s
+        if options.patience_s is not None:
+            patience_s = max(options.patience_s, REPORT_AFTER_S)
+        deadline = time.monotonic() + patience_s
 
         def wait_for_room(look: Look) -> None:
             self._wait_for_room(look, deadline, count, what)

@@ -5,12 +5,13 @@ from typing import Any
 import ray
 
 from remotely.engines.ray.frames import received, sendable
+from remotely.futures.reference import Put
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, in_transit, notes, references
 
 
-class PlasmaRef:
+class PlasmaRef(Put):
     """Pass it as an argument: it arrives as the value was when you put it."""
 
     def __init__(self, encoded: codec.Encoded) -> None:
@@ -18,6 +19,11 @@ class PlasmaRef:
         # As the reply to a call: where it arrives, nobody need know which of the two it is.
         frames = wire.encode(Kind.RESULT, 0, "", encoded.pieces, encoded.buffers)
         self.ref = ray.put(sendable(frames))
+
+    @property
+    def value(self) -> codec.Encoded:  # type: ignore[override]
+        payload, buffers = self._parts()
+        return codec.Encoded((payload,), buffers)
 
     def get(self) -> Any:
         """Return the value; a copy of its own each time."""

@@ -11,6 +11,7 @@ from remotely.protocol.numbers import (
     Moment,
     Percent,
     Pid,
+    Route,
     Seconds,
 )
 from remotely.protocol.resources import Resources
@@ -85,6 +86,8 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     stderr: str = ""
     flight_record: FlightRecord = b""  # what its flight recorder held
+    begun: dict[Route, Amount] = {}  # the last call that has begun, by the route of its client
+    all_begun: bool = False  # of a client that is not listed, none has
     restarting: bool = False  # another life follows; `Locate` is answered when it has a place
 
 

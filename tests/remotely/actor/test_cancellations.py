@@ -1,5 +1,6 @@
 """Whether a call begins or is cancelled is decided once, in any order of the two threads."""
 
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,10 @@ from remotely.actor.cancellations import ANSWER_TRIES, Cancellations
 from remotely.actor.replies import RoutedReply
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
+from remotely.transport import activity
 from remotely.values import codec
 
-ROUTE = b"route"
+ROUTE = b"r-our-client"
 
 
 class Caller:
@@ -22,7 +24,9 @@ class Caller:
         self.answers: list[tuple[int, bool]] = []
         self.connects_after = 0
         self.later: list[Callable[[], None]] = []
-        self.cancellations = Cancellations(self._take, lambda _, action: self.later.append(action))
+        self.cancellations = Cancellations(
+            mmap.mmap(-1, activity.SIZE), self._take, lambda _, action: self.later.append(action)
+        )
 
     def _take(self, reply: RoutedReply) -> bool:
         if self.connects_after:
@@ -84,7 +88,7 @@ def test_a_call_that_begins_while_it_is_marked_either_runs_or_is_cancelled(calle
 
         def add(self, call: Any) -> None:
             super().add(call)
-            caller.cancellations.begun[ROUTE] = call[1]
+            caller.cancellations.begun.note(*call)
             if self.looks_too:
                 assert caller.cancellations.takes_mark(*call)
 
@@ -116,11 +120,13 @@ def test_a_caller_whose_connection_is_being_made_is_answered_when_it_is_there(
 def test_what_is_kept_is_limited_and_never_makes_a_lie(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancellations, "MAX_ROUTES", 2)
     monkeypatch.setattr(cancellations, "MAX_MARKS", 2)
-    for route in (b"a", b"b", b"c"):
+    monkeypatch.setattr(activity, "MAX_WITHOUT_SLOT", 2)
+    routes = [b"r-%010d" % n for n in range(activity.SLOTS + 3)]
+    for route in routes:
         caller.cancellations.begins(route, 5)
-    caller.cancellations.tidy()
-    assert not caller.cancel(5, b"a")  # it has begun, though that is forgotten
-    caller.cancellations.begins(b"a", 6)
-    assert [caller.cancel(call, b"a") for call in (7, 8, 9)] == [True, True, False]
+    assert not caller.cancel(5, routes[0])  # it has begun, though that is forgotten
+    assert not caller.cancel(5, routes[2])
+    caller.cancellations.begins(routes[0], 6)
+    assert not caller.cancel(6, routes[0])
+    assert [caller.cancel(call, routes[0]) for call in (7, 8, 9)] == [True, True, False]

@@ -1,5 +1,8 @@
-"""What a call is before it begins: cancelled or run, wherever it is to run."""
+"""When a call begins, which is when it can be taken back no more, wherever it is to run."""
 
+import asyncio
+import mmap
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,62 +10,118 @@ import pytest
 
 from remotely.actor.cancellations import Cancellations
 from remotely.actor.dispatch import Dispatcher
+from remotely.objects.batching import Batching
 from remotely.protocol.wire import Kind, Message
+from remotely.transport import activity
 
-ROUTE = b"route"
+ROUTE = b"r-our-client"
+
+Call = tuple[tuple[bytes, Message], Any]
 
 
 class Servant:
     """Notes what it is asked to do."""
 
-    def __init__(self, batched: bool, awaited: bool) -> None:
-        self.is_made, self.is_async, self.failed, self.concurrency = True, awaited, False, 1
-        self.batched = {"method": None} if batched else {}
-        self.did: list[str] = []
+    def __init__(self, batched: bool = False, awaited: bool = False, concurrency: int = 1) -> None:
+        self.is_made, self.is_async, self.failed = True, awaited, False
+        self.concurrency = concurrency
+        self.batched = {"method": Batching(print, 2, 3600.0, stack=False)} if batched else {}
+        self.runs: Callable[[int], object] = lambda call_id: None
 
     def is_coroutine(self, message: Message) -> bool:
-        return self.is_async
+        return self.is_async and message.kind is not Kind.END
 
-    def cancelled(self, route: bytes, message: Message) -> str:
-        return "cancelled"
+    def arguments(self, route: bytes, message: Message) -> Any:
+        return (), {}
+
+    def cancelled(self, route: bytes, message: Message, is_decoded: bool = False) -> str:
+        return f"{message.call_id} cancelled"
 
     def answer(self, route: bytes, message: Message) -> str:
-        return "ran"
+        self.runs(message.call_id)
+        return f"{message.call_id} ran"
+
+    async def answer_async(self, route: bytes, message: Message) -> str:
+        return self.answer(route, message)
+
+    def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[str]:
+        return [self.answer(route, message) for (route, message), _ in calls]
 
 
-class Threads:
-    """Runs at once what it is given."""
+class Stage:
+    """A dispatcher without a socket; `said` has its replies."""
 
-    def run(self, work: Any, *args: Any) -> None:
-        work(*args)
+    def __init__(self, servant: Servant) -> None:
+        self.said: list[Any] = []
+        self.page = mmap.mmap(-1, activity.SIZE)
+        self.cancellations = Cancellations(
+            self.page, lambda reply: True, lambda after_s, action: None
+        )
+        say = self.said.append
+        line = SimpleNamespace(send=say, send_soon=say, send_beside=say, wake=lambda: None)
+        self._dispatcher = Dispatcher(
+            cast(Any, servant), cast(Any, line), self.cancellations, wait_for_lease=lambda: None
+        )
+
+    def run(self, *messages: tuple[Kind, int], meanwhile: Callable[[], object] = str) -> None:
+        """Handle these, then `meanwhile`, then let everything run."""
+
+        async def run() -> None:
+            for kind, call_id in (*messages, (Kind.END, 1000)):
+                if kind is Kind.END:
+                    meanwhile()
+                self._dispatcher.handle(ROUTE, Message(kind, call_id, "method", b"", ()))
+            await self._dispatcher.before_end()
+
+        asyncio.run(run())
+        self._dispatcher.end_calls()
 
 
-@pytest.mark.parametrize("has_threads", [False, True])
-@pytest.mark.parametrize("kind", [Kind.CALL, Kind.GET, Kind.SOURCES])
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("kind", [Kind.CALL, Kind.GET])
 @pytest.mark.parametrize(("batched", "awaited"), [(False, False), (True, False), (False, True)])
 def test_a_marked_call_does_not_begin_and_the_next_one_does(
-    has_threads: bool, kind: Kind, batched: bool, awaited: bool, monkeypatch: pytest.MonkeyPatch
+    concurrency: int, kind: Kind, batched: bool, awaited: bool
 ) -> None:
-    servant = Servant(batched, awaited)
-    said: list[Any] = []
-    say = said.append
-    socket = SimpleNamespace(send=say, send_soon=say, send_beside=say, wake=lambda: None)
-    cancellations = Cancellations(lambda reply: True, lambda after_s, action: None)
-    dispatcher = Dispatcher(
-        cast(Any, servant), cast(Any, socket), cancellations, wait_for_lease=lambda: None
-    )
-    if has_threads:
-        dispatcher._threads = cast(Any, Threads())
+    stage = Stage(Servant(batched, awaited, concurrency))
+    stage.cancellations.marks.add((ROUTE, 7))
+    stage.run((kind, 7), (kind, 8))
+    assert sorted(stage.said) == ["7 cancelled", "8 ran"]
+    assert activity.begun(stage.page) == ({ROUTE: 8}, True)
+    assert not stage.cancellations.marks
 
-    def begins(*_: Any) -> None:
-        said.append("ran")
 
-    monkeypatch.setattr(dispatcher, "_gather", begins)
-    monkeypatch.setattr(dispatcher, "_answer_async", begins)
-    monkeypatch.setattr(dispatcher, "_start", lambda call: None)
-    cancellations.marks.add((ROUTE, 7))
-    for call_id in (7, 8):
-        dispatcher.handle(ROUTE, Message(kind, call_id, "method", b"", ()))
-    assert said == ["cancelled", "ran"]
-    assert cancellations.begun == {ROUTE: 8}
-    assert not cancellations.marks
+@pytest.mark.parametrize(("batched", "awaited"), [(True, False), (False, True)])
+def test_a_call_that_was_read_and_has_not_begun_can_be_taken_back(
+    batched: bool, awaited: bool
+) -> None:
+    """It waits in a batch that is not full, or for its turn on the event loop."""
+    stage = Stage(Servant(batched, awaited))
+
+    def take_back() -> None:
+        assert activity.begun(stage.page) == ({}, True)
+        assert stage.cancellations.cancels(ROUTE, 7)
+
+    stage.run((Kind.CALL, 7), meanwhile=take_back)
+    assert stage.said == ["7 cancelled"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize(("batched", "awaited"), [(False, False), (True, False), (False, True)])
+def test_a_call_is_noted_before_it_runs(concurrency: int, batched: bool, awaited: bool) -> None:
+    servant = Servant(batched, awaited, concurrency)
+    stage = Stage(servant)
+    noted: dict[int, int] = {}
+    servant.runs = lambda call_id: noted.update({call_id: activity.begun(stage.page)[0][ROUTE]})
+    stage.run((Kind.CALL, 7), (Kind.CALL, 8))
+    assert noted.keys() == {7, 8}
+    assert all(noted[call_id] >= call_id for call_id in noted)
+
+
+def test_a_message_that_is_no_call_makes_no_earlier_call_seem_begun() -> None:
+    stage = Stage(Servant(batched=True))
+    stage.run(
+        (Kind.CALL, 7), (Kind.SOURCES, 8),
+        meanwhile=lambda: stage.said.append(activity.begun(stage.page)),
+    )  # fmt: skip
+    assert stage.said == ["8 ran", ({}, True), "7 ran"]

@@ -7,6 +7,7 @@ import pytest
 
 import remotely
 from remotely.errors import ActorDied
+from tests.clusters import wait_until
 
 
 @remotely.remote_class
@@ -25,6 +26,8 @@ class Stubborn:
 def test_kill_ends_a_busy_actor_at_once_and_without_its_close(place: str) -> None:
     stubborn = Stubborn()
     busy = stubborn.work.submit(60 if place == "cluster" else 0)
+    if place == "cluster":
+        wait_until(lambda: remotely.status().actors[0].running, "it runs")
     remotely.kill(stubborn)
     if place == "cluster":
         error = busy.exception(5)

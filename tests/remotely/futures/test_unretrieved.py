@@ -168,6 +168,7 @@ def test_an_actor_that_was_killed_tells_of_the_calls_it_never_answered(
     actor: Any = Actor()
     pid = actor.pid()
     actor.sleep.submit(60)
+    wait_until(lambda: remotely.status().actors[0].running, "it runs")
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: "SIGKILL; the call may have run" in capsys.readouterr().err, "its death")
 

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from remotely.protocol import control
-from tests.remotely.master.test_registry import Cluster, check
+from tests.remotely.master.test_registry import Cluster, check, request_of
 
 GANG = "gang"
 
@@ -66,6 +66,15 @@ def test_a_group_gives_up_when_its_patience_is_over(cluster: Cluster) -> None:
         ("client", ticket, "NoResources") for ticket in tickets
     ]
     assert "no room for 60 s: 2 actors of Counter" in refused[0][1].why
+
+
+def test_a_group_without_patience_is_gathered_nevertheless(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2)
+    for actor in ("a", "b"):
+        request = request_of(actor, "client", gang=GANG, together=2)
+        cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
+        cluster.registry.expire(0.5)
+    assert cluster.spawns() == ["a", "b"]
 
 
 def test_news_of_room_does_not_lose_those_whose_group_has_not_all_asked(cluster: Cluster) -> None:

@@ -606,6 +606,29 @@ def test_who_waits_for_a_name_comes_after_who_waits_for_room_already(cluster: Cl
     assert cluster.spawns() == ["first"]
 
 
+def test_who_has_no_patience_has_a_place_or_is_refused_at_once(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    for ticket, actor in ((1, "first"), (2, "second")):
+        request = request_of(actor, "client")
+        cluster.says("client", control.Place(ticket=ticket, request=request, patience_s=0))
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (2, "NoResources")
+    assert "Counter asks for 1 CPU; the most that a machine has free is 0 CPUs" in refusal.why
+    assert cluster.spawns() == ["first"]
+    cluster.buries("first")
+    assert cluster.spawns() == []
+
+
+def test_a_cluster_that_has_just_been_started_has_a_moment_to_find_a_machine(
+    cluster: Cluster,
+) -> None:
+    request = request_of("a", "client")
+    cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
+    cluster.registry.expire(0.5)
+    cluster.joins("worker", cpus=1)
+    assert cluster.spawns() == ["a"]
+
+
 def test_who_waits_for_a_name_is_refused_after_its_patience(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "old", name="store", named=True)

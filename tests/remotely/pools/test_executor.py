@@ -138,6 +138,19 @@ def test_a_call_sees_its_arguments_as_they_were_when_it_was_submitted(
         assert blocker.done()
 
 
+def test_a_call_that_is_sent_again_as_it_had_not_begun_has_the_same_arguments(
+    here: None,
+) -> None:
+    with remotely.Executor(1) as executor:
+        process = executor.submit(pid).result()
+        os.kill(process, signal.SIGSTOP)
+        numbers = [1, 2]
+        future = executor.submit(sum, numbers)
+        numbers.append(3)
+        os.kill(process, signal.SIGKILL)
+        assert future.result(20) == 3
+
+
 def test_a_call_that_has_not_begun_can_be_cancelled(here: None, tmp_path: Path) -> None:
     with remotely.Executor(1) as executor:
         running = executor.submit(wait_for, tmp_path / "go")
@@ -190,17 +203,63 @@ def test_its_processes_take_a_core_each_where_other_actors_wait_for_none(
         assert len(remotely.status().actors) <= len(others) + 2
 
 
-@pytest.mark.parametrize("believed", [None, 8])
 def test_processes_are_placed_one_by_one_as_far_as_there_is_room(
-    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: int | None
+    nothing_left: None, tmp_path: Path
 ) -> None:
-    """Also if more room is believed to be free than there is."""
-    if believed is not None:
-        monkeypatch.setattr("remotely.pools.executor.places", lambda machines, options: believed)
     remotely.connect(cpus=4, resources={"license": 2})
     with remotely.Executor(resources={"license": 1}) as executor:
         meetings = [executor.submit(meet, tmp_path, 2) for _ in range(8)]
         assert len({meeting.result(10) for meeting in meetings}) == 2
+
+
+def test_cores_that_get_free_are_used_and_nobody_asks_for_the_whole_status_meanwhile(
+    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remotely.connect(cpus=2)
+    other = remotely.options(Counter, cpus=1)()
+    with monkeypatch.context() as patch, remotely.Executor() as executor:
+        patch.setattr(type(connection.current()), "report", None)
+        meetings = [executor.submit(meet, tmp_path, 2) for _ in range(2)]
+        wait_until(lambda: list(tmp_path.iterdir()), "the first has come")
+        remotely.close(other)
+        assert len({meeting.result(10) for meeting in meetings}) == 2
+
+
+def test_processes_that_have_nothing_to_do_end_and_start_again_when_there_is_work(
+    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remotely.pools.executor.IDLE_S", 0.2)
+    remotely.connect(cpus=2)
+    with remotely.Executor() as executor:
+        meetings = [executor.submit(meet, tmp_path, 2) for _ in range(2)]
+        before = {meeting.result(10) for meeting in meetings}
+        remotely.options(Counter, cpus=2)()  # it waits for both cores, and gets them
+        assert executor.submit(pid).result(10) not in before
+
+
+def test_calls_one_after_the_other_keep_one_process_and_let_the_others_go(
+    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remotely.pools.executor.IDLE_S", 0.3)
+    remotely.connect(cpus=3)
+    with remotely.Executor() as executor:
+        for meeting in [executor.submit(meet, tmp_path, 3) for _ in range(3)]:
+            meeting.result(10)
+
+        def is_alone() -> bool:
+            for _ in range(10):
+                executor.submit(pid).result(10)
+            return len(remotely.status().actors) == 1
+
+        wait_until(is_alone, "the other two have ended")
+
+
+def test_an_executor_whose_processes_reserve_nothing_has_one_for_each_core(
+    nothing_left: None,
+) -> None:
+    remotely.connect(cpus=2)
+    with remotely.Executor(cpus=0) as executor:
+        assert len(set(executor.map(pid, range(100)))) <= 2
 
 
 def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -> None:
@@ -230,6 +289,26 @@ def test_a_lost_call_is_repeated_if_its_function_says_so_and_fails_alone_if_not(
         assert isinstance(error, ActorDied)
         assert (error.exit, error.may_have_run) == ("SIGKILL", True)
         assert list(executor.map(square, range(4))) == [0, 1, 4, 9]
+
+
+def kill_or_note(folder: Path, number: int) -> int:
+    (folder / str(number)).touch()
+    if number % 40 == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.promise("exact_doubt")
+def test_a_call_that_was_sent_ahead_to_a_process_that_died_runs_in_another(
+    here: None, tmp_path: Path
+) -> None:
+    with remotely.Executor(2) as executor:
+        futures = [executor.submit(kill_or_note, tmp_path, number) for number in range(200)]
+        errors = {n: future.exception(20) for n, future in enumerate(futures)}
+    failed = {n: error for n, error in errors.items() if error is not None}
+    assert set(range(7, 200, 40)) <= set(failed)
+    assert all(isinstance(e, ActorDied) and e.may_have_run for e in failed.values())
+    assert {int(file.name) for file in tmp_path.iterdir()} == set(range(200))
 
 
 def test_an_initializer_runs_in_each_process_and_its_error_is_that_of_the_calls(

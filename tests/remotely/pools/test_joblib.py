@@ -2,16 +2,20 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import remotely
+from remotely.api.verbs import put
 from remotely.errors import ActorDied
 from tests.clusters import wait_until
 
 joblib = pytest.importorskip("joblib")
+joblib_backend = pytest.importorskip("remotely.pools.joblib_backend")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +54,31 @@ def test_calls_run_in_other_processes_and_results_come_in_order(cluster: str) ->
     assert os.getpid() not in pids
     assert len(set(pids)) <= 2
     wait_until(lambda: remotely.status().actors == [], "its processes have ended")
+
+
+def test_an_array_is_put_once_for_all_calls_and_again_when_it_was_changed(
+    here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts: list[np.ndarray] = []
+
+    def counted(array: np.ndarray) -> Any:
+        puts.append(array)
+        return put(array)
+
+    monkeypatch.setattr(joblib_backend, "put", counted)
+    numbers, others = np.zeros(100_001, np.float32), np.full((20, 5_000), np.nan, order="F")
+
+    def calls() -> Iterator[Any]:
+        for _ in range(10):
+            yield joblib.delayed(total)(numbers, 1)
+            yield joblib.delayed(total)(others, 1)
+        numbers[-1] = 7
+        yield joblib.delayed(total)(numbers, 1)
+
+    with joblib.parallel_config(backend="remotely", n_jobs=2):
+        totals = joblib.Parallel(batch_size=1)(calls())
+    assert totals[::2] == [0.0] * 10 + [7.0]
+    assert [array is others for array in puts] == [False, True, False]
 
 
 def test_n_jobs_counts_the_cores_of_the_cluster(embedded: None) -> None:

@@ -1,7 +1,10 @@
 """A pool shares out items among actors of one class."""
 
+import contextvars
+import gc
 import itertools
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +48,9 @@ class Player:
             file.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return os.getpid()
+
+    def thread(self, item: int) -> tuple[int, int]:
+        return threading.get_ident(), item
 
     def pid(self, _: int = 0) -> int:
         return os.getpid()
@@ -114,12 +120,100 @@ def test_an_endless_iterable_is_read_as_fast_as_its_results_are(here: None, orde
         assert next(read) < 14 + 100 + 2 * 2 * 64 + 2
 
 
-def test_whoever_stops_reading_leaves_nothing_running(here: None) -> None:
+@pytest.mark.parametrize("ordered", [True, False])
+def test_results_come_while_the_iterable_waits_for_what_is_made_of_them(
+    here: None, ordered: bool
+) -> None:
+    found: queue.SimpleQueue[int] = queue.SimpleQueue()
+    found.put(1)
     with remotely.Pool(Player, 2) as pool:
-        results = pool.imap(Player.play, itertools.count(14))
-        next(results)
+        results = (pool.imap if ordered else pool.imap_unordered)(Player.play, iter(found.get, 5))
+        for result in results:
+            found.put(result + 1)
+    assert result == 4
+
+
+@pytest.mark.parametrize("return_exceptions", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_error_of_the_iterable_comes_behind_the_results_of_its_items(
+    here: None, ordered: bool, return_exceptions: bool
+) -> None:
+    def items() -> Iterator[int]:
+        yield from (1, 2)
+        raise KeyError("three")
+
+    with remotely.Pool(Player, 2) as pool:
+        imap = pool.imap if ordered else pool.imap_unordered
+        results = imap(Player.play, items(), return_exceptions=return_exceptions)
+        assert {next(results), next(results)} == {1, 2}
+        with pytest.raises(KeyError, match="three"):
+            next(results)
+        assert list(results) == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_whoever_stops_reading_leaves_nothing_running(
+    here: None, ordered: bool, is_begun: bool
+) -> None:
+    is_closed = threading.Event()
+
+    def items() -> Iterator[int]:
+        try:
+            yield from itertools.count(14)
+        finally:
+            is_closed.set()
+
+    with remotely.Pool(Player, 2) as pool:
+        results = (pool.imap if ordered else pool.imap_unordered)(Player.play, items())
+        if is_begun:
+            next(results)
         del results
+        assert is_closed.wait(10)
         assert pool.submit(Player.play, 1).result(10) == 1
+
+
+def test_an_iterable_that_never_goes_on_keeps_no_pool_that_was_dropped(here: None) -> None:
+    gate = threading.Event()
+    results = remotely.Pool(Player, 2).imap(Player.play, itertools.chain([1], iter(gate.wait, 0)))
+    assert next(results) == 1
+    del results
+    wait_until(lambda: remotely.status().actors == [], "its members have ended")
+    gate.set()
+
+
+def test_an_error_that_was_caught_keeps_no_pool(here: None) -> None:
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="thirteen"):
+            list(remotely.Pool(Player, 2).imap(Player.play, [13]))
+        with pytest.raises(TypeError):
+            list(remotely.Pool(Player, 2).imap(Player.play, map(len, [1])))  # type: ignore[arg-type]
+        wait_until(lambda: remotely.status().actors == [], "their members have ended")
+    finally:
+        gc.enable()
+
+
+def test_ctrl_c_reaches_who_waits_for_the_next_result(here: None) -> None:
+    gate = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 1
+        os.kill(os.getpid(), signal.SIGINT)
+        gate.wait()
+
+    with remotely.Pool(Player, 2) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            list(pool.imap(Player.play, items()))
+        gate.set()
+        assert pool.map(Player.play, [1]) == [1]
+
+
+def test_an_iterable_is_read_in_the_context_of_who_asked(here: None) -> None:
+    base = contextvars.ContextVar[int]("base")
+    base.set(5)
+    with remotely.Pool(Player, 1) as pool:
+        assert pool.map(Player.play, (base.get() + n for n in range(2))) == [5, 6]
 
 
 @pytest.mark.promise("exit_status")
@@ -135,6 +229,31 @@ def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_
         assert (error.exit, error.may_have_run) == ("SIGKILL", True)
         wait_until(lambda: len(pool) == 2, "the member is replaced")
         assert pool.map(Player.play, range(5)) == [5, 6, 7, 8, 9]
+
+
+@remotely.remote_class(max_restarts=1)
+class SecondIsSlow:
+    def __init__(self, folder: Path) -> None:
+        if (folder / "died").exists():
+            (folder / "is being made").touch()
+            wait_until((folder / "go").exists, "it may go on")
+
+    def die(self, folder: Path) -> None:
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def number(self) -> int:
+        return 5
+
+
+def test_a_job_waits_for_a_member_that_is_being_made(here: None, tmp_path: Path) -> None:
+    with remotely.Pool(SecondIsSlow, 1, tmp_path) as pool:
+        pool.submit(SecondIsSlow.die, tmp_path).exception(20)
+        wait_until((tmp_path / "is being made").exists, "the next member is being made")
+        job = pool.submit(SecondIsSlow.number)
+        assert not job.done()
+        (tmp_path / "go").touch()
+        assert job.result(20) == 5
 
 
 def test_a_job_that_waits_for_a_member_may_wait_for_a_future_too(
@@ -267,3 +386,5 @@ def test_in_one_process_it_works_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with remotely.Pool(Player, 2) as pool:
         assert pool.map(Player.play, range(5)) == [0, 1, 2, 3, 4]
         assert sorted(pool.imap_unordered(Player.play, range(5))) == [0, 1, 2, 3, 4]
+        me = threading.get_ident()
+        assert pool.map(Player.thread, (threading.get_ident() for _ in range(2))) == [(me, me)] * 2
