@@ -54,7 +54,8 @@ class Setting(NamedTuple):
 def settings(kind: type) -> list[Setting]:
     """The fields of a dataclass that have prose, in their order.
 
-    A subclass that gives a field another default need not repeat its prose and bounds.
+    A subclass that gives a field another default need not repeat its prose and bounds.  Prose may
+    name a constant of the class: {cls.horizon}.
     """
     bases = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
     hints = [typing.get_type_hints(base, include_extras=True) for base in bases]
@@ -65,7 +66,8 @@ def settings(kind: type) -> list[Setting]:
             _, *rest = typing.get_args(hint) or [hint]
             if rest and isinstance(rest[0], str):
                 bounds = rest[1] if len(rest) > 1 else None
-                found.append(Setting(field.name, plain[field.name], rest[0], bounds, field.default))
+                prose = rest[0].format(cls=kind)
+                found.append(Setting(field.name, plain[field.name], prose, bounds, field.default))
                 break
     return found
 

@@ -21,43 +21,60 @@ Differences from the second paper:
 
 import dataclasses
 import math
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from remotely_rl import networks
-from remotely_rl.config import Arrivals, PolicyGradient
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
-from remotely_rl.learning.batches import make_batch, to_device
-from remotely_rl.learning.learner import Learner, Losses
-from remotely_rl.runs import sampling, training
+from remotely_rl.learning.learner import (
+    Learner,
+    LearningRate,
+    Losses,
+    actor_critic_losses,
+    annealed,
+    make_batch,
+    to_device,
+)
+from remotely_rl.runs import sampling
+from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import NOT_NEGATIVE
 
 RATE_IS_FOR = 16  # environments
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(PolicyGradient):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train a2c`."""
 
-    arrivals: Arrivals = False
     rollout_steps: int = 8
     random_start: int = 250
-    gae_lambda: float = 1.0
-    normalize_advantage: bool = False
+    arrivals: fields.Arrivals = False
+
+    gamma: fields.Gamma = 0.99
+    gae_lambda: fields.GaeLambda = 1.0
+    normalize_values: fields.NormalizeValues = None
+    normalize_advantage: fields.NormalizeAdvantage = False
+    value_coef: fields.ValueCoef = 0.5
     # Advantages of Pong have a deviation of 0.15: 0.01 would keep the policy near chance.
-    entropy_coef: float = 0.004
-    anneal_steps: int = 3_000_000
+    entropy_coef: fields.EntropyCoef = 0.004
+    entropy_coef_end: fields.EntropyCoefEnd = 0.001
+    max_grad_norm: fields.MaxGradNorm = 0.5
     learning_rate: Annotated[
         float, "Adam's learning rate at the start, for 16 environments", NOT_NEGATIVE
     ] = 7e-4
+    learning_rate_end: fields.LearningRateEnd = None
     scale_rate: Annotated[
         bool, "scale the learning rates by the square root of the number of environments / 16"
     ] = True
+    horizon: ClassVar[int] = 3_000_000
+
+    lstm: fields.Lstm = 0
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
 
 
 def scaled(config: Config) -> Config:
@@ -65,10 +82,9 @@ def scaled(config: Config) -> Config:
     if not config.scale_rate:
         return config
     by = math.sqrt(config.actors * config.envs_per_actor / RATE_IS_FOR)
+    rate = LearningRate(config.learning_rate, config.learning_rate_end)
     return dataclasses.replace(
-        config,
-        learning_rate=config.learning_rate * by,
-        learning_rate_end=config.learning_rate_ends_at * by,
+        config, learning_rate=rate.start * by, learning_rate_end=rate.end * by
     )
 
 
@@ -79,53 +95,42 @@ def compute_losses(
     """The policy gradient, the value loss, the policy's entropy."""
     log_prob = actions.log_prob(policy, rows.action)
     gradient = losses.policy_gradient(log_prob, rows.advantage)
-    error = losses.squared_error(value, rows.value_target)
-    entropy = actions.entropy(policy).mean()
-    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
-    total = gradient + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, gradient, error, entropy, kl)
+    return actor_critic_losses(
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
+    )
 
 
-def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> dict[str, float]:
-    """Take one step on a round; returns metrics.  `env_steps` so far set the annealed
-    coefficients."""
+def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
+    """Take one step on a round; returns metrics.  `progress` sets the annealed coefficients."""
     config = learner.config
-    learner.learning_rate.anneal(env_steps)
-    entropy_coef = config.entropy_coef_at(env_steps)
+    learner.learning_rate.anneal(progress)
+    entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
         rollout.reward, rollout.discount, rollout.value,
         valid=rollout.valid, gae_lambda=config.gae_lambda,
     )  # fmt: skip
-    batch = make_batch(learner, rollout, targets)
+    batch = make_batch(learner, rollout, targets, normalize_advantage=config.normalize_advantage)
 
     policy, value, rows = learner.forward(batch)
     parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
     return learner.end_update([learner.step(parts)], batch)
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+def loop(session: Session[Config]) -> None:
+    """The same seed gives the same run, bit by bit, on one machine."""
+    learner = session.learner
+    actors = sampling.rounds(session, arrivals=learner.config.arrivals)
+    while not session.over():
+        if actors.idle:
+            actors.begin(learner.parameters())
+        trajectory = session.collect(actors)
+        if trajectory is None:
+            continue
+        with session.spending("learning"):
+            metrics = update(learner, trajectory, session.progress)
+        session.learnt(metrics, staleness=[0])
 
-    See `training.begin` for the arguments.  The same seed gives the same run, bit by
-    bit, on one machine.
-    """
-    with training.begin("a2c", Config, config, model, run, resume, prepare=scaled) as session:
-        learner, actors = session.learner, sampling.rounds(session)
-        while not session.over():
-            if actors.idle:
-                actors.begin(learner.parameters())
-            trajectory = session.collect(actors)
-            if trajectory is None:
-                continue
-            with session.spending("learning"):
-                metrics = update(learner, trajectory, session.env_steps)
-            session.learnt(metrics, staleness=[0])
-    return session.result
+
+train = Train("a2c", Config, loop, prepare=scaled)

@@ -4,7 +4,7 @@ Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithm S3.  A worker play
 its environments by the parameters that it has, computes the gradient of A2C's losses on them
 and pushes it; the shared RMSProp steps, its statistics shared like the parameters.  The worker's
 loop over epochs and minibatches is `SegmentWork` (`learning/sharing.py`), and the server's is
-the rule's.
+`loop`, below; the rule decides what follows a push.
 
 `sync` names the rule of that step: asynchronous is the paper's, synchronous makes it A2C with
 the gradients computed by the actors; `semi_async`, `fasgd` and the others are in `sync/`.
@@ -23,47 +23,61 @@ Differences from the paper:
 """
 
 import dataclasses
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
-from remotely_rl.config import Shared
+from remotely_rl.acting.crew import POLL_S
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
 from remotely_rl.learning import sharing
-from remotely_rl.learning.learner import Losses
-from remotely_rl.runs import training
-from remotely_rl.runs.shared_training import share
+from remotely_rl.learning.learner import Losses, actor_critic_losses, annealed
+from remotely_rl.runs import sampling
+from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Shared):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train a3c`."""
 
+    actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
+    envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
+    rollout_steps: int = 8
+    random_start: int = 250
+    sync: fields.Sync = "asynchronous"
+    accumulate: fields.Accumulate = 1
+
+    gamma: fields.Gamma = 0.99
+    gae_lambda: fields.GaeLambda = 1.0
+    normalize_values: fields.NormalizeValues = None
+    normalize_advantage: fields.NormalizeAdvantage = False
     epochs: Annotated[int, "times that a worker goes over a segment", COUNT] = 1
     minibatches: Annotated[int, "parts of a segment, with a push each", COUNT] = 1
-    clip_range: Annotated[
-        float, "clip the ratio of an action's probabilities to 1 - this and 1 + this; 0: use the"
-               " policy gradient", NOT_NEGATIVE
-    ] = 0.0  # fmt: skip
-    normalize_advantage: Annotated[
-        bool, "scale advantages to mean 0 and standard deviation 1"
-    ] = False  # fmt: skip
-    entropy_coef: Annotated[float, "entropy coefficient at the start", NOT_NEGATIVE] = 0.004
-    entropy_coef_end: Annotated[float, "entropy coefficient after anneal_steps", NOT_NEGATIVE] = (
-        0.001
-    )
-    value_coef: Annotated[float, "value loss coefficient", NOT_NEGATIVE] = 0.5
+    clip_range: fields.ClipRangeOrNone = 0.0
+    value_coef: fields.ValueCoef = 0.5
+    entropy_coef: fields.EntropyCoef = 0.004
+    entropy_coef_end: fields.EntropyCoefEnd = 0.001
+    max_grad_norm: fields.MaxGradNorm = 0.5
+    optimizer: fields.Optimizer = "rmsprop"
+    rmsprop_decay: fields.RmspropDecay = 0.99
+    rmsprop_epsilon: fields.RmspropEpsilon = 1e-4
+    learning_rate: Annotated[
+        float, "the shared optimizer's learning rate at the start", NOT_NEGATIVE
+    ] = 7e-4
+    learning_rate_end: fields.LearningRateEnd = None
+    horizon: ClassVar[int] = 3_000_000
 
-    def entropy_coef_at(self, env_steps: int) -> float:
-        done = self.progress(env_steps)
-        return self.entropy_coef + done * (self.entropy_coef_end - self.entropy_coef)
+    lstm: fields.Lstm = 0
+
+    def check_run(self) -> None:
+        """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""
+        sharing.make_rule(self, torch.zeros(1))
 
 
 def compute_losses(
@@ -78,31 +92,42 @@ def compute_losses(
         )
     else:
         gradient = losses.policy_gradient(log_prob, rows.advantage)
-    error = losses.squared_error(value, rows.value_target)
-    entropy = actions.entropy(policy).mean()
-    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
-    total = gradient + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, gradient, error, entropy, kl)
+    return actor_critic_losses(
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
+    )
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
     """Makes what a worker computes with."""
     actor = remotely.local(Actor, config, model, seed)
-    return sharing.SegmentWork(config, actor, compute_losses, config.epochs, config.minibatches)
+
+    def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
+        entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
+        actions = actor.player.envs.actions
+        return compute_losses(policy, value, rows, config, entropy_coef, actions)
+
+    return sharing.SegmentWork(
+        config, actor, losses_at, config.epochs, config.minibatches, config.normalize_advantage
+    )
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+def loop(session: Session[Config]) -> None:
+    """A seed does not repeat a run, because the order of pushes depends on timing.
 
-    See `training.begin` for the arguments.  A seed does not repeat a run, because the order of
-    pushes depends on timing.  (With a synchronous rule it does.)
+    (With a synchronous rule it does.)
     """
-    with training.begin("a3c", Config, config, model, run, resume) as session:
-        share(session, make_work)
-    return session.result
+    learner, workers = sampling.workers(session, make_work)
+    while not session.over():
+        broadcast = learner.broadcast(session.env_steps, session.progress)
+        with session.spending("waiting"):
+            pushed = workers.take(timeout_s=POLL_S, broadcast=broadcast)
+        if pushed is None:
+            session.tick()
+            continue
+        learner.record(pushed)
+        report: sharing.Report = pushed.report
+        session.tally.sampled(report.steps, report.episodes, report.seconds)
+        session.learnt(report.metrics, [pushed.reply.staleness])
+
+
+train = Train("a3c", Config, loop)

@@ -26,34 +26,57 @@ shared parameters and moments.  Nearest to it here is `a3c` with `clip_range` an
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from remotely_rl import networks
 from remotely_rl.algorithms import ppo
-from remotely_rl.config import Streaming
+from remotely_rl.config import Common, fields
 from remotely_rl.experience.batch import Batch, DeviceTrajectory
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
-from remotely_rl.learning.batches import gae_batch, make_batch, to_device
-from remotely_rl.learning.learner import Learner
-from remotely_rl.runs import sampling, training
-from remotely_rl.settings import NOT_NEGATIVE
+from remotely_rl.learning.learner import Learner, annealed, gae_batch, make_batch, to_device
+from remotely_rl.runs import sampling
+from remotely_rl.runs.training import Session, Train
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Streaming):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train appo`."""
 
-    clip_range: Annotated[
-        float, "clip the ratio of an action's probabilities to 1 - this and 1 + this", NOT_NEGATIVE
-    ] = 0.2
+    rollout_steps: int = 64
+    actors: fields.FreeActors = 2
+    arrivals: fields.Arrivals = False
+    batch_trajectories: fields.BatchTrajectories = 2
+    ahead: fields.Ahead = 1
+    max_staleness: fields.MaxStaleness = None
+
+    gamma: fields.Gamma = 0.99
+    gae_lambda: fields.GaeLambda = 1.0  # an older policy's clipped c cuts traces by itself
     v_trace: Annotated[
         bool, "compute targets by the current network; no: by the one that acted, a pass less"
     ] = True
+    normalize_values: fields.NormalizeValues = None
+    normalize_advantage: fields.NormalizeAdvantage = True
+    epochs: fields.Epochs = 3
+    minibatches: fields.Minibatches = 4
+    clip_range: fields.ClipRange = 0.2
+    value_coef: fields.ValueCoef = 0.5
+    entropy_coef: fields.EntropyCoef = 0.01
+    entropy_coef_end: fields.EntropyCoefEnd = 0.001
+    max_grad_norm: fields.MaxGradNorm = 0.5
+    learning_rate: fields.LearningRate = 1e-3
+    learning_rate_end: fields.LearningRateEnd = None
+    target_kl: fields.TargetKl = 0.01
+
+    lstm: fields.Lstm = 0
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ppo.check_steering(self.target_kl, self.epochs * self.minibatches)
 
 
 def v_trace_batch(
@@ -71,17 +94,21 @@ def v_trace_batch(
         rho_bar_pg=None,  # the loss has a ratio of its own
         gae_lambda=learner.config.gae_lambda,
     )
-    return make_batch(learner, rollout, targets, start_log_prob=log_prob)
+    return make_batch(
+        learner, rollout, targets, start_log_prob=log_prob,
+        normalize_advantage=learner.config.normalize_advantage,
+    )  # fmt: skip
 
 
-def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> dict[str, float]:
-    """Learn from a batch; returns metrics.  `env_steps` so far set the annealed coefficients.
+def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
+    """Learn from a batch; returns metrics.  `progress` sets the annealed coefficients.
 
     With one minibatch, the forward pass that V-trace needs serves the first epoch's gradient too.
     """
     config, actions = learner.config, learner.actions
-    learner.learning_rate.anneal(env_steps)
-    entropy_coef = config.entropy_coef_at(env_steps)
+    if not config.target_kl:
+        learner.learning_rate.anneal(progress)
+    entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
     steps = []
     if config.v_trace:
@@ -96,37 +123,32 @@ def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> 
             parts = ppo.compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
     else:
-        batch = gae_batch(learner, trajectory)
+        batch = gae_batch(
+            learner, trajectory, normalize_advantage=config.normalize_advantage,
+            steers=config.target_kl > 0,
+        )  # fmt: skip
 
     for _ in range(1 if steps else 0, config.epochs):
         for minibatch in batch.minibatches(config.minibatches, learner.generator):
             policy, value, rows = learner.forward(minibatch)
             parts = ppo.compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
-    return learner.end_update(steps, batch, config.epochs)
+    return learner.end_update(steps, batch, config.epochs, config.target_kl)
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+def loop(session: Session[Config]) -> None:
+    """A seed does not repeat a run, as in IMPALA."""
+    learner, config = session.learner, session.learner.config
+    actors = sampling.stream(session)
+    while not session.over():
+        trajectory = session.gather(actors, config.batch_trajectories)
+        if trajectory is None:
+            continue
+        staleness = (learner.version - trajectory.version).tolist()
+        with session.spending("learning"):
+            metrics = update(learner, trajectory, session.progress)
+            actors.publish(learner.parameters())
+        session.learnt(metrics, staleness)
 
-    See `training.begin` for the arguments.  A seed does not repeat a run, as in IMPALA.
-    """
-    with training.begin("appo", Config, config, model, run, resume) as session:
-        learner, config = session.learner, session.learner.config
-        actors = sampling.stream(session)
-        while not session.over():
-            trajectory = session.gather(actors, config.batch_trajectories)
-            if trajectory is None:
-                continue
-            staleness = (learner.version - trajectory.version).tolist()
-            with session.spending("learning"):
-                metrics = update(learner, trajectory, session.env_steps)
-                actors.publish(learner.parameters())
-            session.learnt(metrics, staleness)
-    return session.result
+
+train = Train("appo", Config, loop)

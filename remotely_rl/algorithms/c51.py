@@ -8,11 +8,10 @@ dueling heads, targets of one step, and chooses the action to bootstrap from by 
 """
 
 import dataclasses
-from pathlib import Path
 
-from remotely_rl import networks
 from remotely_rl.algorithms import dqn
-from remotely_rl.runs import training
+from remotely_rl.runs import replaying
+from remotely_rl.runs.training import Train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +21,4 @@ class Config(dqn.Config):
     atoms: int = 51
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  See `dqn.train`."""
-    return dqn.train_as("c51", Config, config, model, run, resume)
+train = Train("c51", Config, dqn.loop, learner=dqn.QLearner, prepare=replaying.scaled)

@@ -30,8 +30,7 @@ the papers:
 import copy
 import dataclasses
 import functools
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -41,33 +40,58 @@ from torch import Tensor, nn
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput
-from remotely_rl.config import OffPolicy
-from remotely_rl.config.off_policy import check_has_no_memory
+from remotely_rl.config import Common, fields
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning
 from remotely_rl.learning import resets
-from remotely_rl.learning.learner import Losses
-from remotely_rl.learning.target_network import TargetLearner
+from remotely_rl.learning.learner import Losses, TargetLearner
 from remotely_rl.networks import QNetwork
-from remotely_rl.runs import training
-from remotely_rl.runs.replaying import Steps, Update, learn_from_replay
+from remotely_rl.runs import replaying, sampling
+from remotely_rl.runs.replaying import Steps, Update
+from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.trees import Tree
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicy):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train dqn`."""
 
+    rollout_steps: int = 8
+    overlap: fields.Overlap = False
+    epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
+    explore_steps: Annotated[
+        int, "environment steps over which epsilon falls from 1, after learn_from", COUNT
+    ] = 30_000  # fmt: skip
+    epsilon_spread: Annotated[
+        float, "environments end at epsilons down to epsilon to the power of 1 + this; 0: alike",
+        NOT_NEGATIVE,
+    ] = 0.0  # fmt: skip
+    noisy: Annotated[bool, "explore by weights that vary, not by epsilon"] = False
+    play_epsilon: fields.PlayEpsilon = 0.01
+
+    replay_rows: fields.ReplayRows = 200_000
+    learn_from: fields.LearnFrom = 10_000
+    save_replay: fields.SaveReplay = True
+    batch_size: fields.BatchSize = 128
+    replay_ratio: fields.ReplayRatio = 8.0
+    prioritized_alpha: fields.PrioritizedAlpha = 0.0
+    prioritized_beta: fields.PrioritizedBeta = 0.4
+
+    gamma: fields.Gamma = 0.99
     # Measured on Pong, one seed each: with 3 steps, a rate of 3e-4 and 50,000 steps of exploration
     # the mean was -17 after 150,000 steps; with these it was -15.
-    n_step: int = 5
-    learning_rate: float = 6e-4
-    learning_rate_end: float | None = 2e-4
-    anneal_steps: int = 500_000
-    max_grad_norm: float = 10.0
+    n_step: fields.NStep = 5
+    learning_rate: fields.LearningRate = 6e-4
+    learning_rate_end: fields.LearningRateEnd = 2e-4
+    horizon: ClassVar[int] = 500_000
+    scale_rate: fields.ScaleRate = "none"
+    max_grad_norm: fields.MaxGradNorm = 10.0
+    weight_decay: Annotated[
+        float, "weight decay, apart from the gradient (AdamW)", NOT_NEGATIVE
+    ] = 0.0
     target_update_interval: Annotated[
         int, "environment steps between target networks", COUNT
     ] = 2_000  # fmt: skip
@@ -78,16 +102,6 @@ class Config(OffPolicy):
         float, "the atoms are from minus this to this; what is beyond counts as the outermost",
         NOT_NEGATIVE,
     ] = 10.0  # fmt: skip
-    noisy: Annotated[bool, "explore by weights that vary, not by epsilon"] = False
-
-    epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
-    explore_steps: Annotated[
-        int, "environment steps over which epsilon falls from 1, after learn_from", COUNT
-    ] = 30_000  # fmt: skip
-    epsilon_spread: Annotated[
-        float, "environments end at epsilons down to epsilon to the power of 1 + this; 0: alike",
-        NOT_NEGATIVE,
-    ] = 0.0  # fmt: skip
     reset_interval: Annotated[
         int, "updates between resets of the layers after the convolutions; 0: never", NOT_NEGATIVE
     ] = 0  # fmt: skip
@@ -98,16 +112,16 @@ class Config(OffPolicy):
         float | None, "gamma after a reset, annealed over recovery_updates; none: gamma", FRACTION
     ] = None  # fmt: skip
     recovery_updates: Annotated[int, "updates after a reset until all is annealed", COUNT] = 10_000
-    weight_decay: Annotated[
-        float, "weight decay, apart from the gradient (AdamW)", NOT_NEGATIVE
-    ] = 0.0
 
-    play_epsilon: Annotated[
-        float, "probability of a random action when a trained agent plays by sampling", FRACTION
-    ] = 0.01
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        replaying.check(self)
 
     def check_run(self) -> None:
-        super().check_run()
+        replaying.check_sizes(self, max(self.n_step, self.n_step_at(0)))
         if self.atoms > 1 and self.value_bound == 0:
             raise TrainingError("value_bound must be more than 0 for atoms to differ")
         if self.gamma_start is not None and self.gamma_start >= 1:
@@ -115,9 +129,10 @@ class Config(OffPolicy):
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         assert isinstance(model, QNetwork)
-        check_has_no_memory(model.model)
+        replaying.check_has_no_memory(model.model)
 
     def warning_of(self, reward: NDArray[np.float32]) -> str:
+        """What to tell the user of new rewards [N], raw; an empty string if there is nothing."""
         bound = self.clips_rewards_at
         largest = float(np.abs(reward).max(initial=0.0))
         largest = min(largest, bound) if bound else largest
@@ -134,10 +149,12 @@ class Config(OffPolicy):
         return min(1.0, since / self.recovery_updates)
 
     def n_step_at(self, updates: int) -> int:
+        """The rewards in a target after so many updates."""
         start = self.n_step_start or self.n_step
         return round(resets.annealed(start, self.n_step, self.recovery_at(updates)))
 
     def gamma_at(self, updates: int) -> float:
+        """The discount of the replay's targets after so many updates."""
         start = self.gamma if self.gamma_start is None else self.gamma_start
         return resets.annealed_gamma(start, self.gamma, self.recovery_at(updates))
 
@@ -191,7 +208,7 @@ class QLearner(TargetLearner[Config]):
         config = self.config
         return torch.optim.AdamW(
             self.model.parameters(),
-            lr=config.learning_rate,
+            lr=self.learning_rate.start,
             eps=1e-5,
             weight_decay=config.weight_decay,
             fused=True,
@@ -235,10 +252,13 @@ def compute_errors(heads: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return loss, categorical.kl_divergence(heads.detach(), target)
 
 
-def update(learner: QLearner, steps: Steps, env_steps: int) -> Update:
-    """Take one step on a batch; returns metrics and priorities."""
+def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> Update:
+    """Take one step on a batch; returns metrics and priorities.
+
+    `env_steps` so far decide when the target network is renewed, `progress` sets the rate.
+    """
     config = learner.config
-    learner.learning_rate.anneal(env_steps)
+    learner.learning_rate.anneal(progress)
     learner.reset_when_due()
     learner.renew_target(env_steps, config.target_update_interval)
     if config.noisy:
@@ -291,30 +311,38 @@ class QActor(Actor):
         )
 
 
-def train_as(
-    algorithm: str,
-    kind: type[Config],
-    config: Config | None,
-    model: networks.ModelSource | None,
-    run: str | Path | None,
-    resume: str | Path | None,
-) -> training.Result:
-    """Trains by an algorithm of this family: its name, and its class of Config."""
-    with training.begin(algorithm, kind, config, model, run, resume, learner=QLearner) as session:
-        learn_from_replay(session, QActor, update)
-    return session.result
+def loop(session: Session[Config]) -> None:
+    """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
+    `overlap`."""
+    learner, config = session.learner, session.learner.config
+    assert isinstance(learner, QLearner)
+    replay = session.replay = replaying.RunReplay(session)
+    actors = sampling.rounds(session, QActor)
+    while not session.over():
+        if actors.idle:
+            actors.begin(learner.parameters(session.env_steps))
+        rollouts = session.take(actors)
+        if not rollouts:
+            continue
+        with session.spending("learning"):
+            replay.append(rollouts)
+            replaying.count_in(learner, rollouts)
+        session.warn(config.warning_of(replaying.rewards(rollouts)))
+        staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
+        while replay.owes_update:
+            if config.overlap and actors.idle and replay.allows_round and not session.over():
+                actors.begin(learner.parameters(session.env_steps))
+            with session.spending("learning"):
+                progress, updates = session.progress, learner.version
+                draw = replay.draw(
+                    progress, n_step=config.n_step_at(updates), gamma=config.gamma_at(updates)
+                )
+                steps = replaying.to_device(learner, draw)
+                metrics, priority = update(learner, steps, session.env_steps, progress)
+                replay.update(draw, priority)
+            session.count_update(metrics, staleness)
+            staleness = []
+        session.tick()
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
-
-    See `training.begin` for the arguments.  The same seed gives the same run, bit by
-    bit, on one machine, unless actors and learner `overlap`.
-    """
-    return train_as("dqn", Config, config, model, run, resume)
+train = Train("dqn", Config, loop, learner=QLearner, prepare=replaying.scaled)

@@ -40,8 +40,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -53,7 +51,8 @@ from remotely_rl import networks
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import CentralInference
+from remotely_rl.algorithms import ppo
+from remotely_rl.config import Common, fields
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
@@ -61,29 +60,75 @@ from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
 from remotely_rl.learning import inference_server
-from remotely_rl.learning.batches import gae_batch
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
-from remotely_rl.learning.learner import Learner, Losses
+from remotely_rl.learning.learner import (
+    Learner,
+    Losses,
+    actor_critic_losses,
+    annealed,
+    gae_batch,
+)
 from remotely_rl.learning.tuner import RateWindow, Tuner
-from remotely_rl.runs import training
-from remotely_rl.settings import FRACTION, NOT_NEGATIVE
+from remotely_rl.runs.training import Session, Train
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.supervision import CrashReport, failures
 
 WARM_UP_S = 10.0  # before numbers are tuned
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(CentralInference):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train ga3c`."""
 
-    rollout_steps: int = 32  # long enough for a return, short enough not to grow old
-    clip_range: Annotated[
-        float, "clip the ratio of an action's probabilities to 1 - this and 1 + this; 0: use the"
-               " policy gradient", NOT_NEGATIVE
-    ] = 0.2  # fmt: skip
+    actors: Annotated[int, "agents, at the start", COUNT] = 4
+    envs_per_actor: Annotated[int, "environments that each agent steps together", COUNT] = 8
+    rollout_steps: int = 32  # long enough for a return, too short to grow old
+    predictors: Annotated[int, "threads that answer agents, at the start", COUNT] = 1
+    trainers: Annotated[int, "threads that learn, at the start", COUNT] = 1
+    adjust_s: Annotated[
+        float, "seconds for which a change of these numbers is tried; 0: never change them",
+        NOT_NEGATIVE,
+    ] = 0.0  # fmt: skip
+    most_agents: Annotated[int, "most agents, if numbers are adjusted", COUNT] = 16
+    predict_requests: Annotated[int, "requests that a predictor waits for", COUNT] = 2
+    predict_wait_ms: Annotated[
+        float, "milliseconds after which it answers the requests that have come", NOT_NEGATIVE
+    ] = 2.0
+    train_rows: Annotated[int, "steps of experience that a trainer waits for", COUNT] = 1024
+
+    gamma: fields.Gamma = 0.99
+    gae_lambda: fields.GaeLambda = 0.95
+    normalize_values: fields.NormalizeValues = None
+    normalize_advantage: fields.NormalizeAdvantage = True
+    epochs: fields.Epochs = 3
+    minibatches: fields.Minibatches = 4
+    clip_range: fields.ClipRangeOrNone = 0.2
     probability_floor: Annotated[
         float, "without clip_range, no action counts as less probable than this", FRACTION
     ] = 1e-6
+    value_coef: fields.ValueCoef = 0.5
+    entropy_coef: fields.EntropyCoef = 0.01
+    entropy_coef_end: fields.EntropyCoefEnd = 0.001
+    max_grad_norm: fields.MaxGradNorm = 0.5
+    learning_rate: fields.LearningRate = 1e-3
+    learning_rate_end: fields.LearningRateEnd = None
+    target_kl: fields.TargetKl = 0.01
+
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ppo.check_steering(self.target_kl, self.epochs * self.minibatches)
+
+    @property
+    def most(self) -> int:
+        """Most agents at a time."""
+        return max(self.actors, self.most_agents) if self.adjust_s else self.actors
+
+    @property
+    def processes(self) -> int:
+        return self.most + 1  # the inference server
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         if networks.is_recurrent(model):
@@ -106,11 +151,9 @@ def compute_losses(
         floor = config.probability_floor
         floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
         gradient = losses.policy_gradient(floored, rows.advantage)
-    error = losses.squared_error(value, rows.value_target)
-    entropy = actions.entropy(policy).mean()
-    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
-    total = gradient + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, gradient, error, entropy, kl)
+    return actor_critic_losses(
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
+    )
 
 
 def update(
@@ -118,7 +161,7 @@ def update(
     model: nn.Module,
     lock: threading.Lock,
     trajectory: Trajectory,
-    env_steps: int,
+    progress: float,
     record: Record,
 ) -> None:
     """Learn from a batch, in one of several trainer threads.
@@ -127,10 +170,14 @@ def update(
     under the lock, so that updates are in the order of their versions.
     """
     config, parameters = learner.config, list(model.parameters())
-    entropy_coef = config.entropy_coef_at(env_steps)
-    with lock:
-        learner.learning_rate.anneal(env_steps)
-    batch = gae_batch(learner, trajectory)
+    entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
+    if not config.target_kl:
+        with lock:
+            learner.learning_rate.anneal(progress)
+    batch = gae_batch(
+        learner, trajectory, normalize_advantage=config.normalize_advantage,
+        steers=config.target_kl > 0,
+    )  # fmt: skip
 
     steps = []
     for _ in range(config.epochs):
@@ -144,7 +191,8 @@ def update(
                 steps.append(learner.step_with(gradients, parts))
     with lock:
         staleness = (learner.version - trajectory.version).tolist()
-        record(learner.end_update(steps, batch, config.epochs), staleness)
+        metrics = learner.end_update(steps, batch, config.epochs, config.target_kl)
+        record(metrics, staleness)
 
 
 class SampleReport(NamedTuple):
@@ -219,52 +267,38 @@ def make_server(config: Config, model: nn.Module, actions: Actions, gpus: int = 
     return server
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
-
-    See `training.begin` for the arguments.  A seed does not repeat a run: which requests are
-    answered together depends on timing.
-    """
-    with (
-        ExitStack() as after,
-        training.begin("ga3c", Config, config, model, run, resume) as session,
-    ):
-        learner, config = session.learner, session.learner.config
-        gpus = int(learner.device.type == "cuda")
-        server = make_server(config, networks.copy_to_cpu(learner.model), learner.actions, gpus)
-        after.callback(inference_server.end, server)  # once the session has saved its learner
-        session.restore(RemoteLearner(server, learner.model))
-        agents = session.keep(Stream(_agents(session, config, server), ahead=2))
-        tuner = _tuner(config)
-        window = RateWindow(session.seconds() + WARM_UP_S, config.adjust_s)
-        while not session.over():
-            if sampled := agents.take(timeout_s=0.5):
-                session.tally.sampled(sampled.steps, sampled.episodes, sampled.seconds)
-            with inference_server.server_lost_loses_learner():
-                report = server.report(session.env_steps)
-            for phase, spent in report.seconds.items():
-                session.tally.spent(phase, spent)
-            for metrics, staleness in report.updates:
-                session.learnt(metrics, staleness)
-            session.tick()
-            rate = window.add(len(report.updates), session.seconds())
-            if config.adjust_s and rate is not None:
-                counts = tuner.judge(rate)
-                agents.resize(counts["agents"])
-                server.resize(counts["predictors"], counts["trainers"])
-                session.say(f"{rate:.1f} updates a second; now {counts}")
-    return session.result
+def loop(session: Session[Config]) -> None:
+    """A seed does not repeat a run: which requests are answered together depends on timing."""
+    learner, config = session.learner, session.learner.config
+    gpus = int(learner.device.type == "cuda")
+    server = make_server(config, networks.copy_to_cpu(learner.model), learner.actions, gpus)
+    session.at_end(lambda: inference_server.end(server))
+    session.restore(RemoteLearner(server, learner.model))
+    agents = session.keep(Stream(_agents(session, config, server), ahead=2))
+    tuner = _tuner(config)
+    window = RateWindow(session.seconds() + WARM_UP_S, config.adjust_s)
+    while not session.over():
+        if sampled := agents.take(timeout_s=0.5):
+            session.tally.sampled(sampled.steps, sampled.episodes, sampled.seconds)
+        with inference_server.server_lost_loses_learner():
+            report = server.report(session.progress)
+        for phase, spent in report.seconds.items():
+            session.tally.spent(phase, spent)
+        for metrics, staleness in report.updates:
+            session.learnt(metrics, staleness)
+        session.tick()
+        rate = window.add(len(report.updates), session.seconds())
+        if config.adjust_s and rate is not None:
+            counts = tuner.judge(rate)
+            agents.resize(counts["agents"])
+            server.resize(counts["predictors"], counts["trainers"])
+            session.say(f"{rate:.1f} updates a second; now {counts}")
 
 
-def _agents(
-    session: training.Session[Config], config: Config, server: Server
-) -> Samplers[SampleReport]:
+train = Train("ga3c", Config, loop)
+
+
+def _agents(session: Session[Config], config: Config, server: Server) -> Samplers[SampleReport]:
     def make(number: int) -> Agent:
         return Agent(config, server, session.seed_of(number), number >= config.actors)
 

@@ -35,32 +35,46 @@ paper's learner.
 import dataclasses
 import math
 from collections import deque
-from pathlib import Path
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from remotely_rl import networks
-from remotely_rl.config import Streaming
+from remotely_rl.algorithms import ppo
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Batch, DeviceTrajectory, Transitions, concatenate
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
-from remotely_rl.learning.batches import make_batch, to_device
-from remotely_rl.learning.learner import Learner, Losses
-from remotely_rl.runs import sampling, training
+from remotely_rl.learning.learner import (
+    Learner,
+    Losses,
+    actor_critic_losses,
+    annealed,
+    make_batch,
+    to_device,
+)
+from remotely_rl.runs import sampling
+from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import NOT_NEGATIVE
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Streaming):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train impala`."""
 
+    rollout_steps: int = 64
+    actors: fields.FreeActors = 2
+    arrivals: fields.Arrivals = False
+    batch_trajectories: fields.BatchTrajectories = 2
+    ahead: fields.Ahead = 1
+    max_staleness: fields.MaxStaleness = None
     replay_batches: Annotated[int, "earlier batches to keep for replay", NOT_NEGATIVE] = 0
     replays: Annotated[int, "kept batches that an update replays", NOT_NEGATIVE] = 1
 
+    gamma: fields.Gamma = 0.99
+    gae_lambda: fields.GaeLambda = 1.0  # an older policy's clipped c cuts traces by itself
     rho_bar: Annotated[float, "clip of V-trace's rho, for values", NOT_NEGATIVE] = 1.0
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar", NOT_NEGATIVE] = 1.0
     # Above 1, or what normalization subtracts from all advantages would push the policy: a
@@ -70,9 +84,25 @@ class Config(Streaming):
         float, "clip the ratio of an action's probabilities to 1 - this and 1 + this; 0: never",
         NOT_NEGATIVE,
     ] = 0.2  # fmt: skip
+    normalize_values: fields.NormalizeValues = None
+    normalize_advantage: fields.NormalizeAdvantage = True
+    epochs: fields.Epochs = 3
+    minibatches: fields.Minibatches = 4
+    value_coef: fields.ValueCoef = 0.5
+    entropy_coef: fields.EntropyCoef = 0.01
+    entropy_coef_end: fields.EntropyCoefEnd = 0.001
+    max_grad_norm: fields.MaxGradNorm = 0.5
+    learning_rate: fields.LearningRate = 1e-3
+    learning_rate_end: fields.LearningRateEnd = None
+    target_kl: fields.TargetKl = 0.01
+
+    lstm: fields.Lstm = 0
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        ppo.check_steering(self.target_kl, self.epochs * self.minibatches)
         if self.rho_bar < self.c_bar:
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
 
@@ -97,7 +127,10 @@ def v_trace_batch(
         gae_lambda=config.gae_lambda,
     )
     rho = log_rho.exp().clamp(max=config.rho_bar_pg)
-    return make_batch(learner, rollout, targets, old_log_prob=log_prob, weight=rho)
+    return make_batch(
+        learner, rollout, targets, old_log_prob=log_prob, weight=rho,
+        normalize_advantage=config.normalize_advantage,
+    )  # fmt: skip
 
 
 def compute_losses(
@@ -110,11 +143,9 @@ def compute_losses(
     gradient = losses.clipped_surrogate(
         log_prob - rows.old_log_prob, rows.advantage, config.clip_range or math.inf
     )
-    error = losses.squared_error(value, rows.value_target)
-    entropy = actions.entropy(policy).mean()
-    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
-    total = gradient + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, gradient, error, entropy, kl)
+    return actor_critic_losses(
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
+    )
 
 
 class ReplayBuffer:
@@ -135,17 +166,18 @@ class ReplayBuffer:
 
 
 def update(
-    learner: Learner[Config], buffer: ReplayBuffer, trajectory: Trajectory, env_steps: int
+    learner: Learner[Config], buffer: ReplayBuffer, trajectory: Trajectory, progress: float
 ) -> dict[str, float]:
-    """Learn from a batch; returns metrics.  `env_steps` so far set the annealed coefficients.
+    """Learn from a batch; returns metrics.  `progress` sets the annealed coefficients.
 
     With one minibatch, the forward pass that V-trace needs serves the first epoch's gradient
     too.  With several, a minibatch is of rows from everywhere in all trajectories: steps on a
     few whole sequences each are led astray by what these have in common.
     """
     config, actions = learner.config, learner.actions
-    learner.learning_rate.anneal(env_steps)
-    entropy_coef = config.entropy_coef_at(env_steps)
+    if not config.target_kl:
+        learner.learning_rate.anneal(progress)
+    entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
     steps, batches = [], []
     whole = config.minibatches == 1
@@ -166,33 +198,27 @@ def update(
             policy, value, rows = learner.forward(minibatch)
             parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
-    return learner.end_update(steps, batches[0], config.epochs)  # replays were counted before
+    first = batches[0]  # replays were counted before
+    return learner.end_update(steps, first, config.epochs, config.target_kl)
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+def loop(session: Session[Config]) -> None:
+    """A seed does not repeat a run, because the order of trajectories depends on timing.
 
-    See `training.begin` for the arguments.  A seed does not repeat a run, because the
-    order of trajectories depends on timing.  (With `max_staleness=0` and as many
-    `batch_trajectories` as actors it does.)
+    (With `max_staleness=0` and as many `batch_trajectories` as actors it does.)
     """
-    with training.begin("impala", Config, config, model, run, resume) as session:
-        learner, config = session.learner, session.learner.config
-        actors = sampling.stream(session)
-        buffer = ReplayBuffer(config)
-        while not session.over():
-            trajectory = session.gather(actors, config.batch_trajectories)
-            if trajectory is None:
-                continue
-            staleness = (learner.version - trajectory.version).tolist()
-            with session.spending("learning"):
-                metrics = update(learner, buffer, trajectory, session.env_steps)
-                actors.publish(learner.parameters())
-            session.learnt(metrics, staleness)
-    return session.result
+    learner, config = session.learner, session.learner.config
+    actors = sampling.stream(session)
+    buffer = ReplayBuffer(config)
+    while not session.over():
+        trajectory = session.gather(actors, config.batch_trajectories)
+        if trajectory is None:
+            continue
+        staleness = (learner.version - trajectory.version).tolist()
+        with session.spending("learning"):
+            metrics = update(learner, buffer, trajectory, session.progress)
+            actors.publish(learner.parameters())
+        session.learnt(metrics, staleness)
+
+
+train = Train("impala", Config, loop)

@@ -22,8 +22,7 @@ frames); an environment keeps the epsilon that it ends at; and the network has d
 
 import copy
 import dataclasses
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -32,8 +31,9 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor, Rollout
+from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput
-from remotely_rl.config import Shared
+from remotely_rl.config import Common, fields
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
@@ -42,30 +42,50 @@ from remotely_rl.functions import losses
 from remotely_rl.functions.q_learning import epsilon, epsilon_greedy, q_values, taken
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Losses
-from remotely_rl.runs import training
-from remotely_rl.runs.shared_training import share
-from remotely_rl.settings import COUNT, FRACTION
+from remotely_rl.runs import sampling
+from remotely_rl.runs.training import Session, Train
+from remotely_rl.settings import COUNT, NOT_NEGATIVE
 
 # What environments' epsilons fall to, and the share of them: section 8 of the paper.
 EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Shared):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train n_step_q`."""
 
+    actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
+    envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
+    rollout_steps: int = 8
+    random_start: int = 250
+    sync: fields.Sync = "asynchronous"
+    accumulate: fields.Accumulate = 1
+
+    gamma: fields.Gamma = 0.99
+    gae_lambda: fields.GaeLambda = 1.0
     # Epsilon-greedy play goes by the order of values alone, and a target network keeps the units
     # of its day.
-    normalize_values: bool | None = False
+    normalize_values: fields.NormalizeValues = False
     explore_steps: Annotated[
         int, "environment steps over which the epsilons fall from 1", COUNT
     ] = 200_000
     target_every: Annotated[int, "environment steps between target networks", COUNT] = 10_000
     on_policy: Annotated[bool, "SARSA: bootstrap from the action taken, not from the best"] = False
     dueling: Annotated[bool, "add the value head to the advantages of the policy head"] = True
-    play_epsilon: Annotated[
-        float, "probability of a random action when a trained agent plays by sampling", FRACTION
-    ] = 0.01
+    play_epsilon: fields.PlayEpsilon = 0.01
+    max_grad_norm: fields.MaxGradNorm = 0.5
+    optimizer: fields.Optimizer = "rmsprop"
+    rmsprop_decay: fields.RmspropDecay = 0.99
+    rmsprop_epsilon: fields.RmspropEpsilon = 1e-4
+    learning_rate: Annotated[
+        float, "the shared optimizer's learning rate at the start", NOT_NEGATIVE
+    ] = 7e-4
+    learning_rate_end: fields.LearningRateEnd = None
+    horizon: ClassVar[int] = 3_000_000
+
+    def check_run(self) -> None:
+        """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""
+        sharing.make_rule(self, torch.zeros(1))
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         if not isinstance(actions, Discrete):
@@ -91,12 +111,9 @@ def finals(count: int, seed: int) -> Tensor:
     return torch.tensor([EPSILONS[i][0] for i in which], dtype=torch.float32)
 
 
-def compute_losses(
-    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
-    actions: Actions,
-) -> Losses:  # fmt: skip
+def compute_losses(policy: Tensor, value: Tensor, rows: Transitions, is_dueling: bool) -> Losses:
     """The squared error of the value of the action taken."""
-    q = q_values(policy, value, config.dueling)
+    q = q_values(policy, value, is_dueling)
     error = losses.squared_error(taken(q, rows.action), rows.value_target)
     zero = torch.zeros(())
     return Losses(error, zero, error.detach(), zero, zero)
@@ -146,21 +163,31 @@ class QActor(Actor):
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
     """Makes what a worker computes with."""
-    return sharing.SegmentWork(config, remotely.local(QActor, config, model, seed), compute_losses)
+    actor = remotely.local(QActor, config, model, seed)
+
+    def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
+        return compute_losses(policy, value, rows, config.dueling)
+
+    return sharing.SegmentWork(config, actor, losses_at)
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+def loop(session: Session[Config]) -> None:
+    """A seed does not repeat a run, because the order of pushes depends on timing.
 
-    See `training.begin` for the arguments.  A seed does not repeat a run, because the order of
-    pushes depends on timing.  (With a synchronous rule it does.)
+    (With a synchronous rule it does.)
     """
-    with training.begin("n_step_q", Config, config, model, run, resume) as session:
-        share(session, make_work)
-    return session.result
+    learner, workers = sampling.workers(session, make_work)
+    while not session.over():
+        broadcast = learner.broadcast(session.env_steps, session.progress)
+        with session.spending("waiting"):
+            pushed = workers.take(timeout_s=POLL_S, broadcast=broadcast)
+        if pushed is None:
+            session.tick()
+            continue
+        learner.record(pushed)
+        report: sharing.Report = pushed.report
+        session.tally.sampled(report.steps, report.episodes, report.seconds)
+        session.learnt(report.metrics, [pushed.reply.staleness])
+
+
+train = Train("n_step_q", Config, loop)

@@ -30,34 +30,69 @@ an update behind, would leave each update half the room.
 """
 
 import dataclasses
-from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
-from remotely_rl import networks
-from remotely_rl.config import Arrivals, SeveralEpochs
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
-from remotely_rl.learning.batches import make_batch, to_device
-from remotely_rl.learning.learner import Learner, Losses
-from remotely_rl.runs import sampling, training
-from remotely_rl.settings import NOT_NEGATIVE
+from remotely_rl.learning.learner import (
+    Learner,
+    Losses,
+    actor_critic_losses,
+    annealed,
+    make_batch,
+    to_device,
+)
+from remotely_rl.runs import sampling
+from remotely_rl.runs.training import Session, Train
 
 RHO_BAR = 2.0  # upper bound of an advantage's weight, with `overlap`
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SeveralEpochs):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train ppo`."""
 
-    clip_range: Annotated[
-        float, "clip the ratio of an action's probabilities to 1 - this and 1 + this", NOT_NEGATIVE
-    ] = 0.2
-    arrivals: Arrivals = False
-    overlap: Annotated[bool, "sample the next round while learning from this one"] = False
+    rollout_steps: int = 64
+    arrivals: fields.Arrivals = False
+    overlap: fields.Overlap = False
+
+    gamma: fields.Gamma = 0.99
+    gae_lambda: fields.GaeLambda = 0.95
+    normalize_values: fields.NormalizeValues = None
+    normalize_advantage: fields.NormalizeAdvantage = True
+    epochs: fields.Epochs = 3
+    minibatches: fields.Minibatches = 4
+    clip_range: fields.ClipRange = 0.2
+    value_coef: fields.ValueCoef = 0.5
+    entropy_coef: fields.EntropyCoef = 0.01
+    entropy_coef_end: fields.EntropyCoefEnd = 0.001
+    max_grad_norm: fields.MaxGradNorm = 0.5
+    learning_rate: fields.LearningRate = 1e-3
+    learning_rate_end: fields.LearningRateEnd = None
+    target_kl: fields.TargetKl = 0.01
+
+    lstm: fields.Lstm = 0
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_steering(self.target_kl, self.epochs * self.minibatches)
+
+
+def check_steering(target_kl: float, steps: int) -> None:
+    """Raises TrainingError for a rate that is to be steered by an update of one step."""
+    if target_kl and steps == 1:
+        raise TrainingError(
+            "target_kl steers the learning rate by how far the later steps of an update are from"
+            " its first; with one step per update target_kl must be 0"
+        )
 
 
 class Coefficients(Protocol):
@@ -78,19 +113,19 @@ def compute_losses(
     surrogate = losses.clipped_surrogate(
         log_prob - rows.old_log_prob, rows.advantage, config.clip_range
     )
-    error = losses.squared_error(value, rows.value_target)
-    entropy = actions.entropy(policy).mean()
-    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
-    total = surrogate + config.value_coef * error - entropy_coef * entropy
-    return Losses(total, surrogate, error, entropy, kl)
+    return actor_critic_losses(
+        surrogate, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
+    )
 
 
-def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> dict[str, float]:
-    """Learn from a round; returns metrics.  `env_steps` so far set the annealed coefficients."""
+def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
+    """Learn from a round; returns metrics.  `progress` sets the annealed coefficients."""
     config = learner.config
-    learner.learning_rate.anneal(env_steps)
-    entropy_coef = config.entropy_coef_at(env_steps)
+    if not config.target_kl:
+        learner.learning_rate.anneal(progress)
+    entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
+    old_log_prob = rho = None
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
         rollout.reward, rollout.discount, rollout.value,
@@ -99,9 +134,10 @@ def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> 
     if learner.is_newer_than(trajectory):  # sampled while the update before was computed
         old_log_prob = learner.log_prob(rollout)
         rho = (old_log_prob - rollout.log_prob).exp().clamp(max=RHO_BAR)
-        batch = make_batch(learner, rollout, targets, old_log_prob=old_log_prob, weight=rho)
-    else:
-        batch = make_batch(learner, rollout, targets)
+    batch = make_batch(
+        learner, rollout, targets, old_log_prob=old_log_prob, weight=rho,
+        normalize_advantage=config.normalize_advantage,
+    )  # fmt: skip
 
     steps = []
     for _ in range(config.epochs):
@@ -109,34 +145,25 @@ def update(learner: Learner[Config], trajectory: Trajectory, env_steps: int) -> 
             policy, value, rows = learner.forward(minibatch)
             parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
             steps.append(learner.step(parts))
-    return learner.end_update(steps, batch, config.epochs)
+    return learner.end_update(steps, batch, config.epochs, config.target_kl)
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+def loop(session: Session[Config]) -> None:
+    """The same seed gives the same run, bit by bit, on one machine, with `overlap` too."""
+    learner, config = session.learner, session.learner.config
+    actors = sampling.rounds(session, arrivals=config.arrivals)
+    while not session.over():
+        if actors.idle:
+            actors.begin(learner.parameters())
+        trajectory = session.collect(actors)
+        if trajectory is None:
+            continue
+        if config.overlap and not session.over():
+            actors.begin(learner.parameters())
+        with session.spending("learning"):
+            staleness = [learner.version - int(v) for v in set(trajectory.version)]
+            metrics = update(learner, trajectory, session.progress)
+        session.learnt(metrics, staleness)
 
-    See `training.begin` for the arguments.  The same seed gives the same run, bit by
-    bit, on one machine, with `overlap` too.
-    """
-    with training.begin("ppo", Config, config, model, run, resume) as session:
-        learner, actors = session.learner, sampling.rounds(session)
-        overlap = learner.config.overlap
-        while not session.over():
-            if actors.idle:
-                actors.begin(learner.parameters())
-            trajectory = session.collect(actors)
-            if trajectory is None:
-                continue
-            if overlap and not session.over():
-                actors.begin(learner.parameters())
-            with session.spending("learning"):
-                staleness = [learner.version - int(v) for v in set(trajectory.version)]
-                metrics = update(learner, trajectory, session.env_steps)
-            session.learnt(metrics, staleness)
-    return session.result
+
+train = Train("ppo", Config, loop)

@@ -7,11 +7,10 @@ https://arxiv.org/abs/1803.02811, which explores by epsilon instead.
 """
 
 import dataclasses
-from pathlib import Path
 
-from remotely_rl import networks
 from remotely_rl.algorithms import dqn
-from remotely_rl.runs import training
+from remotely_rl.runs import replaying
+from remotely_rl.runs.training import Train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +22,4 @@ class Config(dqn.Config):
     prioritized_alpha: float = 0.5
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  See `dqn.train`."""
-    return dqn.train_as("rainbow", Config, config, model, run, resume)
+train = Train("rainbow", Config, dqn.loop, learner=dqn.QLearner, prepare=replaying.scaled)

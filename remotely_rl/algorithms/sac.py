@@ -23,7 +23,6 @@ owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from th
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -33,45 +32,52 @@ from torch import Tensor, nn
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput
-from remotely_rl.config import OffPolicy
-from remotely_rl.config.off_policy import check_has_no_memory
+from remotely_rl.config import Common, fields
 from remotely_rl.environments import Source
 from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import squashed_mode, squashed_sample
 from remotely_rl.functions.q_learning import n_step_target
-from remotely_rl.learning.learner import Losses
-from remotely_rl.learning.target_network import TargetLearner
+from remotely_rl.learning.learner import Losses, TargetLearner
 from remotely_rl.networks import Critics, SoftActorCritic, SoftPolicy, frozen
-from remotely_rl.runs import training
-from remotely_rl.runs.replaying import Steps, Update, learn_from_replay
+from remotely_rl.runs import replaying, sampling
+from remotely_rl.runs.replaying import Steps, Update
+from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.trees import Tree
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OffPolicy):
+class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train sac`."""
 
     env: Source = "Pendulum-v1"
     actors: int = 1
     envs_per_actor: int = 1
     rollout_steps: int = 32
+    overlap: fields.Overlap = False
 
-    replay_rows: int = 1_000_000
-    learn_from: int = 1_000
-    batch_size: int = 256
+    replay_rows: fields.ReplayRows = 1_000_000
+    learn_from: fields.LearnFrom = 1_000
+    save_replay: fields.SaveReplay = True
+    batch_size: fields.BatchSize = 256
     replay_ratio: Annotated[
         float, "times that a step is learnt from, on average; batch_size: an update for each step",
         NOT_NEGATIVE,
     ] = 256.0  # fmt: skip
-    n_step: int = 1
+    prioritized_alpha: fields.PrioritizedAlpha = 0.0
+    prioritized_beta: fields.PrioritizedBeta = 0.4
 
+    gamma: fields.Gamma = 0.99
+    n_step: fields.NStep = 1
+    learning_rate: fields.LearningRate = 3e-4
     learning_rate_end: Annotated[
-        float | None, "learning rate after anneal_steps; none: as at the start", NOT_NEGATIVE
-    ] = None
-    max_grad_norm: float = 0.0
+        float | None, "learning rate at the end of the schedule; none: as at the start",
+        NOT_NEGATIVE,
+    ] = None  # fmt: skip
+    scale_rate: fields.ScaleRate = "none"
+    max_grad_norm: fields.MaxGradNorm = 0.0
     tau: Annotated[
         float, "how far the targets move towards the critics in an update", FRACTION
     ] = 0.005  # fmt: skip
@@ -83,12 +89,15 @@ class Config(OffPolicy):
         float | None, "entropy of the policy in nats; none: minus one for each coordinate"
     ] = None
 
-    @property
-    def learning_rate_ends_at(self) -> float:
-        return self.learning_rate if self.learning_rate_end is None else self.learning_rate_end
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        replaying.check(self)
 
     def check_run(self) -> None:
-        super().check_run()
+        replaying.check_sizes(self, self.n_step)
         if self.initial_temperature == 0:
             raise TrainingError("initial_temperature must be more than 0: it is learnt in logs")
 
@@ -105,7 +114,7 @@ class Config(OffPolicy):
             policy: nn.Module = SoftPolicy(spec, actions.outputs, self.hidden_units)
         else:
             policy = super().make_model(source, spec, actions)
-            check_has_no_memory(policy)
+            replaying.check_has_no_memory(policy)
         critics = Critics(spec, width, self.hidden_units)
         return SoftActorCritic(policy, critics, self.initial_temperature)
 
@@ -193,9 +202,9 @@ def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
     return parts, error.detach().abs().mean(0)
 
 
-def update(learner: SoftLearner, steps: Steps, env_steps: int) -> Update:
-    """Take one step on a batch; returns metrics and priorities."""
-    learner.learning_rate.anneal(env_steps)
+def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
+    """Take one step on a batch; returns metrics and priorities.  `progress` sets the rate."""
+    learner.learning_rate.anneal(progress)
     with learner.autocast():
         parts, priority = compute_losses(learner, steps)
     metrics = learner.count_update([learner.step(parts)])
@@ -227,18 +236,41 @@ class SoftActor(Actor):
         return AgentOutput(action.numpy(), nothing, nothing)
 
 
-def train(
-    config: Config | None = None,
-    model: networks.ModelSource | None = None,
-    *,
-    run: str | Path | None = None,
-    resume: str | Path | None = None,
-) -> training.Result:
-    """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+def prepared(config: Config) -> Config:
+    """The config with the learning rates for its batches, the last as the first unless given."""
+    if config.learning_rate_end is None:
+        config = dataclasses.replace(config, learning_rate_end=config.learning_rate)
+    return replaying.scaled(config)
 
-    See `training.begin` for the arguments.  The same seed gives the same run, bit by
-    bit, on one machine, unless actors and learner `overlap`.
-    """
-    with training.begin("sac", Config, config, model, run, resume, learner=SoftLearner) as session:
-        learn_from_replay(session, SoftActor, update)
-    return session.result
+
+def loop(session: Session[Config]) -> None:
+    """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
+    `overlap`."""
+    learner, config = session.learner, session.learner.config
+    assert isinstance(learner, SoftLearner)
+    replay = session.replay = replaying.RunReplay(session)
+    actors = sampling.rounds(session, SoftActor)
+    while not session.over():
+        if actors.idle:
+            actors.begin(learner.parameters(session.env_steps))
+        rollouts = session.take(actors)
+        if not rollouts:
+            continue
+        with session.spending("learning"):
+            replay.append(rollouts)
+            replaying.count_in(learner, rollouts)
+        staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
+        while replay.owes_update:
+            if config.overlap and actors.idle and replay.allows_round and not session.over():
+                actors.begin(learner.parameters(session.env_steps))
+            with session.spending("learning"):
+                draw = replay.draw(session.progress)
+                steps = replaying.to_device(learner, draw)
+                metrics, priority = update(learner, steps, session.progress)
+                replay.update(draw, priority)
+            session.count_update(metrics, staleness)
+            staleness = []
+        session.tick()
+
+
+train = Train("sac", Config, loop, learner=SoftLearner, prepare=prepared)

@@ -1,39 +1,17 @@
-"""The settings of training runs; each algorithm's Config adds its own.
+"""The settings of training runs.
 
+    Common    what every algorithm has: the run, the environment, the machine   common.py
+    fields    what several have, by name                                        fields.py
+
+An algorithm's Config, in its own file, is Common and all else that can be set there.
 `settings.py` says what a field is made of.  Its prose is the help of `remotely-rl train`; its
 bounds are checked when a Config is made.
-
-    Common                every algorithm                                  common.py
-    OnPolicy              targets from trajectories and their values       on_policy.py
-      PolicyGradient, SeveralEpochs, Streaming, CentralInference
-      Shared              workers that share parameters by a sync rule     shared.py
-    OffPolicy             a replay of past experience                      off_policy.py
 """
 
-from remotely_rl.config.common import Arrivals, Common, device_of
-from remotely_rl.config.off_policy import OffPolicy
-from remotely_rl.config.on_policy import (
-    CentralInference,
-    OnPolicy,
-    PolicyGradient,
-    SeveralEpochs,
-    Streaming,
-)
-from remotely_rl.config.shared import Shared
+from remotely_rl.config import fields
+from remotely_rl.config.common import Common, device_named, device_of
 
-__all__ = [
-    "GROUPS",
-    "Arrivals",
-    "CentralInference",
-    "Common",
-    "OffPolicy",
-    "OnPolicy",
-    "PolicyGradient",
-    "SeveralEpochs",
-    "Shared",
-    "Streaming",
-    "device_of",
-]
+__all__ = ["GROUPS", "Common", "device_named", "device_of", "fields"]
 
 # How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
 GROUPS: dict[str, tuple[str, ...]] = {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import environments, networks, settings
+from remotely_rl.config import fields
 from remotely_rl.environments import Atari, Environments, Images, Source, Watch, is_atari
 from remotely_rl.environments.action_spaces import Actions, described
 from remotely_rl.errors import TrainingError
@@ -28,7 +29,7 @@ class Common:
     )
     actors: Annotated[int, "processes that sample", COUNT] = 2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
-    rollout_steps: Annotated[int, "T, steps of each environment in a trajectory", COUNT] = 64
+    rollout_steps: fields.RolloutSteps = 64
     random_start: Annotated[
         int, "first play up to this many random steps, so that environments differ", NOT_NEGATIVE
     ] = 0
@@ -50,26 +51,17 @@ class Common:
         NOT_NEGATIVE,
     ] = rate.MAX_RATE  # fmt: skip
 
-    gamma: Annotated[float, "discount of a reward one step later", FRACTION] = 0.99
     reward_clip: Annotated[
         float | None, "clip rewards in the learner to this; 0: never; none: to 1 in Atari games",
         NOT_NEGATIVE,
     ] = None  # fmt: skip
 
-    learning_rate: Annotated[float, "Adam's learning rate at the start", NOT_NEGATIVE] = 3e-4
-    learning_rate_end: Annotated[
-        float | None,
-        "learning rate after anneal_steps; none: 0.0001, or learning_rate if that is lower",
-        NOT_NEGATIVE,
-    ] = None
     anneal_steps: Annotated[
-        int, "environment steps over which coefficients change, linearly", COUNT
-    ] = 1_000_000
-    max_grad_norm: Annotated[
-        float, "clip the gradient's norm over all parameters to this; 0: never", NOT_NEGATIVE
-    ] = 0.5
-
-    lstm: Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE] = 0
+        int | None,
+        "environment steps over which coefficients change, linearly; none: the run's length, or"
+        " {cls.horizon:,} if it has none",
+        COUNT,
+    ] = None
     image_size: Annotated[
         int | None, "scale images to this height and width; none: 42 in Atari games, else never",
         Range(20),
@@ -94,6 +86,8 @@ class Common:
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
+    horizon: ClassVar[int] = 1_000_000  # see anneal_steps
+
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
@@ -112,7 +106,8 @@ class Common:
 
         Raises TrainingError if there is none that fits, as `networks.build` does.
         """
-        return networks.build(source, spec, actions.outputs, self.lstm, described(actions))
+        units: int = getattr(self, "lstm", 0)  # where a memory can be trained
+        return networks.build(source, spec, actions.outputs, units, described(actions))
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """The action that a trained agent takes when it is greedy: the most likely one."""
@@ -133,28 +128,6 @@ class Common:
 
         Like `check_run` it is called before the folder of a run is made.
         """
-
-    # What an algorithm without the field of this name does.
-
-    @property
-    def device(self) -> str:
-        return "cpu"
-
-    @property
-    def normalize_advantage(self) -> bool:
-        return False
-
-    @property
-    def target_kl(self) -> float:
-        return 0.0
-
-    @property
-    def arrivals(self) -> bool:
-        return False
-
-    def entropy_coef_at(self, env_steps: int) -> float:
-        """The entropy coefficient after this many steps of the run."""
-        return 0.0
 
     # What follows from the fields.
 
@@ -202,36 +175,25 @@ class Common:
             return float(is_atari(self.env))
         return self.reward_clip
 
-    @property
-    def learning_rate_ends_at(self) -> float:
-        """Where the schedule ends: never above its start, unless that is asked for."""
-        if self.learning_rate_end is None:
-            return min(1e-4, self.learning_rate)
-        return self.learning_rate_end
-
-    def progress(self, env_steps: int) -> float:
-        """How much of `anneal_steps` is over, from 0 to 1."""
-        return min(1.0, env_steps / self.anneal_steps)
-
-    def learning_rate_at(self, env_steps: int) -> float:
-        """The learning rate by the schedule."""
-        done = self.progress(env_steps)
-        return self.learning_rate * (1 - done) + self.learning_rate_ends_at * done
+    def progress(self, env_steps: int, seconds: float = 0.0) -> float:
+        """How much of the schedule is over, from 0 to 1, so far into the run."""
+        if self.anneal_steps is not None:
+            return min(1.0, env_steps / self.anneal_steps)
+        over = [env_steps / self.total_steps] if self.total_steps else []
+        over += [seconds / (60 * self.minutes)] if self.minutes else []
+        return min(1.0, max(over, default=env_steps / self.horizon))
 
 
-# Of algorithms whose actors act by a model of their own.
-Arrivals = Annotated[
-    bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
-]  # fmt: skip
-# Of algorithms with one learner.
-Device = Annotated[str, "where the learner computes: auto, cpu, cuda or cuda:N"]
-LearnerThreads = Annotated[
-    int, "torch threads of a learner on the CPU; 0: as fits the algorithm", NOT_NEGATIVE
-]
+def device_of(config: Common) -> torch.device:
+    """The device of a learner: the CPU, where its Config has no field for it.
+
+    Raises TrainingError if this machine does not have it.
+    """
+    return device_named(getattr(config, "device", "cpu"))
 
 
-def device_of(name: str) -> torch.device:
-    """The device of a `device` field.  Raises TrainingError if this machine does not have it."""
+def device_named(name: str) -> torch.device:
+    """The device of that name.  Raises TrainingError if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

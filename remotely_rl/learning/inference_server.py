@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import trees
-from remotely_rl.config import CentralInference
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
@@ -35,13 +34,17 @@ from remotely_rl.learning.semaphore import ResizableSemaphore
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.trees import Tree
 
+if TYPE_CHECKING:
+    from remotely_rl.algorithms import ga3c
+
 QUEUED = 1  # trajectories that wait for a trainer; more would grow old
 THREADS = 64  # of the server, for requests and for agents that wait
 
 # Records an update's metrics, and the staleness of each environment's experience in it.
 Record = Callable[[dict[str, float], list[int]], None]
-# Of learner, copy of its model, lock of the shared parameters, trajectory, steps of the run.
-Update = Callable[[Learner[Any], nn.Module, threading.Lock, Trajectory, int, Record], None]
+# Of learner, copy of its model, lock of the shared parameters, trajectory, how much of the schedule
+# is over.
+Update = Callable[[Learner[Any], nn.Module, threading.Lock, Trajectory, float, Record], None]
 
 
 class Prediction(NamedTuple):
@@ -68,13 +71,11 @@ class ServerReport(NamedTuple):
 class Server:
     """See the module's docstring.  `inference_server` makes it a remote class."""
 
-    def __init__(
-        self, config: CentralInference, model: nn.Module, actions: Actions, update: Update
-    ):
+    def __init__(self, config: "ga3c.Config", model: nn.Module, actions: Actions, update: Update):
         torch.set_num_threads(config.learner_threads or 1)
         self.config = config
         self.learner = Learner(config, model, actions)
-        self.env_steps = 0
+        self.progress = 0.0
         self.acting = copy.deepcopy(self.learner.model).eval()
         _share_tensors(self.learner.model, self.acting)
         self._update = update
@@ -119,12 +120,12 @@ class Server:
                 continue
             return
 
-    def report(self, env_steps: int) -> ServerReport:
-        """What the server has done since the last call; `env_steps` is of the run so far.
+    def report(self, progress: float) -> ServerReport:
+        """What the server has done since the last call; so much of the schedule is over.
 
         Raises the exception of a trainer that failed.
         """
-        self.env_steps = env_steps
+        self.progress = progress
         if self._failed is not None:
             raise self._failed
         with self._lock:
@@ -167,7 +168,7 @@ class Server:
                 if gathered := self._gather(leave):
                     began = time.perf_counter()
                     self._update(
-                        self.learner, model, self._lock, stack(gathered), self.env_steps,
+                        self.learner, model, self._lock, stack(gathered), self.progress,
                         self._record,
                     )  # fmt: skip
                     with self._lock:
@@ -197,7 +198,7 @@ class Server:
         self._report.updates.append((metrics, staleness))  # the update holds the lock
 
 
-def inference_server(config: CentralInference) -> type[Server]:
+def inference_server(config: "ga3c.Config") -> type[Server]:
     """The server's remote class, which batches requests as the config says."""
 
     class InferenceServer(Server):

@@ -1,7 +1,10 @@
-"""The learner: a model, its optimizer, and the device that they are on.
+"""The learner: a model, its optimizer, and all that is between a trajectory and a step.
 
 An algorithm's `update` makes a batch of a trajectory and takes a step for each minibatch:
 
+    rollout = to_device(learner, trajectory)
+    targets = returns.gae(rollout.reward, rollout.discount, rollout.value, ...)
+    batch = make_batch(learner, rollout, targets)
     steps = []
     for _ in range(config.epochs):
         for minibatch in batch.minibatches(config.minibatches, learner.generator):
@@ -9,6 +12,13 @@ An algorithm's `update` makes a batch of a trajectory and takes a step for each 
             losses = compute_losses(policy, value, rows, ...)
             steps.append(learner.step(losses))
     return learner.end_update(steps, batch, config.epochs)
+
+    LearningRate     annealed over the run, or steered by how far updates move the policy
+    ValueScale       the units in which values are learnt
+    RewardClipper    rewards as the learner sees them
+    Learner          the model, its optimizer, its steps
+    TargetLearner    with an older copy of the model, to bootstrap from
+    make_batch, ...  from a trajectory to a batch: clipped, normalized, on the device
 
 The same code runs on a CPU and on a GPU.  There, observations are copied once, as bytes from
 pinned memory, and stay.  Networks may compute in bfloat16 (`networks/precision.py`); losses and
@@ -22,23 +32,26 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import networks
+from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.config import Common, device_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
-from remotely_rl.experience.batch import Batch, DeviceTrajectory, Transitions
+from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.reward_clipping import RewardClipper
-from remotely_rl.learning.schedule import LearningRate
-from remotely_rl.learning.value_scale import ValueScale
+from remotely_rl.functions import losses, returns
+from remotely_rl.functions.returns import Targets
 from remotely_rl.networks import precision
 
 C = TypeVar("C", bound=Common)
+
+# A steered rate changes by this factor, within these multiples of its bounds.
+FACTOR, ABOVE, BELOW = 1.5, 4.0, 0.1
 
 
 class Losses(NamedTuple):
@@ -58,8 +71,108 @@ class Step(NamedTuple):
     grad_norm: Tensor
 
 
-# Of policy [rows, outputs], value [rows], rows, config, entropy coefficient, actions.
-ComputeLosses = Callable[[Tensor, Tensor, Transitions, Any, float, Actions], Losses]
+class LearningRate:
+    """The rate at which the next optimizer step is taken: `value`.
+
+    It falls linearly over the schedule.  Or each update's KL divergence steers it: it rises if the
+    update moved the policy little, and falls if it moved it far, so that no horizon has to be
+    guessed.
+    """
+
+    def __init__(self, start: float, end: float | None = None):
+        """`end` is 1e-4 by default, or `start` if that is lower."""
+        self.start = self.value = start
+        self.end = min(1e-4, start) if end is None else end
+
+    def anneal(self, progress: float) -> None:
+        """Sets the rate that the schedule has when so much of it is over."""
+        self.value = annealed(self.start, self.end, progress)
+
+    def steer(self, kl: float, target: float) -> None:
+        """Adapts the rate after an update that moved the policy by `kl` nats.
+
+        Up if that was less than half of `target`, down if more than twice; never above `start`
+        times 4, nor below `end` over 10.
+        """
+        if kl > 2 * target:
+            self.value = max(self.value / FACTOR, self.end * BELOW)
+        elif kl < target / 2:
+            self.value = min(self.value * FACTOR, self.start * ABOVE)
+
+
+def annealed(start: float, end: float, progress: float) -> float:
+    """A coefficient that changes linearly as `progress` goes from 0 to 1."""
+    return start + progress * (end - start)
+
+
+class ValueScale:
+    """Running mean and standard deviation of value targets; old targets fade."""
+
+    def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
+        self.mean = mean
+        self.variance = variance
+        self.count = count
+
+    @property
+    def moments(self) -> tuple[float, float, float]:
+        """What it is made of: pass these to make another."""
+        return self.mean, self.variance, self.count
+
+    @property
+    def std(self) -> float:
+        return max(math.sqrt(self.variance), 1e-3)  # exactly 1 where nothing is normalized
+
+    def update(self, targets: Tensor, horizon: int = 100_000) -> None:
+        """Counts targets in (Chan et al.'s parallel update)."""
+        rows = targets.numel()
+        total = self.count + rows
+        away = float(targets.mean()) - self.mean
+        spread = float(targets.var(correction=0))
+        self.variance = (
+            self.variance * self.count + spread * rows + away**2 * self.count * rows / total
+        ) / total
+        self.mean += away * rows / total
+        self.count = min(total, horizon)
+
+    def normalize(self, value: Tensor) -> Tensor:
+        """Values in units of rewards, as the model learns them."""
+        return (value - self.mean) / self.std
+
+    def denormalize(self, value: Tensor) -> Tensor:
+        """Values as the model predicts them, in units of rewards."""
+        return value * self.std + self.mean
+
+
+def clipped_share(reward: NDArray[np.float32], valid: NDArray[np.bool_], bound: float) -> float:
+    """The share of valid rewards [T, B] that are beyond the bound; 0 if the bound is 0."""
+    if not bound or not valid.any():
+        return 0.0
+    return float((np.abs(reward[valid]) > bound).mean())
+
+
+class RewardClipper:
+    """Clips rewards to [-bound, bound] and counts how many that changes; 0 clips nothing."""
+
+    def __init__(self, bound: float):
+        self.bound = bound
+        self._shares: list[float] = []  # one for each trajectory
+
+    def clip(self, reward: Tensor, trajectory: Trajectory) -> Tensor:
+        """Clips the rewards of a trajectory, which are on the learner's device already."""
+        if not self.bound:
+            return reward
+        self.count(trajectory)
+        return reward.clamp(-self.bound, self.bound)
+
+    def count(self, trajectory: Trajectory) -> None:
+        """Counts a trajectory whose rewards are clipped elsewhere."""
+        if self.bound:
+            self._shares.append(clipped_share(trajectory.reward, trajectory.valid, self.bound))
+
+    def pop_metrics(self) -> dict[str, float]:
+        """The share of rewards clipped since the last call; nothing if none could be."""
+        shares, self._shares = self._shares, []
+        return {"train/rewards_clipped": sum(shares) / len(shares)} if shares else {}
 
 
 class Learner(Generic[C]):
@@ -68,11 +181,13 @@ class Learner(Generic[C]):
     def __init__(self, config: C, model: nn.Module, actions: Actions):
         self.config = config
         self.actions = actions
-        self.device = device_of(config.device)
+        self.device = device_of(config)
         self.model = model.to(self.device).train()
         self.dtype = precision.of(config.precision, model, self.device)
         self.version = 0
-        self.learning_rate = LearningRate(config)
+        given: Any = config  # all algorithms have fields of these names
+        self.learning_rate = LearningRate(given.learning_rate, given.learning_rate_end)
+        self._max_grad_norm: float = given.max_grad_norm or math.inf
         self.value_scale = ValueScale()
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
         self.generator = torch.Generator().manual_seed(config.seed)
@@ -85,8 +200,18 @@ class Learner(Generic[C]):
     def optimizer(self) -> torch.optim.Adam:
         """Made by the first step: the first optimizer of a process takes a second of imports,
         and a process that only computes gradients takes no step."""
-        rate = self.config.learning_rate
+        rate = self.learning_rate.start
         return torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
+
+    @property
+    def normalizes_values(self) -> bool:
+        """Whether values are learnt in units of their own, where the config has a field for that.
+
+        Values of clipped rewards are small as they are.  Others may be in the hundreds: their
+        errors use up the gradient's norm, and the policy hardly moves.
+        """
+        asked: bool | None = getattr(self.config, "normalize_values", False)
+        return not self.reward_clipper.bound if asked is None else asked
 
     def is_newer_than(self, trajectory: Trajectory) -> bool:
         """Whether the parameters were updated since a trajectory was sampled."""
@@ -135,21 +260,23 @@ class Learner(Generic[C]):
         return self._step(losses)
 
     def _step(self, losses: Losses) -> Step:
-        bound = self.config.max_grad_norm or math.inf
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), bound)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate.value
         self.optimizer.step()
         return Step(Losses(*(part.detach() for part in losses)), norm)
 
-    def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
+    def end_update(
+        self, steps: Sequence[Step], batch: Batch, epochs: int = 1, target_kl: float = 0.0
+    ) -> dict[str, float]:
         """Ends an update of these steps; returns its metrics.
 
-        Counts the batch's observations into the model's statistics and steers the learning rate.
-        See `count_update`.
+        Counts the batch's observations into the model's statistics, and steers the learning rate
+        to `target_kl` unless that is 0.  See `count_update`.
         """
         metrics = self.count_update(steps, epochs)
-        self.learning_rate.steer(metrics["train/approx_kl"])
+        if target_kl:
+            self.learning_rate.steer(metrics["train/approx_kl"], target_kl)
         networks.update_normalizers(self.model, batch.flat_obs)
         return metrics
 
@@ -192,9 +319,9 @@ class Learner(Generic[C]):
 
     # --- what others get --------------------------------------------------------------------------
 
-    def parameters(self) -> Parameters:
-        """What actors are sent."""
-        return Parameters(self.version, networks.state_of(self.model))
+    def parameters(self, env_steps: int = 0) -> Parameters:
+        """What actors are sent; `env_steps` so far, if they follow a schedule."""
+        return Parameters(self.version, networks.state_of(self.model), env_steps)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -202,7 +329,7 @@ class Learner(Generic[C]):
         return {
             "version": self.version,
             "rate": self.learning_rate.value,
-            "rate_given": self.config.learning_rate,
+            "rate_given": self.learning_rate.start,
             "scale": list(self.value_scale.moments),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -214,7 +341,9 @@ class Learner(Generic[C]):
     def load(self, state: dict[str, Any]) -> None:
         """Goes back to what `state` returned."""
         self.version = state["version"]
-        self.learning_rate.resume(state["rate"], given=state["rate_given"])
+        asked = "learning_rate" in self.config.overridden  # then it begins anew
+        if state["rate_given"] == self.learning_rate.start and not asked:
+            self.learning_rate.value = state["rate"]
         self.value_scale = ValueScale(*state["scale"])
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
@@ -222,6 +351,146 @@ class Learner(Generic[C]):
         self.generator.set_state(state["random"])
         if self.device.type == "cuda" and state["cuda_random"] is not None:
             torch.cuda.set_rng_state(state["cuda_random"], self.device)
+
+
+class TargetLearner(Learner[C]):
+    """A learner that bootstraps from `target`, a copy of `followed`.
+
+    The copy includes the statistics of the input: values that the target network has learnt are
+    those of observations as it saw them normalized.
+    """
+
+    def __init__(self, config: C, model: Any, actions: Actions):
+        super().__init__(config, model, actions)
+        self.target = copy.deepcopy(self.followed).requires_grad_(False)
+        # Looked up once: that takes longer than an average of small networks.
+        pairs = (self.target.parameters(), self.followed.parameters())
+        self._parameters = list(zip(*pairs, strict=True))
+        self._statistics = list(zip(self.target.buffers(), self.followed.buffers(), strict=True))
+        self.renewals = 0  # how many intervals are over
+
+    @property
+    def followed(self) -> nn.Module:
+        """The network that the target follows: the model, or a part of it."""
+        return self.model
+
+    def renew_target(self, env_steps: int, interval: int) -> None:
+        """Copies the network, if the steps of the run have passed a multiple of the interval."""
+        due = env_steps // interval
+        if due != self.renewals:
+            self.renewals = due
+            self.target.load_state_dict(self.followed.state_dict())
+
+    @torch.no_grad()
+    def average_target(self, tau: float) -> None:
+        """Moves the target's parameters by `tau` of their distance to the network's (Polyak)."""
+        for old, new in self._parameters:
+            old.lerp_(new, tau)
+        for statistic, newest in self._statistics:
+            statistic.copy_(newest)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "target": self.target.state_dict(), "renewals": self.renewals}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.target.load_state_dict(state["target"])
+        self.renewals = state["renewals"]
+
+
+def to_device(learner: Learner[Any], trajectory: Trajectory) -> DeviceTrajectory:
+    """Copies a trajectory to the learner's device, clips its rewards and applies gamma.
+
+    The observations are not counted into the model's statistics yet: until the update is
+    over, the model is the one that acted.
+    """
+
+    tensor = learner.to_device
+    return DeviceTrajectory(
+        obs=trees.map_tree(tensor, trajectory.obs),
+        action=tensor(trajectory.action),
+        log_prob=tensor(trajectory.log_prob),
+        reward=learner.reward_clipper.clip(tensor(trajectory.reward), trajectory),
+        discount=learner.config.gamma * ~tensor(trajectory.terminated),
+        valid=tensor(trajectory.valid),
+        begins=tensor(trajectory.begins),
+        value=learner.value_scale.denormalize(tensor(trajectory.value)),
+        state=tensor(trajectory.state),
+    )
+
+
+def make_batch(
+    learner: Learner[Any],
+    rollout: DeviceTrajectory,
+    targets: Targets,
+    *,
+    old_log_prob: Tensor | None = None,
+    start_log_prob: Tensor | None = None,
+    weight: Tensor | None = None,
+    normalize_advantage: bool = False,
+) -> Batch:
+    """What to learn from the rows that are experience.
+
+    Probability ratios are to `old_log_prob` [T, B], by default the policy that acted.  Pass
+    `start_log_prob` [T, B] where that is not the policy before the update.  Advantages are
+    normalized if asked for, then multiplied by `weight` [T, B].
+    """
+    valid = rollout.valid
+    value, advantage = targets
+    if normalize_advantage:
+        known = advantage[valid]
+        advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
+    if weight is not None:
+        advantage = advantage * weight
+    if learner.normalizes_values:
+        learner.value_scale.update(value[valid])
+        value = learner.value_scale.normalize(value)
+    old = rollout.log_prob if old_log_prob is None else old_log_prob
+    start = old if start_log_prob is None else start_log_prob
+    transitions = Transitions(rollout.action, old, advantage, value, start)
+    if networks.is_recurrent(learner.model):
+        recurrent = RecurrentInput(rollout.state, rollout.begins[:-1], valid)
+        return Batch(trees.map_tree(lambda x: x[:-1], rollout.obs), transitions, recurrent)
+    obs = trees.map_tree(lambda x: x[:-1][valid], rollout.obs)
+    return Batch(obs, Transitions(*(part[valid] for part in transitions)))
+
+
+def gae_batch(
+    learner: Learner[Any],
+    trajectory: Trajectory,
+    *,
+    normalize_advantage: bool,
+    steers: bool = False,
+) -> Batch:
+    """A batch by GAE, for the policy that acted or one hardly newer.
+
+    Values are those that the actor predicted.  If an update `steers` the learning rate, it needs
+    to know where the policy starts.
+    """
+    rollout = to_device(learner, trajectory)
+    targets = returns.gae(
+        rollout.reward,
+        rollout.discount,
+        rollout.value,
+        valid=rollout.valid,
+        gae_lambda=learner.config.gae_lambda,
+    )
+    start = learner.log_prob(rollout) if steers and learner.is_newer_than(trajectory) else None
+    return make_batch(
+        learner, rollout, targets, start_log_prob=start, normalize_advantage=normalize_advantage
+    )
+
+
+def actor_critic_losses(
+    gradient: Tensor, log_prob: Tensor, policy: Tensor, value: Tensor, rows: Transitions,
+    actions: Actions, value_coef: float, entropy_coef: float,
+) -> Losses:  # fmt: skip
+    """A policy's loss `gradient`, with the value loss and the entropy that go with it."""
+    error = losses.squared_error(value, rows.value_target)
+    entropy = actions.entropy(policy).mean()
+    kl = losses.kl_estimate(log_prob - rows.start_log_prob)
+    total = gradient + value_coef * error - entropy_coef * entropy
+    return Losses(total, gradient, error, entropy, kl)
 
 
 def gpu_lost(error: torch.AcceleratorError) -> LearnerLost:

@@ -4,7 +4,7 @@
     SegmentWork     what a worker computes with: an actor, and a learner of the same model that
                     computes gradients and takes no step
 
-The loop of both is in `runs/shared_training.py`; `sync/` has the rules.
+`sync/` has the rules.
 
 The parameters travel as one vector, without the statistics of the input and of the value
 targets.  Instead, workers report a few of their observations and value targets.  The shared
@@ -13,8 +13,8 @@ and learn.
 """
 
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,16 +23,24 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, sync, trees
 from remotely_rl.acting.actor import Actor
-from remotely_rl.config import Shared
 from remotely_rl.environments import Episode
-from remotely_rl.experience.batch import Batch
-from remotely_rl.learning.batches import gae_batch
-from remotely_rl.learning.learner import ComputeLosses, Learner
+from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.experience.batch import Batch, Transitions
+from remotely_rl.learning.learner import Learner, LearningRate, Losses, ValueScale, gae_batch
 from remotely_rl.learning.parameter_server import PushResult
-from remotely_rl.learning.value_scale import ValueScale
 from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.sync.client import MakeOptimizer
 from remotely_rl.sync.flat import Flat
+from remotely_rl.sync.rule import Rule
 from remotely_rl.trees import Tree
+
+if TYPE_CHECKING:
+    from remotely_rl.algorithms import a3c, n_step_q
+
+    Shared = a3c.Config | n_step_q.Config
+
+# Of policy [rows, outputs], value [rows], rows, and how much of the schedule is over.
+LossesAt = Callable[[Tensor, Tensor, Transitions, float], Losses]
 
 
 class Report(NamedTuple):
@@ -50,18 +58,46 @@ class Report(NamedTuple):
 class Broadcast(NamedTuple):
     """What workers receive with each call."""
 
-    env_steps: int  # of all workers: coefficients are annealed by that
+    env_steps: int  # of all workers
+    progress: float  # how much of the schedule is over
     statistics: networks.State  # of the input
     scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: ValueScale.moments
+
+
+def make_rule(config: "Shared", parameters: Tensor) -> Rule:
+    """The sync rule of a config, around these parameters.
+
+    Raises TrainingError if there is no such rule or optimizer.
+    """
+    return sync.make(config.sync, parameters, config.actors, optimizer_of(config))
+
+
+def optimizer_of(config: "Shared") -> MakeOptimizer:
+    """Makes the optimizer of the shared parameters."""
+    rate = config.learning_rate
+    kinds: dict[str, MakeOptimizer] = {
+        "rmsprop": lambda p: torch.optim.RMSprop(
+            p, rate, alpha=config.rmsprop_decay, eps=config.rmsprop_epsilon
+        ),
+        "adam": lambda p: torch.optim.Adam(p, rate, eps=1e-5),
+        "sgd": lambda p: torch.optim.SGD(p, rate),
+    }
+    if config.optimizer not in kinds:
+        raise TrainingError(
+            f"optimizer must be {', '.join(kinds)}, not {config.optimizer!r}"
+            f"{nearest(config.optimizer, kinds)}"
+        )
+    return kinds[config.optimizer]
 
 
 class SharedLearner:
     """The shared parameters.  A session saves and restores it."""
 
-    def __init__(self, config: Shared, model: nn.Module):
+    def __init__(self, config: "Shared", model: nn.Module):
         self.config = config
         self.flat = Flat(model)
-        self.rule = sync.make(config.sync, self.flat.vector, config.actors, config.make_optimizer)
+        self.rule = make_rule(config, self.flat.vector)
+        self._rate = LearningRate(config.learning_rate, config.learning_rate_end)
         self.scale = ValueScale()
         self._statistics: networks.State | None = None
         self._seen: dict[int, list[Report]] = {}
@@ -73,12 +109,13 @@ class SharedLearner:
         self.flat.load(self.rule.parameters)
         return self.flat.module
 
-    def broadcast(self, env_steps: int) -> Broadcast:
-        """Sets the rate that the schedule has after this many steps; returns what workers need."""
-        self.rule.set_rate(self.config.learning_rate_at(env_steps))
+    def broadcast(self, env_steps: int, progress: float) -> Broadcast:
+        """Sets the rate that the schedule has by now; returns what workers need."""
+        self._rate.anneal(progress)
+        self.rule.set_rate(self._rate.value)
         if self._statistics is None:
             self._statistics = networks.statistics_of(self.flat.module)
-        return Broadcast(env_steps, self._statistics, self.scale.moments)
+        return Broadcast(env_steps, progress, self._statistics, self.scale.moments)
 
     def record(self, pushed: PushResult) -> None:
         """Counts a worker's report into the statistics, once the parameters have stepped.
@@ -126,18 +163,21 @@ class SegmentWork:
 
     def __init__(
         self,
-        config: Shared,
+        config: "Shared",
         actor: Actor,
-        compute_losses: ComputeLosses,
+        losses_at: LossesAt,
         epochs: int = 1,
         minibatches: int = 1,
+        normalize_advantage: bool = False,
     ):
         self.config = config
         self.actor = actor
+        self.progress = 0.0  # of the schedule
         # One model acts and learns; one vector holds its parameters.
         self.learner = Learner(config, actor.model, actor.player.envs.actions)
         self.flat = Flat(actor.model)
-        self._compute_losses = compute_losses
+        self._losses_at = losses_at
+        self._normalize_advantage = normalize_advantage
         self._epochs, self._minibatches = epochs, minibatches
         self._minibatches_left: list[Batch] = []
         self._has_normalizer = networks.has_normalizer(actor.model)
@@ -154,9 +194,8 @@ class SegmentWork:
         normalized by the same.
         """
         if broadcast is not None:
-            self.actor.env_steps = broadcast.env_steps
+            self.actor.env_steps, self.progress = broadcast.env_steps, broadcast.progress
         self.flat.load(parameters)
-        self.learner.learning_rate.anneal(self.actor.env_steps)
         if broadcast is not None and not self._minibatches_left:
             networks.load_statistics(self.actor.model, broadcast.statistics)
             self.learner.value_scale = ValueScale(*broadcast.scale)
@@ -165,9 +204,7 @@ class SegmentWork:
         batch = self._minibatches_left.pop()
         began = time.perf_counter()
         policy, value, rows = self.learner.forward(batch)
-        entropy_coef = self.config.entropy_coef_at(self.actor.env_steps)
-        actions = self.learner.actions
-        losses = self._compute_losses(policy, value, rows, self.config, entropy_coef, actions)
+        losses = self._losses_at(policy, value, rows, self.progress)
         gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
         metrics = {
             "train/policy_loss": float(losses.policy.detach()),
@@ -206,11 +243,13 @@ class SegmentWork:
         self._spent(rollout.seconds)
         if not rollout.steps:  # every environment was reset
             return
-        batch = gae_batch(self.learner, rollout.trajectory)
+        batch = gae_batch(
+            self.learner, rollout.trajectory, normalize_advantage=self._normalize_advantage
+        )
         if self._has_normalizer:
             some = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.flat_obs)
             self._seen.append(some)
-        if self.config.normalizes_values:
+        if self.learner.normalizes_values:
             self._values.append(
                 self.learner.value_scale.denormalize(batch.valid_transitions.value_target)
             )

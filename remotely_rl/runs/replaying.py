@@ -1,33 +1,48 @@
-"""Training from a replay: rounds of actors fill it, and updates draw from it at the ratio.
+"""The replay of a run: rounds of actors fill it, and updates draw from it at the ratio.
 
-    learn_from_replay(session, QActor, update)
-
-is the loop of every algorithm with a replay.  A round is appended, then the learner makes the
-updates that it owes; with `overlap` actors sample the next round meanwhile, and neither side runs
-ahead of `replay_ratio` by more than 1 %.  The run is whole after the updates that a round owes:
-checkpoints are written there, and the replay is saved beside them.
+A round is appended, then the learner makes the updates that it owes; with `overlap` actors sample
+the next round meanwhile, and neither side runs ahead of `replay_ratio` by more than 1 %.  The run
+is whole after the updates that a round owes: checkpoints are written there, and the replay is saved
+beside them.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from remotely_rl import networks, trees
-from remotely_rl.acting.actor import Actor, Parameters, Rollout
-from remotely_rl.acting.rounds import Rounds
-from remotely_rl.config import OffPolicy
+from remotely_rl.acting.actor import Rollout
+from remotely_rl.config.common import ATARI_STACK
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.replay import Draw, Ratio, Replay
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner
-from remotely_rl.runs import sampling
+from remotely_rl.learning.learner import Learner, LearningRate, annealed
 from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
+if TYPE_CHECKING:
+    from remotely_rl.algorithms import dqn, sac
+
+    ReplayConfig = dqn.Config | sac.Config
+    C = TypeVar("C", dqn.Config, sac.Config)
+
 FOLDER = "replay"  # in the run folder
+
+# How the learning rate of a learner with a replay follows the size of its batch, relative to
+# RATE_IS_FOR.  Which rule serves is a matter of measurement: Stooke and Abbeel 2018 leave Adam's
+# rate alone up to batches of 2,048.
+RATE_IS_FOR = 128
+RATE_RULES: dict[str, Callable[[float], float]] = {
+    "none": lambda ratio: 1.0,
+    "sqrt": math.sqrt,
+    "linear": lambda ratio: ratio,
+}
 
 
 class Steps(NamedTuple):
@@ -52,12 +67,11 @@ class RunReplay:
     """The replay of a run, made when the first round tells what a row is."""
 
     def __init__(self, session: Session[Any]):
-        config: OffPolicy = session.learner.config
+        config: ReplayConfig = session.learner.config
         self._config = config
         self._folder = session.folder.path / FOLDER
         self._say = session.say
         self._saved: dict[str, Any] | None = session.saved["replay"] if session.saved else None
-        self._is_told = False  # of rewards
         self._is_unsaved = False
         self.replay: Replay | None = None
         self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
@@ -68,21 +82,32 @@ class RunReplay:
             replay = self.replay or self._make(rollout.trajectory)
             replay.append(rollout.trajectory, column=rollout.actor * self._config.envs_per_actor)
             self.ratio.appended(rollout.steps)
-            self._warn(rollout.trajectory)
 
     @property
     def owes_update(self) -> bool:
         """Whether the learner owes an update, and there is a row whose window is closed."""
         return self.ratio.updates_owed > 0 and self.replay is not None and len(self.replay) > 0
 
-    def draw(self, env_steps: int, updates: int) -> Draw:
-        """Draw a batch for the next update, after so many steps and updates of the run."""
+    @property
+    def allows_round(self) -> bool:
+        """Whether actors may sample the next round before all updates of this one are made."""
+        return self.ratio.rows_allowed > 0
+
+    def draw(
+        self, progress: float, *, n_step: int | None = None, gamma: float | None = None
+    ) -> Draw:
+        """Draw a batch for the next update, when so much of the schedule is over.
+
+        Its targets have `n_step` rewards, discounted by `gamma`; by default those of the config.
+        """
         assert self.replay is not None, "there is nothing to learn from before the first round"
         config = self._config
-        self.replay.gamma = config.gamma_at(updates)
-        if (n_step := config.n_step_at(updates)) != self.replay.n_step:
+        self.replay.gamma = config.gamma if gamma is None else gamma
+        n_step = n_step or config.n_step
+        if n_step != self.replay.n_step:
             self.replay.n_step = n_step
-        return self.replay.draw(config.batch_size, beta=config.prioritized_beta_at(env_steps))
+        beta = annealed(config.prioritized_beta, 1.0, progress)
+        return self.replay.draw(config.batch_size, beta=beta)
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
         """Count an update, which has found these priorities of the rows drawn."""
@@ -108,12 +133,6 @@ class RunReplay:
             return {}
         self._is_unsaved = False
         return {"number": number, **self.ratio.state()}
-
-    def _warn(self, seen: Trajectory) -> None:
-        warning = self._config.warning_of(seen.reward[seen.valid])
-        if warning and not self._is_told:
-            self._is_told = True
-            self._say(warning)
 
     def _make(self, example: Trajectory) -> Replay:
         config = self._config
@@ -150,54 +169,62 @@ class RunReplay:
         self.ratio.restore(saved)
 
 
-def learn_from_replay(
-    session: Session[Any],
-    kind: type[Actor],
-    update: Callable[[Any, Steps, int], Update],
-) -> None:
-    """Trains the session's learner until the run is over.
-
-    `update(learner, steps, env_steps)` takes a step on a batch; `kind` is the class of the actors.
-    """
-    learner = session.learner
-    experience = session.replay = RunReplay(session)  # first: a checkpoint keeps what was saved
-    actors = sampling.rounds(session, kind)
-    while not session.over():
-        if actors.idle:
-            actors.begin(parameters(session))
-        rollouts = session.take(actors)
-        if not rollouts:
-            continue
-        with session.spending("learning"):
-            experience.append(rollouts)
-            count_in(learner, rollouts)
-        staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
-        while experience.owes_update:
-            if overlaps(session, experience, actors):
-                actors.begin(parameters(session))
-            with session.spending("learning"):
-                draw = experience.draw(session.env_steps, learner.version)
-                metrics, priority = update(learner, to_device(learner, draw), session.env_steps)
-                experience.update(draw, priority)
-            session.count_update(metrics, staleness)
-            staleness = []
-        session.tick()
+def check(config: "ReplayConfig") -> None:
+    """Raises TrainingError for a ratio or a rule that cannot be."""
+    if config.replay_ratio == 0:
+        raise TrainingError("replay_ratio must be more than 0: at 0 nothing would be learnt")
+    if config.scale_rate not in RATE_RULES:
+        raise TrainingError(
+            f"scale_rate must be {', '.join(RATE_RULES)}, not {config.scale_rate!r}"
+            f"{nearest(config.scale_rate, RATE_RULES)}"
+        )
 
 
-def overlaps(session: Session[Any], experience: RunReplay, actors: Rounds) -> bool:
-    """Whether actors may sample the next round while this one is learnt from."""
-    return (
-        session.learner.config.overlap
-        and actors.idle
-        and experience.ratio.rows_allowed > 0
-        and not session.over()
+def check_sizes(config: "ReplayConfig", n_step: int) -> None:
+    """Raises TrainingError for sizes that do not fit each other."""
+    if config.learn_from > config.replay_rows:
+        raise TrainingError(
+            f"learn_from ({config.learn_from:,}) is more than replay_rows ({config.replay_rows:,}):"
+            " the replay would never hold enough to begin"
+        )
+    if config.batch_size > config.learn_from:
+        raise TrainingError(
+            f"batch_size ({config.batch_size:,}) is more than learn_from ({config.learn_from:,}):"
+            " the first batch would hold steps more than once; raise learn_from"
+        )
+    environments = config.actors * config.envs_per_actor
+    each = config.replay_rows // environments
+    needed = n_step + max(config.rollout_steps, config.frame_stack or ATARI_STACK)
+    if each < needed:
+        raise TrainingError(
+            f"replay_rows ({config.replay_rows:,}) leaves {each:,} steps to each of"
+            f" {environments:,} environments, which need {needed:,} at least: n_step, and a"
+            " round or a stack of frames; raise replay_rows or lower envs_per_actor"
+        )
+
+
+def check_has_no_memory(model: nn.Module) -> None:
+    """Raises TrainingError for a network with a memory."""
+    if networks.is_recurrent(model):
+        raise TrainingError(
+            "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
+            " impala"
+        )
+
+
+def scaled(config: "C") -> "C":
+    """The config with the learning rates for its batches."""
+    by = RATE_RULES[config.scale_rate](config.batch_size / RATE_IS_FOR)
+    rate = LearningRate(config.learning_rate, config.learning_rate_end)
+    return dataclasses.replace(
+        config, learning_rate=rate.start * by, learning_rate_end=rate.end * by
     )
 
 
-def parameters(session: Session[Any]) -> Parameters:
-    """What actors are sent."""
-    sent: Parameters = session.learner.parameters()
-    return sent._replace(env_steps=session.env_steps)
+def rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float32]:
+    """The rewards [N] of a round, raw."""
+    seen = [rollout.trajectory for rollout in rollouts]
+    return np.concatenate([one.reward[one.valid] for one in seen])
 
 
 def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:

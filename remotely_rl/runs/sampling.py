@@ -1,13 +1,14 @@
-"""The actors of a run with one central learner: in rounds, or in a stream.
+"""The actors of a run: in rounds, in a stream, or as workers that share parameters.
 
-Both put the session's learner back where it was if the run is resumed, and give it the CPU
-cores that the actors leave.
+All put the learner back where it was if the run is resumed, and share out the CPU's cores.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 import remotely
 from remotely_rl import networks
@@ -16,20 +17,27 @@ from remotely_rl.acting.dial_in import Station, arrive
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import OffPolicy, PolicyGradient, Streaming
 from remotely_rl.learning import threads
+from remotely_rl.learning.parameter_server import ParameterServer, Worker
+from remotely_rl.learning.sharing import SegmentWork, SharedLearner
 from remotely_rl.runs.session import Session
 
+if TYPE_CHECKING:
+    from remotely_rl.algorithms import a3c, appo, impala, n_step_q
 
-def rounds(session: Session[Any], kind: type[Actor] = Actor) -> Rounds:
-    """Starts actors of this kind, which sample in rounds.
+MakeWork = Callable[[Any, nn.Module, int], SegmentWork]
+
+
+def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = False) -> Rounds:
+    """Starts actors of this kind, which sample in rounds; with `arrivals`, in processes that dial
+    in.
 
     The learner has all cores, unless its network is small: the actors rest while it learns.  If
     the run is resumed, the actors continue where they were, if their environments can be saved.
     """
     size = sum(parameter.numel() for parameter in session.learner.model.parameters())
     _set_threads(threads.in_rounds(size), session)
-    made = session.keep(Rounds(_actors(session, kind)))
+    made = session.keep(Rounds(_actors(session, kind, arrivals)))
     if session.saved:
         paused = [one.numpy().tobytes() for one in session.saved["actors"]]
         if why := made.resume(paused):
@@ -39,23 +47,56 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor) -> Rounds:
 
 def stream(session: Session[Any]) -> Stream[Rollout]:
     """Starts actors that never wait.  The learner has the cores that they leave, at least one."""
-    config: Streaming = session.learner.config
+    config: impala.Config | appo.Config = session.learner.config
     _set_threads(threads.beside(config.actors), session)
-    actors = _actors(session)
+    actors = _actors(session, Actor, config.arrivals)
     return session.keep(
         Stream(actors, config.ahead, config.batch_trajectories, config.max_staleness)
     )
 
 
+def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, ParameterServer]:
+    """Starts workers that share parameters by the config's rule.
+
+    Each calls `make_work(config, model, seed)` where it runs.  Returns the learner, whose rule
+    decides what follows a push, and the server, which takes the pushes.
+    """
+    config: a3c.Config | n_step_q.Config = session.learner.config
+    # On the CPU even where there is a GPU: vectors arrive and leave there.
+    learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
+    work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
+    if learner.rule.has_fixed_rate:
+        session.say(
+            f"{config.sync} is plain gradient descent at its own rate: learning_rate,"
+            " learning_rate_end and optimizer are not used"
+        )
+    session.restore(learner)
+    torch.set_num_threads(1)  # the workers have the cores
+
+    def make(number: int) -> Worker:
+        return Worker(work, session.seed_of(number), number >= config.actors)
+
+    server = ParameterServer(
+        learner.rule,
+        make,
+        session.say,
+        config.accumulate,
+        broadcast=learner.broadcast(session.env_steps, session.progress),
+        over=session.over,
+        width=config.envs_per_actor,
+        crashes=session.crashes,
+    )
+    return learner, session.keep(server)
+
+
 def _set_threads(count: int, session: Session[Any]) -> None:
-    config: PolicyGradient | OffPolicy = session.learner.config
-    count = config.learner_threads or count
+    count = session.learner.config.learner_threads or count
     torch.set_num_threads(count)
     if threads.spins and count > 1 and session.learner.device.type == "cpu":
         session.say(threads.WARNING)
 
 
-def _actors(session: Session[Any], kind: type[Actor] = Actor) -> Samplers[Rollout]:
+def _actors(session: Session[Any], kind: type[Actor], arrivals: bool) -> Samplers[Rollout]:
     learner = session.learner
     session.restore(learner)
     config, model = learner.config, networks.copy_to_cpu(learner.model)
@@ -64,7 +105,7 @@ def _actors(session: Session[Any], kind: type[Actor] = Actor) -> Samplers[Rollou
 
     def make(number: int) -> Actor | Station:
         seed = session.seed_of(number)
-        if config.arrivals:
+        if arrivals:
             say = session.say if number == 0 else lambda text: None
             return arrive(config, model, seed, session.over, say)
         return place(config, model, seed, number >= (config.actors or 1))
@@ -74,7 +115,7 @@ def _actors(session: Session[Any], kind: type[Actor] = Actor) -> Samplers[Rollou
         config.actors or 1,
         learner.parameters(),
         session.say,
-        grows=config.actors == 0 or config.arrivals,
+        grows=config.actors == 0 or arrivals,
         over=session.over,
         width=config.envs_per_actor,
         crashes=session.crashes,

@@ -3,7 +3,7 @@
 A `Session` counts, records (`recorder.py`), says when to stop (`stopping.py`) and leaves the run
 folder whole however the run ends.  The algorithm's loop is its own:
 
-    with training.begin("a2c", Config, config, model, run, resume) as session:
+    def loop(session: Session[Config]) -> None:
         learner, actors = session.learner, sampling.rounds(session)
         while not session.over():
             if actors.idle:
@@ -12,9 +12,8 @@ folder whole however the run ends.  The algorithm's loop is its own:
             if trajectory is None:  # the round is not over: look at the clock
                 continue
             with session.spending("learning"):
-                metrics = update(learner, trajectory, session.env_steps)
+                metrics = update(learner, trajectory, session.progress)
             session.learnt(metrics, staleness=[0])
-    return session.result
 
 Ctrl-C (or SIGTERM) makes `over` true; the loop ends where it is, and the session saves the
 checkpoint and the curve.  A second Ctrl-C interrupts at once.  The session saves them too if the
@@ -129,6 +128,8 @@ class Session(Generic[C]):
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
+        self._warned: set[str] = set()
+        self._at_end: list[Callable[[], object]] = []
 
     def __enter__(self) -> "Session[C]":
         self._process.listen()
@@ -156,6 +157,8 @@ class Session(Generic[C]):
         finally:
             if self._actors is not None:
                 self._actors.close()
+            for end in self._at_end:
+                end()
             self._process.restore()
         if error is not raised and error is not None:
             raise error from raised
@@ -176,6 +179,10 @@ class Session(Generic[C]):
         """Hands over actors, which the session closes when it ends.  Returns them."""
         self._actors = actors
         return actors
+
+    def at_end(self, end: Callable[[], object]) -> None:
+        """Has this called when the session has saved its learner and closed its actors."""
+        self._at_end.append(end)
 
     def seed_of(self, number: int) -> int:
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
@@ -240,6 +247,11 @@ class Session(Generic[C]):
         """Seconds of training since the beginning of the run, without the time between resumes."""
         return self._clock() - self._began
 
+    @property
+    def progress(self) -> float:
+        """How much of the schedule of coefficients is over, from 0 to 1."""
+        return self._config.progress(self.env_steps, self.seconds())
+
     @contextmanager
     def spending(self, phase: str) -> Iterator[None]:
         """Counts the time of a block in, for a phase that `metrics.py` names."""
@@ -267,6 +279,12 @@ class Session(Generic[C]):
     def say(self, text: str) -> None:
         """Prints a line for the user."""
         self._output.say(text)
+
+    def warn(self, text: str) -> None:
+        """Prints a line for the user, once; nothing if it is empty."""
+        if text and text not in self._warned:
+            self._warned.add(text)
+            self.say(text)
 
     def _checkpoint_content(self, path: Path) -> dict[str, Any] | None:
         if self._saveable is None:

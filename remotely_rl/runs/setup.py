@@ -110,7 +110,7 @@ def probe(config: Common) -> EnvironmentInfo:
     Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
     environments.check_is_known(config.env)  # needs no cluster
-    device_of(config.device)
+    device_of(config)
     cluster.connect(config.processes)
     until = time.monotonic() + config.minutes * 60 if config.minutes else None
     for attempt in range(ATTEMPTS):

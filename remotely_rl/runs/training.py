@@ -1,9 +1,13 @@
-"""Beginning a training run: a new one, or one that is resumed from its folder."""
+"""Training by an algorithm: a new run, or one that is resumed from its folder.
+
+train = Train("ppo", Config, loop)
+train(Config(env="CartPole-v1"))
+"""
 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import gymnasium
 from torch import nn
@@ -18,9 +22,57 @@ from remotely_rl.runs.process import Process
 from remotely_rl.runs.session import Result, Session
 from remotely_rl.runs.setup import make_learner, probe
 
-__all__ = ["Result", "Session", "begin", "config_of"]
+__all__ = ["Result", "Session", "Train", "begin", "config_of"]
 
 C = TypeVar("C", bound=Common)
+
+
+class Train(Generic[C]):
+    """The `train` of an algorithm: its name, its Config, and its loop.
+
+    The learner has what `prepare` makes of the config, and is a `learner`.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        config: type[C],
+        loop: Callable[[Session[C]], None],
+        *,
+        learner: type[Learner[C]] = Learner,
+        prepare: Callable[[C], C] = lambda config: config,
+    ):
+        self._algorithm = algorithm
+        self._config = config
+        self._loop = loop
+        self._learner = learner
+        self._prepare = prepare
+        self.__doc__ = f"{type(self).__call__.__doc__}\n\n{loop.__doc__}"
+
+    def __call__(
+        self,
+        config: C | None = None,
+        model: networks.ModelSource | None = None,
+        *,
+        run: str | Path | None = None,
+        resume: str | Path | None = None,
+    ) -> Result:
+        """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+
+        Without a config, a new run has the default one, and a resumed run its own; a run that is
+        resumed with another config keeps that one.  `model` is a network of yours, in place of the
+        one that fits the observations.  `run` is the folder of a new run, by default one in runs/;
+        `resume` that of an earlier run.
+
+        Raises TrainingError if `run` exists, if `resume` is not a run of this algorithm and
+        environment or has no checkpoint, if the model does not fit, and the like.
+        """
+        with begin(
+            self._algorithm, self._config, config, model, run, resume,
+            prepare=self._prepare, learner=self._learner,
+        ) as session:  # fmt: skip
+            self._loop(session)
+        return session.result
 
 
 def begin(
@@ -33,16 +85,7 @@ def begin(
     prepare: Callable[[C], C] = lambda config: config,
     learner: type[Learner[C]] = Learner,
 ) -> Session[C]:
-    """Makes the session of a new run in folder `run`, or of the run in folder `resume`.
-
-    Without a config, a new run has the default one, and a resumed run its own; a run that is
-    resumed with another config keeps that one.  `model` is a network of yours, in place of the
-    one that fits the observations.  The run folder holds the config that was given; the learner
-    has what `prepare` makes of it, and is a `learner`.
-
-    Raises TrainingError if `run` exists, if `resume` is not a run of this algorithm and
-    environment or has no checkpoint, if the model does not fit, and the like.
-    """
+    """Makes the session of a run; see `Train`."""
     process = Process()
     try:
         if config is None:

@@ -1,0 +1,116 @@
+"""The fields that several algorithms have: of each its type, its line of help, and its bounds.
+
+A Config declares which of these it has, with defaults of its own:
+
+    gae_lambda: fields.GaeLambda = 0.95
+
+So an algorithm's file says all that can be set there, and each field is described once.
+"""
+
+from typing import Annotated
+
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
+
+# --- sampling -------------------------------------------------------------------------------------
+
+RolloutSteps = Annotated[int, "T, steps of each environment in a trajectory", COUNT]
+Arrivals = Annotated[
+    bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
+]  # fmt: skip
+Overlap = Annotated[bool, "sample the next round while learning from this one"]
+FreeActors = Annotated[
+    int, "processes that sample; 0: as many as the cluster has room for, machines that join later"
+         " included", NOT_NEGATIVE
+]  # fmt: skip
+BatchTrajectories = Annotated[int, "trajectories in an update", COUNT]
+Ahead = Annotated[int, "trajectories that an actor may sample before one is learnt from", COUNT]
+MaxStaleness = Annotated[
+    int | None, "most updates that experience may be behind; 0: rounds, none: no limit",
+    NOT_NEGATIVE,
+]  # fmt: skip
+PlayEpsilon = Annotated[
+    float, "probability of a random action when a trained agent plays by sampling", FRACTION
+]
+
+# --- returns --------------------------------------------------------------------------------------
+
+Gamma = Annotated[float, "discount of a reward one step later", FRACTION]
+GaeLambda = Annotated[
+    float, "lambda of GAE; 1 uses whole returns, 0 the value function alone", FRACTION
+]
+NormalizeValues = Annotated[
+    bool | None, "learn values in units of their running mean and deviation; none: where rewards"
+                 " are not clipped"
+]  # fmt: skip
+NormalizeAdvantage = Annotated[bool, "scale advantages to mean 0 and standard deviation 1"]
+
+# --- losses and steps -----------------------------------------------------------------------------
+
+LearningRate = Annotated[float, "Adam's learning rate at the start", NOT_NEGATIVE]
+LearningRateEnd = Annotated[
+    float | None,
+    "learning rate at the end of the schedule; none: 0.0001, or learning_rate if that is lower",
+    NOT_NEGATIVE,
+]
+AnnealSteps = Annotated[
+    int, "environment steps over which coefficients change, linearly", COUNT
+]  # fmt: skip
+TargetKl = Annotated[
+    float, "steer the rate to this KL of an update, from learning_rate_end / 10 to learning_rate"
+           " * 4; 0: anneal", NOT_NEGATIVE
+]  # fmt: skip
+MaxGradNorm = Annotated[
+    float, "clip the gradient's norm over all parameters to this; 0: never", NOT_NEGATIVE
+]
+ValueCoef = Annotated[float, "value loss coefficient", NOT_NEGATIVE]
+EntropyCoef = Annotated[float, "entropy coefficient at the start", NOT_NEGATIVE]
+EntropyCoefEnd = Annotated[float, "entropy coefficient at the end of the schedule", NOT_NEGATIVE]
+ClipRange = Annotated[
+    float, "clip the ratio of an action's probabilities to 1 - this and 1 + this", NOT_NEGATIVE
+]
+ClipRangeOrNone = Annotated[
+    float, "clip the ratio of an action's probabilities to 1 - this and 1 + this; 0: use the"
+           " policy gradient", NOT_NEGATIVE
+]  # fmt: skip
+Epochs = Annotated[int, "times that an update goes over its batch", COUNT]
+Minibatches = Annotated[int, "parts of the batch, with an optimizer step each", COUNT]
+Lstm = Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE]
+
+# --- a replay -------------------------------------------------------------------------------------
+
+ReplayRows = Annotated[int, "steps that the replay holds, of all environments", COUNT]
+LearnFrom = Annotated[int, "steps of random play before the first update", COUNT]
+ReplayRatio = Annotated[float, "times that a step is learnt from, on average", NOT_NEGATIVE]
+BatchSize = Annotated[int, "steps that an update draws from the replay", COUNT]
+ScaleRate = Annotated[
+    str, "how learning rates follow batch_size beyond 128: none, sqrt or linear"
+]  # fmt: skip
+NStep = Annotated[int, "rewards in a target before it bootstraps", COUNT]
+PrioritizedAlpha = Annotated[
+    float, "draw steps by their last error to this power; 0: all alike", FRACTION
+]
+PrioritizedBeta = Annotated[
+    float, "exponent of the weights that correct for that; rises to 1 by the end of the schedule",
+    FRACTION,
+]  # fmt: skip
+SaveReplay = Annotated[bool, "save the replay beside each checkpoint, to resume with it"]
+
+# --- parameters shared by a sync rule -------------------------------------------------------------
+
+Sync = Annotated[
+    str, "rule by which workers share parameters (`remotely-rl rules`); rate= replaces"
+         " learning_rate"
+]  # fmt: skip
+Accumulate = Annotated[int, "segments whose gradients a worker sums up for a push", COUNT]
+Optimizer = Annotated[
+    str, "of the shared parameters, or of workers that step by themselves: rmsprop, adam or sgd"
+]
+RmspropDecay = Annotated[float, "decay of the mean of squared gradients", FRACTION]
+RmspropEpsilon = Annotated[float, "added to the root of that mean", NOT_NEGATIVE]
+
+# --- machine --------------------------------------------------------------------------------------
+
+Device = Annotated[str, "where the learner computes: auto, cpu, cuda or cuda:N"]
+LearnerThreads = Annotated[
+    int, "torch threads of a learner on the CPU; 0: as fits the algorithm", NOT_NEGATIVE
+]
