@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from remotely_rl.config import Common
-from remotely_rl.learning.reward_clipping import ClippingReport
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.output import Output
 
@@ -83,3 +82,41 @@ class Recorder:
         content = self._content(path)
         if content is not None:
             self.output.save(path, content)
+
+
+class ClippingReport:
+    """Adds up what the updates of a run clipped, and says so in a sentence.
+
+    A clipped reward says only that it was good or bad.  Where its size matters, the agent learns
+    another task than the one it is scored by, and its returns may fall while all losses look fine.
+    So a run reports clipping as soon as it happens, and again at its end.
+    """
+
+    def __init__(self, bound: float):
+        self._bound = bound
+        self._sum = 0.0
+        self._updates = 0
+        self._is_told = False
+
+    def count(self, metrics: dict[str, float]) -> None:
+        """Counts an update with these metrics."""
+        if "train/rewards_clipped" in metrics:
+            self._sum += metrics["train/rewards_clipped"]
+            self._updates += 1
+
+    def news(self) -> str:
+        """The sentence, the first time that there is something to tell; else nothing."""
+        if self._is_told:
+            return ""
+        self._is_told = self._sum > 0
+        return self.summary()
+
+    def summary(self) -> str:
+        """The sentence, or nothing if no reward was clipped."""
+        if not self._sum:
+            return ""
+        percent = f"{100 * self._sum / self._updates:.2g}"
+        return (
+            f"{percent} % of rewards were clipped to {self._bound:g} for the learner; reported"
+            " returns are not clipped.  Set reward_clip=0 to learn from the size of rewards"
+        )
