@@ -10,7 +10,6 @@ dueling heads, targets of one step, and chooses the action to bootstrap from by 
 import dataclasses
 
 from remotely_rl.algorithms import dqn
-from remotely_rl.runs import replaying
 from remotely_rl.runs.training import Train
 
 
@@ -21,4 +20,4 @@ class Config(dqn.Config):
     atoms: int = 51
 
 
-train = Train("c51", Config, dqn.loop, learner=dqn.QLearner, prepare=replaying.scaled)
+train = Train("c51", Config, dqn.loop, learner=dqn.QLearner)

@@ -199,6 +199,7 @@ class QLearner(TargetLearner[Config]):
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
+        self.learning_rate = replaying.scaled(self.learning_rate, config)
         heads = self.model.heads
         self.heads = torch.compile(heads) if config.compile else heads
         self.initial = copy.deepcopy(self.model) if config.reset_interval else None
@@ -327,7 +328,7 @@ def loop(session: Session[Config]) -> None:
         with session.spending("learning"):
             replay.append(rollouts)
             replaying.count_in(learner, rollouts)
-        session.warn(config.warning_of(replaying.rewards(rollouts)))
+        session.warn("value_bound", config.warning_of(replaying.rewards(rollouts)))
         staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
         while replay.owes_update:
             if config.overlap and actors.idle and replay.allows_round and not session.over():
@@ -345,4 +346,4 @@ def loop(session: Session[Config]) -> None:
         session.tick()
 
 
-train = Train("dqn", Config, loop, learner=QLearner, prepare=replaying.scaled)
+train = Train("dqn", Config, loop, learner=QLearner)

@@ -9,7 +9,6 @@ https://arxiv.org/abs/1803.02811, which explores by epsilon instead.
 import dataclasses
 
 from remotely_rl.algorithms import dqn
-from remotely_rl.runs import replaying
 from remotely_rl.runs.training import Train
 
 
@@ -22,4 +21,4 @@ class Config(dqn.Config):
     prioritized_alpha: float = 0.5
 
 
-train = Train("rainbow", Config, dqn.loop, learner=dqn.QLearner, prepare=replaying.scaled)
+train = Train("rainbow", Config, dqn.loop, learner=dqn.QLearner)

@@ -152,6 +152,9 @@ class SoftLearner(TargetLearner[Config]):
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
+        if config.learning_rate_end is None:
+            self.learning_rate.end = self.learning_rate.start
+        self.learning_rate = replaying.scaled(self.learning_rate, config)
         self.critic_parameters = list(self.model.critics.parameters())
         made = torch.compile if config.compile else lambda network: network
         self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)
@@ -236,13 +239,6 @@ class SoftActor(Actor):
         return AgentOutput(action.numpy(), nothing, nothing)
 
 
-def prepared(config: Config) -> Config:
-    """The config with the learning rates for its batches, the last as the first unless given."""
-    if config.learning_rate_end is None:
-        config = dataclasses.replace(config, learning_rate_end=config.learning_rate)
-    return replaying.scaled(config)
-
-
 def loop(session: Session[Config]) -> None:
     """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
     `overlap`."""
@@ -264,13 +260,14 @@ def loop(session: Session[Config]) -> None:
             if config.overlap and actors.idle and replay.allows_round and not session.over():
                 actors.begin(learner.parameters(session.env_steps))
             with session.spending("learning"):
-                draw = replay.draw(session.progress)
+                progress = session.progress
+                draw = replay.draw(progress)
                 steps = replaying.to_device(learner, draw)
-                metrics, priority = update(learner, steps, session.progress)
+                metrics, priority = update(learner, steps, progress)
                 replay.update(draw, priority)
             session.count_update(metrics, staleness)
             staleness = []
         session.tick()
 
 
-train = Train("sac", Config, loop, learner=SoftLearner, prepare=prepared)
+train = Train("sac", Config, loop, learner=SoftLearner)

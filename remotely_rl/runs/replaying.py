@@ -6,10 +6,9 @@ is whole after the updates that a round owes: checkpoints are written there, and
 beside them.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from remotely_rl.algorithms import dqn, sac
 
     ReplayConfig = dqn.Config | sac.Config
-    C = TypeVar("C", dqn.Config, sac.Config)
 
 FOLDER = "replay"  # in the run folder
 
@@ -212,13 +210,10 @@ def check_has_no_memory(model: nn.Module) -> None:
         )
 
 
-def scaled(config: "C") -> "C":
-    """The config with the learning rates for its batches."""
+def scaled(rate: LearningRate, config: "ReplayConfig") -> LearningRate:
+    """The rate for batches of the config's size."""
     by = RATE_RULES[config.scale_rate](config.batch_size / RATE_IS_FOR)
-    rate = LearningRate(config.learning_rate, config.learning_rate_end)
-    return dataclasses.replace(
-        config, learning_rate=rate.start * by, learning_rate_end=rate.end * by
-    )
+    return LearningRate(rate.start * by, rate.end * by)
 
 
 def rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float32]:

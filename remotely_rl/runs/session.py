@@ -24,7 +24,7 @@ checkpoint is kept as it is.  If the disk is full, the run says so and continues
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -129,7 +129,8 @@ class Session(Generic[C]):
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
         self._warned: set[str] = set()
-        self._at_end: list[Callable[[], object]] = []
+        self._at_end = ExitStack()
+        self._at_end.callback(self._process.restore)
 
     def __enter__(self) -> "Session[C]":
         self._process.listen()
@@ -155,11 +156,7 @@ class Session(Generic[C]):
                     self.say("there is no checkpoint yet to resume from")
             self._finish(f"{type(error).__name__}: {error}" if error else self._stopping.reason)
         finally:
-            if self._actors is not None:
-                self._actors.close()
-            for end in self._at_end:
-                end()
-            self._process.restore()
+            self._at_end.close()
         if error is not raised and error is not None:
             raise error from raised
 
@@ -178,11 +175,12 @@ class Session(Generic[C]):
     def keep(self, actors: A) -> A:
         """Hands over actors, which the session closes when it ends.  Returns them."""
         self._actors = actors
+        self._at_end.callback(actors.close)
         return actors
 
     def at_end(self, end: Callable[[], object]) -> None:
-        """Has this called when the session has saved its learner and closed its actors."""
-        self._at_end.append(end)
+        """Has this called when the session has saved its learner, and closed what came after."""
+        self._at_end.callback(end)
 
     def seed_of(self, number: int) -> int:
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
@@ -280,10 +278,10 @@ class Session(Generic[C]):
         """Prints a line for the user."""
         self._output.say(text)
 
-    def warn(self, text: str) -> None:
-        """Prints a line for the user, once; nothing if it is empty."""
-        if text and text not in self._warned:
-            self._warned.add(text)
+    def warn(self, topic: str, text: str) -> None:
+        """Prints a line for the user, the first on its topic; nothing if it is empty."""
+        if text and topic not in self._warned:
+            self._warned.add(topic)
             self.say(text)
 
     def _checkpoint_content(self, path: Path) -> dict[str, Any] | None:
