@@ -58,8 +58,8 @@ class Common:
 
     anneal_steps: Annotated[
         int | None,
-        "environment steps over which coefficients change, linearly; none: the run's length, or"
-        " {cls.horizon:,} if it has none",
+        "environment steps over which coefficients change, linearly; none: the run's length, else"
+        " {cls.horizon:,}",
         COUNT,
     ] = None
     image_size: Annotated[

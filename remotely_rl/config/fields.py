@@ -17,7 +17,7 @@ RolloutSteps = Annotated[int, "T, steps of each environment in a trajectory", CO
 Arrivals = Annotated[
     bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
 ]  # fmt: skip
-Overlap = Annotated[bool, "sample the next round while learning from this one"]
+Overlap = Annotated[bool, "sample the next round while learning"]
 FreeActors = Annotated[
     int, "processes that sample; 0: as many as the cluster has room for, machines that join later"
          " included", NOT_NEGATIVE
@@ -52,9 +52,6 @@ LearningRateEnd = Annotated[
     "learning rate at the end of the schedule; none: 0.0001, or learning_rate if that is lower",
     NOT_NEGATIVE,
 ]
-AnnealSteps = Annotated[
-    int, "environment steps over which coefficients change, linearly", COUNT
-]  # fmt: skip
 TargetKl = Annotated[
     float, "steer the rate to this KL of an update, from learning_rate_end / 10 to learning_rate"
            " * 4; 0: anneal", NOT_NEGATIVE

@@ -102,6 +102,8 @@ class LearningRate:
 
 def annealed(start: float, end: float, progress: float) -> float:
     """A coefficient that changes linearly as `progress` goes from 0 to 1."""
+    if not 0 <= progress <= 1:  # steps, perhaps: the rate would soon be below 0
+        raise ValueError(f"progress is from 0 to 1, not {progress:g}; see Config.progress")
     return start + progress * (end - start)
 
 

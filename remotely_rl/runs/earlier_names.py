@@ -36,6 +36,9 @@ REMOVED = {
     ),
 }  # fmt: skip
 
+# Algorithms that had the field `lstm` and refused all but its default: they train no memory.
+WITHOUT_LSTM = ("ga3c", "sac", "n_step_q", "dqn", "c51", "rainbow")
+
 # Fields of config.json that every algorithm had, with their default in all environments, and that
 # meant something in Atari games alone.
 ATARI_DEFAULTS = {"image_size": 42}

@@ -5,6 +5,7 @@ train(Config(env="CartPole-v1"))
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,11 @@ __all__ = ["Result", "Session", "Train", "begin", "config_of"]
 C = TypeVar("C", bound=Common)
 
 
+def as_given(config: C) -> C:
+    """The config as it is: what most learners have."""
+    return config
+
+
 class Train(Generic[C]):
     """The `train` of an algorithm: its name, its Config, and its loop.
 
@@ -40,14 +46,15 @@ class Train(Generic[C]):
         loop: Callable[[Session[C]], None],
         *,
         learner: type[Learner[C]] = Learner,
-        prepare: Callable[[C], C] = lambda config: config,
+        prepare: Callable[[C], C] = as_given,
     ):
         self._algorithm = algorithm
         self._config = config
         self._loop = loop
         self._learner = learner
         self._prepare = prepare
-        self.__doc__ = f"{type(self).__call__.__doc__}\n\n{loop.__doc__}"
+        said = (inspect.getdoc(part) for part in (type(self).__call__, loop))
+        self.__doc__ = "\n\n".join(filter(None, said))
 
     def __call__(
         self,
@@ -82,7 +89,7 @@ def begin(
     model: networks.ModelSource | None = None,
     run: str | Path | None = None,
     resume: str | Path | None = None,
-    prepare: Callable[[C], C] = lambda config: config,
+    prepare: Callable[[C], C] = as_given,
     learner: type[Learner[C]] = Learner,
 ) -> Session[C]:
     """Makes the session of a run; see `Train`."""
