@@ -34,7 +34,9 @@ def main(minutes: float = MINUTES) -> None:
         rollouts = actors.sample()
         steps += sum(rollout.steps for rollout in rollouts)
         scores += [game.score for rollout in rollouts for game in rollout.episodes]
-        a2c.update(learner, stack([rollout.trajectory for rollout in rollouts]), steps)
+        a2c.update(
+            learner, stack([rollout.trajectory for rollout in rollouts]), CONFIG.progress(steps)
+        )
         if learner.version % 50 == 0:
             mean = np.mean(scores[-100:]) if scores else float("nan")
             speed = steps / (time.monotonic() - began)

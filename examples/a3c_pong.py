@@ -37,7 +37,7 @@ def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
     scores: list[float] = []
     steps, began, shown = 0, time.monotonic(), 0.0
     while time.monotonic() - began < 60 * minutes:
-        broadcast = shared.broadcast(steps)  # the learning rate falls
+        broadcast = shared.broadcast(steps, config.progress(steps))  # the rate falls
         pushed = server.take(timeout_s=1.0, broadcast=broadcast)
         if pushed is None:
             continue

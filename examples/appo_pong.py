@@ -42,7 +42,7 @@ def main(minutes: float = MINUTES) -> None:
             scores += [game.score for game in rollout.episodes]
             steps += rollout.steps
         if len(batch) >= CONFIG.batch_trajectories:
-            appo.update(learner, stack(batch), steps)
+            appo.update(learner, stack(batch), CONFIG.progress(steps))
             batch.clear()
             mean = np.mean(scores[-100:]) if scores else float("nan")
             speed = steps / (time.monotonic() - began)

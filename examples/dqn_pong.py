@@ -18,6 +18,7 @@ import remotely
 from remotely_rl import dqn
 from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.experience.replay import Ratio, Replay
+from remotely_rl.learning.learner import annealed
 from remotely_rl.runs.replaying import count_in, to_device
 from remotely_rl.runs.setup import make_learner
 
@@ -34,7 +35,7 @@ def main(minutes: float = MINUTES) -> None:
     scores: list[float] = []
     began = time.monotonic()
     while time.monotonic() - began < 60 * minutes:
-        actors.set_param(learner.parameters()._replace(env_steps=ratio.rows))
+        actors.set_param(learner.parameters(ratio.rows))
         rollouts = actors.sample()
         count_in(learner, rollouts)
         replay = replay or Replay(
@@ -46,8 +47,9 @@ def main(minutes: float = MINUTES) -> None:
             ratio.appended(rollout.steps)
             scores += [game.score for game in rollout.episodes]
         while ratio.updates_owed:
-            draw = replay.draw(CONFIG.batch_size, CONFIG.prioritized_beta_at(ratio.rows))
-            made = dqn.update(learner, to_device(learner, draw), ratio.rows)
+            progress = CONFIG.progress(ratio.rows)
+            draw = replay.draw(CONFIG.batch_size, annealed(CONFIG.prioritized_beta, 1, progress))
+            made = dqn.update(learner, to_device(learner, draw), ratio.rows, progress)
             replay.update(draw.rows, made.priority)
             ratio.updated()
         mean = np.mean(scores[-100:]) if scores else float("nan")

@@ -38,7 +38,8 @@ def main(minutes: float = MINUTES) -> None:
             steps += played.steps
         if time.monotonic() - shown > 5:
             shown = time.monotonic()
-            lag = [updates for _, behind in server.report(steps).updates for updates in behind]
+            report = server.report(CONFIG.progress(steps))
+            lag = [updates for _, behind in report.updates for updates in behind]
             mean = np.mean(scores[-100:]) if scores else float("nan")
             speed = steps / (shown - began)
             print(

@@ -43,7 +43,7 @@ def main(minutes: float = MINUTES) -> None:
             scores += [game.score for game in rollout.episodes]
             steps += rollout.steps
         if len(batch) >= CONFIG.batch_trajectories:
-            impala.update(learner, buffer, stack(batch), steps)
+            impala.update(learner, buffer, stack(batch), CONFIG.progress(steps))
             batch.clear()
             mean = np.mean(scores[-100:]) if scores else float("nan")
             speed = steps / (time.monotonic() - began)

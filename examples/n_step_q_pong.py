@@ -35,7 +35,7 @@ def main(minutes: float = MINUTES) -> None:
     scores: list[float] = []
     steps, began, shown = 0, time.monotonic(), 0.0
     while time.monotonic() - began < 60 * minutes:
-        broadcast = shared.broadcast(steps)  # the learning rate falls
+        broadcast = shared.broadcast(steps, CONFIG.progress(steps))  # the rate falls
         pushed = server.take(timeout_s=1.0, broadcast=broadcast)
         if pushed is None:
             continue

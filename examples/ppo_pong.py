@@ -34,7 +34,9 @@ def main(minutes: float = MINUTES) -> None:
         rollouts = actors.sample()
         steps += sum(rollout.steps for rollout in rollouts)
         scores += [game.score for rollout in rollouts for game in rollout.episodes]
-        ppo.update(learner, stack([rollout.trajectory for rollout in rollouts]), steps)
+        ppo.update(
+            learner, stack([rollout.trajectory for rollout in rollouts]), CONFIG.progress(steps)
+        )
         mean = np.mean(scores[-100:]) if scores else float("nan")
         speed = steps / (time.monotonic() - began)
         print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)

@@ -36,7 +36,7 @@ def main(minutes: float = MINUTES) -> None:
     scores: list[float] = []
     began = time.monotonic()
     while time.monotonic() - began < 60 * minutes:
-        actor.set_param(learner.parameters()._replace(env_steps=ratio.rows))
+        actor.set_param(learner.parameters(ratio.rows))
         rollout = actor.sample()
         replay = replay or Replay(CONFIG.replay_rows, 1, rollout.trajectory, CONFIG.n_step)
         replay.append(rollout.trajectory)
@@ -44,7 +44,7 @@ def main(minutes: float = MINUTES) -> None:
         count_in(learner, [rollout])
         while ratio.updates_owed:
             draw = replay.draw(CONFIG.batch_size)
-            sac.update(learner, to_device(learner, draw), ratio.rows)
+            sac.update(learner, to_device(learner, draw), CONFIG.progress(ratio.rows))
             ratio.updated()
         scores += [game.score for game in rollout.episodes]
         if rollout.episodes:

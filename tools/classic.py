@@ -153,7 +153,9 @@ def config_of(algorithm: str, env: str, seed: int) -> Any:
     target, minutes = TASKS[env]
     by_both = BOTH.get((algorithm, env), {})
     known = {field.name for field in dataclasses.fields(module.Config)}
-    fields = {**COMMON, **PROBLEMS[env], **ALGORITHMS[algorithm], **by_both}
+    # The minutes are a limit, which most runs are far from.
+    fields = {"anneal_steps": module.Config.horizon, **COMMON, **PROBLEMS[env]}
+    fields |= {**ALGORITHMS[algorithm], **by_both}
     fields = {name: value for name, value in fields.items() if name in known}
     return module.Config(env=env, seed=seed, target=target, minutes=minutes, **fields)
 

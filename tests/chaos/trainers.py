@@ -166,10 +166,10 @@ def ours(watch: Watch) -> None:
 
     learn, add = ppo.update, Crashes.add
 
-    def update(learner: Any, seen: Any, env_steps: int) -> Any:
+    def update(learner: Any, seen: Any, progress: float) -> Any:
         watch.wrong += wrong_rows(seen)
         watch.rows += seen.valid.size
-        return learn(learner, seen, env_steps)
+        return learn(learner, seen, progress)
 
     def told(crashes: Crashes, report: CrashReport) -> None:
         watch.reports.append(report)

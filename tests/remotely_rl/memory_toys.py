@@ -22,6 +22,7 @@ def train(name: str, env: Any, seed: int, run: Path) -> Result:
     algorithm = algorithms.named(name)
     config = algorithm.Config(
         env=env, lstm=64, target=TARGETS[env], total_steps=STEPS, seed=seed,
+        anneal_steps=algorithm.Config.horizon,  # most are done long before
         log_interval_s=1e6, checkpoint_interval_s=1e6,
     )  # fmt: skip
     result: Result = algorithm.train(config, run=run)

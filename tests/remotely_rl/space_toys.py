@@ -238,8 +238,9 @@ def train(name: str, env: type[Toy], seed: int, run: Path, units: int = 0) -> Re
     """Train until the target is reached, or STEPS are over."""
     algorithm = algorithms.named(name)
     config = algorithm.Config(
-        env=env, seed=seed, lstm=units, target=TARGETS.get(env), total_steps=STEPS,
-        log_interval_s=1e6, checkpoint_interval_s=1e6, **SETTINGS, **OF_TEMPLATE[name],
+        env=env, seed=seed, target=TARGETS.get(env), total_steps=STEPS, log_interval_s=1e6,
+        checkpoint_interval_s=1e6, **SETTINGS, **OF_TEMPLATE[name],
+        **({"lstm": units} if units else {}),
     )  # fmt: skip
     result: Result = algorithm.train(config, run=run)
     return result

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 import remotely
 from remotely_rl import algorithms, impala
 from remotely_rl.cli import main
-from remotely_rl.config import GROUPS, OffPolicy
+from remotely_rl.config import GROUPS
 from remotely_rl.runs import metrics, session
 
 TINY = [
@@ -64,7 +64,7 @@ def test_help_begins_with_the_options_that_are_needed_first_and_groups_the_other
 ) -> None:
     text = invoke("train", name, "--help").output
     sections = dict(re.findall(r"(?ms)^([A-Z][a-z ]+):\n(.*?)(?=^[A-Z]|\Z)", text))
-    has_a_replay = issubclass(algorithms.named(name).Config, OffPolicy)
+    has_a_replay = hasattr(algorithms.named(name).Config, "replay_rows")
     groups = [group for group in GROUPS if group != "Replay" or has_a_replay]
     assert list(sections) == [*groups, "Help"]
     listed = {group: re.findall(r"(?m)^  --([a-z-]+)", text) for group, text in sections.items()}
@@ -75,6 +75,12 @@ def test_help_begins_with_the_options_that_are_needed_first_and_groups_the_other
     assert "resume" in listed["Run"]
     names = [option for options in listed.values() for option in options]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_help_has_a_memory_only_where_one_can_be_trained(name: str) -> None:
+    trains_one = name in ("a2c", "ppo", "impala", "appo", "a3c")
+    assert ("--lstm" in invoke("train", name, "--help").output) == trains_one
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["plot", "--help"]], ids=str)

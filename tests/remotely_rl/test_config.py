@@ -11,8 +11,8 @@ import gymnasium
 import pytest
 import torch
 
-from remotely_rl import algorithms, impala, ppo, settings
-from remotely_rl.config import GROUPS, Common, device_of
+from remotely_rl import a2c, a3c, algorithms, dqn, impala, ppo, sac, settings
+from remotely_rl.config import GROUPS, Common, device_named, device_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.settings import Range
 from tests.remotely_rl import toys
@@ -45,7 +45,7 @@ def test_every_field_in_a_group_of_the_help_is_a_field_of_some_algorithm() -> No
 
 def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
     with pytest.raises(TrainingError, match="no field 'gama', did you mean 'gamma'"):
-        Common(gama=0.9)  # type: ignore[call-arg]
+        ppo.Config(gama=0.9)  # type: ignore[call-arg]
     with pytest.raises(TrainingError, match="no field 'minibatch', did you mean 'minibatches'"):
         ppo.Config(minibatch=2)  # type: ignore[call-arg]
     with pytest.raises(TrainingError, match=r"there is no field 'zzz'$"):
@@ -67,7 +67,7 @@ def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
 )
 def test_a_number_that_makes_no_sense_is_told_what_would(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
-        Common(**given)
+        ppo.Config(**given)
     with pytest.raises(TrainingError, match=said):
         dataclasses.replace(ppo.Config(), **given)
 
@@ -87,7 +87,7 @@ def test_an_algorithm_checks_its_own_fields_too(given: dict[str, Any], said: str
 
 
 def test_the_bounds_themselves_are_allowed_and_so_is_none_where_it_means_something() -> None:
-    assert Common(gamma=1.0, random_start=0, actors=1, total_steps=0).gamma == 1.0
+    assert ppo.Config(gamma=1.0, random_start=0, actors=1, total_steps=0).gamma == 1.0
     assert Common(target=None).target is None
     assert Common(target=-21.0).target == -21.0
     assert impala.Config(max_staleness=None, actors=0).max_staleness is None
@@ -105,9 +105,44 @@ def test_a_range_says_what_it_allows() -> None:
     assert str(Range(0, 0.5)) == "from 0 to 0.5"
 
 
-def test_a_schedule_runs_from_0_to_1_and_stays_there() -> None:
-    config = Common(anneal_steps=200)
-    assert [config.progress(steps) for steps in (0, 50, 200, 900)] == [0, 0.25, 1, 1]
+@pytest.mark.parametrize(
+    ("given", "progress"),
+    [
+        ({"total_steps": 1000}, [0, 0.25, 1, 1]),
+        ({"minutes": 10}, [0, 0.1, 0.2, 1]),
+        ({"total_steps": 2000, "minutes": 10}, [0, 0.125, 0.5, 1]),  # which ends it first
+        ({"total_steps": 5000, "minutes": 10}, [0, 0.1, 0.2, 1]),
+        ({"anneal_steps": 500}, [0, 0.5, 1, 1]),
+        ({"anneal_steps": 10_000, "total_steps": 1000, "minutes": 1}, [0, 0.025, 0.1, 0.5]),
+        ({"target": 18.0}, [0, 0.00025, 0.001, 0.005]),  # nobody knows how long that takes
+    ],
+    ids=str,
+)
+def test_a_schedule_is_as_long_as_the_run_or_as_it_is_told(
+    given: dict[str, Any], progress: list[float]
+) -> None:
+    config = ppo.Config(**given)
+    at = [(0, 0.0), (250, 60.0), (1000, 120.0), (5000, 900.0)]  # steps, and seconds
+    assert [config.progress(*now) for now in at] == pytest.approx(progress)
+
+
+@pytest.mark.parametrize(
+    ("kind", "horizon"),
+    [
+        (ppo.Config, "1,000,000"),
+        (sac.Config, "1,000,000"),
+        (a2c.Config, "3,000,000"),
+        (a3c.Config, "3,000,000"),
+        (dqn.Config, "500,000"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given.__module__.rsplit(".")[-1],
+)
+def test_the_schedule_of_a_run_without_an_end_has_the_length_that_its_prose_names(
+    kind: type[Common], horizon: str
+) -> None:
+    (prose,) = [one.prose for one in settings.settings(kind) if one.name == "anneal_steps"]
+    assert prose.endswith(f"none: the run's length, else {horizon}")
+    assert kind().progress(int(horizon.replace(",", "")) // 4, seconds=1e9) == 0.25
 
 
 def test_the_fields_of_atari_become_its_preprocessing() -> None:
@@ -116,10 +151,10 @@ def test_the_fields_of_atari_become_its_preprocessing() -> None:
 
 
 def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_of("cpu") == torch.device("cpu")
+    assert device_of(ppo.Config(device="cpu")) == device_of(a3c.Config()) == torch.device("cpu")
     for there, kind in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert device_of("auto").type == kind
+        assert device_of(ppo.Config()).type == kind
 
 
 @pytest.mark.parametrize(
@@ -139,24 +174,24 @@ def test_a_device_that_is_not_there_is_told_what_is(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with pytest.raises(TrainingError, match=said):
-        device_of(name)
+        device_named(name)
 
 
 def test_a_gpu_that_is_there_is_taken_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert device_of("cuda:1") == torch.device("cuda", 1)
+    assert device_named("cuda:1") == torch.device("cuda", 1)
 
 
 def test_another_default_without_prose_keeps_the_prose_and_the_bounds() -> None:
     @dataclasses.dataclass(frozen=True)
-    class Mine(Common):
+    class Mine(ppo.Config):
         gamma: float = 0.9
         actors: int = 7
 
     found = {setting.name: setting for setting in settings.settings(Mine)}
     assert found["gamma"].prose == "discount of a reward one step later"
     assert (found["gamma"].default, found["actors"].default) == (0.9, 7)
-    assert list(found) == [setting.name for setting in settings.settings(Common)]
+    assert list(found) == [setting.name for setting in settings.settings(ppo.Config)]
     with pytest.raises(TrainingError, match="gamma must be from 0 to 1, not 2"):
         Mine(gamma=2.0)
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from remotely_rl import algorithms
-from remotely_rl.config import OffPolicy
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import setup
 from remotely_rl.supervision import logbook
@@ -81,7 +80,7 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
     if name == "ga3c":
         given["train_rows"] = 16
     kind = algorithms.named(name).Config
-    if issubclass(kind, OffPolicy):
+    if hasattr(kind, "replay_rows"):
         given |= {"learn_from": 64, "batch_size": 16, "replay_ratio": 4.0}
     return kind(**given)
 

@@ -173,6 +173,10 @@ def network(observations: int = 2, outputs: int = 2, seed: int = 0) -> networks.
     return networks.MLP((observations,), outputs)
 
 
+def with_a_memory(shape: tuple[int, ...], outputs: int) -> networks.RecurrentMLP:
+    return networks.RecurrentMLP(shape, outputs, 4)
+
+
 def weights(model: nn.Module) -> torch.Tensor:
     """All that a model's state holds, in one row."""
     return torch.cat([part.detach().flatten().double() for part in model.state_dict().values()])

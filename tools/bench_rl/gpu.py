@@ -40,7 +40,9 @@ PPO: dict[str, Any] = {
     "minibatches": 8,
     "overlap": True,
 }
-PONG = ppo.Config(env="ALE/Pong-v5", target=20.0, minutes=30.0, **PPO)
+PONG = ppo.Config(
+    env="ALE/Pong-v5", target=20.0, minutes=30.0, anneal_steps=ppo.Config.horizon, **PPO
+)  # fmt: skip
 BREAKOUT = ppo.Config(
     env="ALE/Breakout-v5",
     target=400.0,

@@ -24,11 +24,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-import remotely
 from remotely_rl import a3c, networks
 from remotely_rl.acting import cluster
-from remotely_rl.acting.actor import Actor
 from remotely_rl.learning import sharing
+from remotely_rl.learning.learner import LearningRate
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.runs import metrics
 from remotely_rl.runs.setup import make_learner
@@ -75,24 +74,27 @@ TASKS = {
 }
 
 
-class SlowWork(sharing.SegmentWork):
+class SlowWork:
     """Sleeps after each gradient, `slowness` - 1 times as long as it took."""
 
-    slowness = 1.0
+    def __init__(self, work: sharing.SegmentWork, slowness: float):
+        self.work = work
+        self.slowness = slowness
 
     def gradient(self, parameters: Tensor, broadcast: sharing.Broadcast | None) -> Tensor:
         began = time.perf_counter()
-        gradient = super().gradient(parameters, broadcast)
+        gradient = self.work.gradient(parameters, broadcast)
         time.sleep((self.slowness - 1) * (time.perf_counter() - began))
         return gradient
+
+    def report(self) -> sharing.Report:
+        return self.work.report()
 
 
 def make_work(config: a3c.Config, model: nn.Module, slow: int, by: float, number: int) -> SlowWork:
     """The work of a worker; the first `slow` of them are slow."""
-    actor = remotely.local(Actor, config, model, config.seed * 1000 + number)
-    work = SlowWork(config, actor, a3c.compute_losses)
-    work.slowness = by if number < slow else 1.0
-    return work
+    work = a3c.make_work(config, model, config.seed * 1000 + number)
+    return SlowWork(work, by if number < slow else 1.0)
 
 
 class Course(NamedTuple):
@@ -152,10 +154,9 @@ def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
     """Trains until the mean of 30 returns is what is to be reached, or time is over."""
     by = specs(course.workers)[spec]
     at_one = a3c.Config(course.env, course.workers, sync=spec, seed=seed, **course.task.config)
+    rate = LearningRate(at_one.learning_rate, at_one.learning_rate_end)
     config = dataclasses.replace(
-        at_one,
-        learning_rate=at_one.learning_rate * by,
-        learning_rate_end=at_one.learning_rate_ends_at * by,
+        at_one, learning_rate=rate.start * by, learning_rate_end=rate.end * by
     )
     cluster.connect(max(one.workers for one in COURSES))
     shared = sharing.SharedLearner(config, make_learner(config).model)
@@ -169,7 +170,8 @@ def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
             pass  # the clock starts when the first worker is there
         began = time.monotonic()
         while time.monotonic() - began < 60 * minutes and not tally.judged() >= course.task.target:
-            pushed = server.take(timeout_s=1.0, broadcast=shared.broadcast(steps))
+            broadcast = shared.broadcast(steps, config.progress(steps))
+            pushed = server.take(timeout_s=1.0, broadcast=broadcast)
             if pushed is not None:
                 shared.record(pushed)
                 steps += pushed.report.steps

@@ -17,6 +17,7 @@ from remotely_rl.environments.action_spaces import Actions, Discrete, MultiDiscr
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning import resets
+from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
 
@@ -121,7 +122,9 @@ def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets()
     ours = learner(dueling=False)
     before = ours.model(steps().obs)[0].detach()
 
-    made = dqn.update(ours, steps(reward=before.max().item() + 5, discount=0.0), env_steps=0)
+    made = dqn.update(
+        ours, steps(reward=before.max().item() + 5, discount=0.0), env_steps=0, progress=0
+    )
 
     after = ours.model(steps().obs)[0].detach()
     assert float(after[0, 0]) > float(before[0, 0])
@@ -135,18 +138,18 @@ def test_a_step_of_no_weight_changes_nothing() -> None:
     ours = learner()
     before = toys.weights(ours.model)
 
-    dqn.update(ours, steps(weight=0.0), env_steps=0)
+    dqn.update(ours, steps(weight=0.0), env_steps=0, progress=0)
 
     torch.testing.assert_close(toys.weights(ours.model), before)
 
 
 def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
     ours = learner(target_update_interval=100)
-    dqn.update(ours, steps(), env_steps=99)
+    dqn.update(ours, steps(), env_steps=99, progress=0)
     before = toys.weights(ours.model)
     assert not torch.equal(toys.weights(ours.target), before)
 
-    dqn.update(ours, steps(weight=0.0), env_steps=100)
+    dqn.update(ours, steps(weight=0.0), env_steps=100, progress=0)
 
     assert torch.equal(toys.weights(ours.target), before)
 
@@ -172,7 +175,7 @@ def test_both_networks_are_reset_after_so_many_updates_and_the_optimizer_forgets
     began = toys.weights(ours.model)
 
     for _ in range(2):
-        dqn.update(ours, steps(), env_steps=0)
+        dqn.update(ours, steps(), env_steps=0, progress=0)
     assert not torch.equal(toys.weights(ours.model), began)
     ours.reset_when_due()
 
@@ -192,6 +195,28 @@ def test_n_and_the_horizon_are_annealed_after_each_reset() -> None:
     assert horizons == pytest.approx([1 / 0.03, (1 / 0.03 / 0.003) ** 0.5, 1 / 0.003, 1 / 0.03])
     plain = dataclasses.replace(CONFIG, gamma=1.0)
     assert (plain.n_step_at(7), plain.gamma_at(7)) == (1, 1.0)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_draws_by_the_n_and_the_gamma_of_its_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[int, float]] = []
+    draw = replaying.RunReplay.draw
+
+    def spy(replay: replaying.RunReplay, progress: float, *, n_step: int, gamma: float) -> Any:
+        drawn.append((n_step, gamma))
+        return draw(replay, progress, n_step=n_step, gamma=gamma)
+
+    monkeypatch.setattr(replaying.RunReplay, "draw", spy)
+    config = dataclasses.replace(
+        CONFIG, n_step=2, n_step_start=5, gamma_start=0.5, recovery_updates=10, reset_interval=15,
+        target=None, total_steps=400,
+    )  # fmt: skip
+    dqn.train(config, run=tmp_path / "run")
+
+    assert len(drawn) > 15
+    assert drawn == [(config.n_step_at(n), config.gamma_at(n)) for n in range(len(drawn))]
 
 
 def actor(env_steps: int, **changes: Any) -> QActor:
@@ -279,7 +304,7 @@ def test_the_values_of_a_known_chain_are_learnt(tmp_path: Path) -> None:
 def test_a_resumed_run_is_the_run_that_had_not_stopped_bit_by_bit(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(CONFIG, target=None, n_step=3, **changes)
+    config = dataclasses.replace(CONFIG, target=None, n_step=3, anneal_steps=1000, **changes)
 
     whole = dataclasses.replace(config, total_steps=1000)
     dqn.train(whole, run=tmp_path / "whole")
@@ -396,7 +421,6 @@ def test_each_step_is_learnt_from_as_often_as_the_ratio_says(tmp_path: Path) -> 
     ("changes", "message"),
     [
         ({"env": toys.Aim}, r"Discrete\(n\) action space.*use sac or ppo"),
-        ({"lstm": 4}, "keeps no recurrent state, so lstm must be 0; to train an LSTM use a2c"),
         ({"learn_from": 3000}, r"learn_from \(3,000\) is more than replay_rows \(2,000\)"),
         ({"batch_size": 300}, r"batch_size \(300\) is more than learn_from \(200\)"),
         (
@@ -412,6 +436,13 @@ def test_what_it_cannot_learn_is_refused(
     config = dataclasses.replace(CONFIG, **changes)
     with pytest.raises(TrainingError, match=message):
         dqn.train(config, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("local")
+def test_a_model_with_a_memory_is_refused_with_what_would_train_it(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="no recurrent state; to train a model with a memory"):
+        dqn.train(CONFIG, toys.with_a_memory, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -448,6 +479,8 @@ def test_rewards_that_no_atom_reaches_are_told_of_once(
 
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("sqrt", 2.0), ("linear", 4.0)])
 def test_the_learning_rate_follows_the_batch_by_the_rule(rule: str, factor: float) -> None:
-    config = dataclasses.replace(CONFIG, batch_size=512, learn_from=512, scale_rate=rule)
+    ours = learner(
+        batch_size=512, scale_rate=rule, learning_rate=6e-4, learning_rate_end=2e-4
+    ).learning_rate
 
-    assert config.learning_rate_at(0) == pytest.approx(factor * CONFIG.learning_rate_at(0))
+    assert (ours.value, ours.end) == pytest.approx((6e-4 * factor, 2e-4 * factor))

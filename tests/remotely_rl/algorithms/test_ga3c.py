@@ -178,11 +178,10 @@ def test_a_server_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
 
 @pytest.mark.usefixtures("local")
 def test_a_memory_is_refused_with_what_would_take_one(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, lstm=4)
     with pytest.raises(
         TrainingError, match="agents keep no recurrent state; to train an LSTM use a2c, ppo"
     ):
-        ga3c.train(config, run=tmp_path / "run")
+        ga3c.train(CONFIG, toys.with_a_memory, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -15,8 +15,7 @@ from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
-from remotely_rl.learning.batches import to_device
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, to_device
 from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
 
@@ -135,10 +134,10 @@ def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(gae_lambda: f
     theirs = Learner(a2c.Config(**fields), toys.network(1), COIN)
     actor = toys.actor(ours.config, ours.model)
     buffer = impala.ReplayBuffer(PAPER)
-    for steps in (0, 100, 200):
+    for progress in (0, 0.1, 0.2):
         trajectory = actor.sample().trajectory
-        numbers = impala.update(ours, buffer, trajectory, steps)
-        of_a2c = a2c.update(theirs, trajectory, steps)
+        numbers = impala.update(ours, buffer, trajectory, progress)
+        of_a2c = a2c.update(theirs, trajectory, progress)
         for name in of_a2c.keys() - {"train/policy_loss"}:  # the same gradient, of another number
             assert of_a2c[name] == pytest.approx(numbers[name], abs=1e-5)
         # V is that of the actor here and the learner's own there: the same, up to rounding.

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,9 @@ import torch
 import remotely
 from remotely_rl import n_step_q, networks
 from remotely_rl.algorithms.n_step_q import QActor
-from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
-from remotely_rl.learning.batches import gae_batch
+from remotely_rl.learning.learner import gae_batch
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -29,9 +29,8 @@ def test_the_loss_is_half_the_squared_error_of_the_action_taken() -> None:
     policy = torch.tensor([[1.0, 3.0], [2.0, 0.0]], requires_grad=True)
     zeros = torch.zeros(2)
     rows = Transitions(torch.tensor([1, 0]), zeros, zeros, torch.tensor([1.0, 5.0]), zeros)
-    config = dataclasses.replace(CONFIG, dueling=False)
 
-    parts = n_step_q.compute_losses(policy, torch.zeros(2), rows, config, 0.0, Discrete(2))
+    parts = n_step_q.compute_losses(policy, torch.zeros(2), rows, is_dueling=False)
     parts.total.backward()  # type: ignore[no-untyped-call]
 
     assert float(parts.total.detach()) == pytest.approx((2.0**2 + 3.0**2) / 2 / 2)
@@ -61,7 +60,8 @@ def test_targets_are_n_step_returns_or_of_one_step(
     )  # fmt: skip
     works = n_step_q.make_work(config, toys.network(1), 5)
     trajectory = works.actor.sample().trajectory
-    got = gae_batch(works.learner, trajectory).transitions.value_target.view(3, -1)[:, 0]
+    batch = gae_batch(works.learner, trajectory, normalize_advantage=False)
+    got = batch.transitions.value_target.view(3, -1)[:, 0]
 
     if targets is None:
         best = trajectory.value[:, 0]  # by the target network, of each observation
@@ -136,16 +136,16 @@ def test_processes_learn_it_by_a_rule_of_choice(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("env", "model", "message"),
     [
-        ({"env": toys.Aim}, r"needs a Discrete\(n\) action space"),
-        ({"lstm": 4}, "keeps no recurrent state; to train an LSTM use a2c"),
+        (toys.Aim, None, r"needs a Discrete\(n\) action space"),
+        (toys.Guess, toys.with_a_memory, "keeps no recurrent state; to train an LSTM use a2c"),
     ],
 )
 def test_what_it_cannot_learn_is_refused(
-    changes: dict[str, object], message: str, tmp_path: Path
+    env: Any, model: Any, message: str, tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+    config = dataclasses.replace(CONFIG, env=env)
     with pytest.raises(TrainingError, match=message):
-        n_step_q.train(config, run=tmp_path / "run")
+        n_step_q.train(config, model, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()

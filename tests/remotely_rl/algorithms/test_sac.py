@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 import remotely
-from remotely_rl import networks, sac
+from remotely_rl import sac
 from remotely_rl.agents import evaluation, load
 from remotely_rl.algorithms.sac import SoftActor, SoftLearner
 from remotely_rl.environments.action_spaces import Actions, of
@@ -133,9 +133,24 @@ def test_the_target_of_the_entropy_is_minus_one_for_each_coordinate_or_as_given(
     assert learner(target_entropy=1.5).target_entropy == 1.5
 
 
-def test_the_learning_rate_stays_unless_an_end_is_given() -> None:
-    assert CONFIG.learning_rate_at(10**9) == CONFIG.learning_rate
-    assert dataclasses.replace(CONFIG, learning_rate_end=1e-4).learning_rate_at(10**9) == 1e-4
+@pytest.mark.parametrize(
+    ("fields", "first", "last"),
+    [
+        ({}, 0.01, 0.01),
+        ({"learning_rate_end": 1e-4}, 0.01, 1e-4),
+        ({"scale_rate": "linear"}, 0.005, 0.005),  # for batches of 64, not 128
+        ({"scale_rate": "linear", "learning_rate_end": 1e-4}, 0.005, 5e-5),
+    ],
+    ids=str,
+)
+def test_the_learning_rate_stays_unless_an_end_is_given(
+    fields: dict[str, Any], first: float, last: float
+) -> None:
+    made = learner(**fields)
+    rates = [
+        sac.update(made, batch(), progress).metrics["train/learning_rate"] for progress in (0, 1)
+    ]
+    assert rates == pytest.approx([first, last])
 
 
 # --- actions --------------------------------------------------------------------------------------
@@ -248,7 +263,7 @@ def test_actors_in_processes_of_their_own_sample_while_it_learns(tmp_path: Path)
 def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(CONFIG, target=None, **changes)
+    config = dataclasses.replace(CONFIG, target=None, anneal_steps=320, **changes)
     half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (192, 320))
     sac.train(whole, run=tmp_path / "straight")
     sac.train(half, run=tmp_path / "stopped")
@@ -278,10 +293,6 @@ class WithAButton(toys.Aim):
         return super().step(action[0])
 
 
-def with_a_memory(shape: tuple[int, ...], outputs: int) -> networks.RecurrentMLP:
-    return networks.RecurrentMLP(shape, outputs, 4)
-
-
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     ("changes", "model", "message"),
@@ -289,8 +300,7 @@ def with_a_memory(shape: tuple[int, ...], outputs: int) -> networks.RecurrentMLP
         ({"env": toys.Guess}, None, r"for Discrete\(n\) use dqn or ppo"),
         ({"env": WithAButton}, None, "for discrete and continuous actions together ppo"),
         ({"env": Unbounded}, None, r"from \[-2.0\] to \[inf\]: give the Box .* finite bounds"),
-        ({"lstm": 4}, None, "lstm must be 0; to train an LSTM use a2c, ppo or impala"),
-        ({}, with_a_memory, "no recurrent state; to train a model with a memory use a2c"),
+        ({}, toys.with_a_memory, "no recurrent state; to train a model with a memory use a2c"),
         ({"initial_temperature": 0.0}, None, "initial_temperature must be more than 0"),
     ],
 )

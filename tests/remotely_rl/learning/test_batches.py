@@ -1,18 +1,19 @@
 """From a trajectory to a batch: what is left out, clipped and normalized."""
 
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from remotely_rl import a2c, ga3c, ppo
+from remotely_rl import a2c, a3c, appo, ga3c, impala, ppo
 from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.experience.batch import Batch
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.batches import gae_batch, to_device
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, gae_batch, to_device
 from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
@@ -33,15 +34,16 @@ def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: A
 def test_rows_that_are_no_experience_are_left_out_of_a_batch() -> None:
     learns = learner(model=toys.network(1))
     trajectory = played(model=learns.model, env=toys.Counting)
-    batch = gae_batch(learns, trajectory)
+    batch = gae_batch(learns, trajectory, normalize_advantage=False)
     assert len(batch.obs) == trajectory.valid.sum() < trajectory.valid.size
     assert 3.0 not in batch.obs  # the observation that a Counting episode ends with
     assert all(len(part) == len(batch.obs) for part in batch.transitions)
 
 
 def test_advantages_are_normalized_by_what_is_experience_alone() -> None:
-    learns = learner(dataclasses.replace(CONFIG, normalize_advantage=True), toys.network(1))
-    batch = gae_batch(learns, played(model=learns.model, env=toys.Counting))
+    learns = learner(model=toys.network(1))
+    trajectory = played(model=learns.model, env=toys.Counting)
+    batch = gae_batch(learns, trajectory, normalize_advantage=True)
     torch.testing.assert_close(
         batch.transitions.advantage.mean(), torch.tensor(0.0), atol=1e-6, rtol=0
     )
@@ -66,9 +68,9 @@ def test_by_default_rewards_are_clipped_in_atari_alone_and_values_normalized_whe
 ) -> None:
     config = dataclasses.replace(CONFIG, env=env)
     assert config.clips_rewards_at == bound
-    assert config.normalizes_values == (bound == 0.0)
+    assert learner(config).normalizes_values == (bound == 0.0)
     given = dataclasses.replace(config, reward_clip=2.0, normalize_values=True)
-    assert (given.clips_rewards_at, given.normalizes_values) == (2.0, True)
+    assert (given.clips_rewards_at, learner(given).normalizes_values) == (2.0, True)
 
 
 def test_only_a_terminated_step_has_no_discount() -> None:
@@ -90,7 +92,7 @@ def test_normalized_values_are_learnt_in_their_own_units_and_used_in_those_of_re
     config = dataclasses.replace(CONFIG, normalize_values=True, reward_clip=0.0)
     learns = learner(config, toys.network(1))
     trajectory = played(config, toys.network(1), env=toys.Counting)
-    batch = gae_batch(learns, trajectory)
+    batch = gae_batch(learns, trajectory, normalize_advantage=False)
     target = batch.transitions.value_target
     torch.testing.assert_close(target.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
     torch.testing.assert_close(target.std(correction=0), torch.tensor(1.0), atol=1e-2, rtol=0)
@@ -104,15 +106,70 @@ def test_normalized_values_are_learnt_in_their_own_units_and_used_in_those_of_re
     torch.testing.assert_close(learns.value_scale.denormalize(value), want)
 
 
-@pytest.mark.parametrize("template", [ppo, ga3c])
-def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
-    template: Any,
+def update(template: Any, learns: Learner[Any], trajectory: Trajectory) -> dict[str, float]:
+    """An algorithm's update at the beginning of its schedule; returns its metrics."""
+    if template is impala:
+        return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, 0)
+    if template is not ga3c:
+        updated: dict[str, float] = template.update(learns, trajectory, 0)
+        return updated
+    metrics: dict[str, float] = {}
+    lock, record = threading.Lock(), lambda found, staleness: metrics.update(found)
+    ga3c.update(learns, toys.network(), lock, trajectory, 0, record)
+    return metrics
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True])
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [
+        (a2c, {}),
+        (a3c, {}),
+        (ppo, {"minibatches": 2, "epochs": 1}),
+        (impala, {"minibatches": 2, "epochs": 1}),
+        (appo, {"minibatches": 2, "epochs": 1}),
+        (appo, {"minibatches": 2, "epochs": 1, "v_trace": False}),
+        (ga3c, {"minibatches": 2, "epochs": 1}),
+    ],
+)
+def test_every_algorithm_normalizes_advantages_as_its_config_says(
+    template: Any, fields: dict[str, Any], is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = template.Config(env=toys.Guess, envs_per_actor=4)
+    advantages: list[torch.Tensor] = []
+    forward = Learner.forward
+
+    def spy(learns: Learner[Any], batch: Batch, *rest: Any) -> Any:
+        advantages.append(batch.valid_transitions.advantage)
+        return forward(learns, batch, *rest)
+
+    monkeypatch.setattr(Learner, "forward", spy)
+    config = template.Config(
+        env=toys.Guess, envs_per_actor=4, random_start=0, normalize_advantage=is_asked_for, **fields
+    )
+    if template is a3c:
+        works = a3c.make_work(config, toys.network(), 5)
+        works.gradient(works.flat.vector, None)
+    else:
+        update(template, learner(config), played(config))
+
+    deviation = torch.cat(advantages).std(correction=0).item()
+    assert (deviation == pytest.approx(1, abs=1e-4)) == is_asked_for
+
+
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [(ppo, {}), (impala, {}), (appo, {}), (appo, {"v_trace": False}), (ga3c, {})],
+)
+def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
+    template: Any, fields: dict[str, Any]
+) -> None:
+    config = template.Config(
+        env=toys.Guess, envs_per_actor=4, learning_rate=0.0, target_kl=0.01, **fields
+    )
     learns = learner(config, toys.network(seed=9))
     learns.version = 1  # what acted is of version 0, and another network
-    batch = gae_batch(learns, played(config))
-    assert (batch.transitions.start_log_prob - batch.transitions.old_log_prob).abs().max() > 0.001
-    policy, value, rows = learns.forward(batch)
-    losses = template.compute_losses(policy, value, rows, config, 0.0, ACTIONS)
-    assert losses.kl.item() == pytest.approx(0, abs=1e-6)
+    trajectory = played(config)
+    rows = gae_batch(learns, trajectory, normalize_advantage=False, steers=True).transitions
+    assert (rows.start_log_prob - rows.old_log_prob).abs().max() > 0.001
+
+    assert update(template, learns, trajectory)["train/approx_kl"] == pytest.approx(0, abs=1e-6)

@@ -248,12 +248,12 @@ def test_a_report_tells_of_what_was_since_the_one_before(servers: Servers) -> No
     assert (report.updates, report.requests) == ([], 0)
 
 
-def test_the_schedule_follows_the_steps_that_are_reported(servers: Servers) -> None:
-    server = servers(dataclasses.replace(CONFIG, learning_rate_end=0.0, anneal_steps=100))
-    server.report(50)
+def test_the_schedule_is_where_it_is_reported_to_be(servers: Servers) -> None:
+    server = servers(dataclasses.replace(CONFIG, learning_rate_end=0.0))
+    server.report(0.5)
     server.train_on(played())
     wait_until(lambda: server.learner.version == 1, "an update")
-    ((numbers, _),) = server.report(50).updates
+    ((numbers, _),) = server.report(0.5).updates
     assert numbers["train/learning_rate"] == pytest.approx(0.005)
 
 

@@ -17,8 +17,7 @@ from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.batches import gae_batch, to_device
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, clipped_share, gae_batch, to_device
 from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
@@ -64,10 +63,18 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(
     for fed in (trajectory, spoilt):
         learns = learner(config, make())
         torch.manual_seed(1)
-        ppo.update(learns, fed, env_steps=0)
+        ppo.update(learns, fed, 0)
         results.append(toys.weights(learns.model))
     assert torch.equal(*results)
     assert not torch.equal(results[0], toys.weights(make()))
+
+
+def test_the_share_that_is_clipped_is_of_the_rewards_that_are_experience() -> None:
+    reward = np.array([[1.0, -10.0], [20.0, 0.5], [-1.0, 9.0]], np.float32)
+    valid = np.array([[True, True], [True, True], [True, False]])
+    assert clipped_share(reward, valid, 1.0) == pytest.approx(2 / 5)
+    assert clipped_share(reward, valid, 0.0) == 0.0
+    assert clipped_share(reward, np.zeros_like(valid), 1.0) == 0.0
 
 
 def test_an_update_says_which_part_of_the_rewards_was_clipped() -> None:
@@ -102,7 +109,7 @@ def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
     networks.update_normalizers(learns.model, torch.randn(50, 2))
     learns.version = 5  # not the first
     trajectory = played()
-    batch = gae_batch(learns, trajectory)
+    batch = gae_batch(learns, trajectory, normalize_advantage=False)
 
     by_hand = copy.deepcopy(learns.model)
     policy, value = by_hand(batch.obs)
@@ -158,7 +165,7 @@ def test_a_step_by_gradients_of_a_copy_is_the_same_step() -> None:
     for _ in range(3):
         metrics = a2c.update(here, trajectory, 0)
         copied = copy.deepcopy(there.model)
-        batch = gae_batch(there, trajectory)
+        batch = gae_batch(there, trajectory, normalize_advantage=False)
         policy, value, rows = there.forward(batch, copied)
         losses = a2c.compute_losses(policy, value, rows, CONFIG, CONFIG.entropy_coef, there.actions)
         gradients = torch.autograd.grad(losses.total, list(copied.parameters()))
@@ -192,7 +199,7 @@ def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
     again.load(learns.state())
     for one in (learns, again):
         torch.manual_seed(3)
-        ppo.update(one, played(config), 24)
+        ppo.update(one, played(config), 0.5)
     assert torch.equal(toys.weights(learns.model), toys.weights(again.model))
     assert again.version == learns.version == 2
     assert again.learning_rate.value == learns.learning_rate.value
@@ -256,8 +263,8 @@ def test_the_random_numbers_of_a_gpu_are_saved_with_its_learner(
 
 def test_a_steered_rate_follows_no_schedule_and_holds_from_the_next_update_on() -> None:
     learns = learner(ppo.Config(target_kl=1000.0))  # nothing moves so far
-    first = ppo.update(learns, played(), 500)
-    second = ppo.update(learns, played(), 500)
+    first = ppo.update(learns, played(), 0.5)
+    second = ppo.update(learns, played(), 0.5)
     assert first["train/learning_rate"] == 1e-3
     assert second["train/learning_rate"] == pytest.approx(1e-3 * 1.5)
     assert learns.optimizer.param_groups[0]["lr"] == second["train/learning_rate"]

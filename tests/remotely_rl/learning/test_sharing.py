@@ -16,8 +16,7 @@ from remotely_rl import a2c, a3c, n_step_q, networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning import sharing
-from remotely_rl.learning.batches import gae_batch
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, gae_batch
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.runs import checkpoint
 from remotely_rl.runs.setup import PROBE_STEPS
@@ -76,7 +75,8 @@ def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
     }
     learner = Learner(a2c.Config(**fields), model, works.learner.actions)
     trajectory = remotely.local(Actor, CONFIG, model, 5).sample().trajectory
-    policy, value, rows = learner.forward(gae_batch(learner, trajectory))
+    batch = gae_batch(learner, trajectory, normalize_advantage=False)
+    policy, value, rows = learner.forward(batch)
     coef = learner.config.entropy_coef
     losses = a2c.compute_losses(policy, value, rows, learner.config, coef, learner.actions)
     losses.total.backward()  # type: ignore[no-untyped-call]
@@ -120,7 +120,9 @@ def test_a_report_tells_what_was_played_since_the_one_before() -> None:
     assert works.report() == sharing.Report(None, 0, [], {}, {})
 
 
-def test_the_entropy_coefficient_follows_the_steps_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entropy_coefficient_follows_the_schedule_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[float] = []
     compute_losses = a3c.compute_losses
 
@@ -129,11 +131,9 @@ def test_the_entropy_coefficient_follows_the_steps_of_all(monkeypatch: pytest.Mo
         return compute_losses(*given)
 
     monkeypatch.setattr(a3c, "compute_losses", spy)
-    works = work(
-        dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0, anneal_steps=100)
-    )
+    works = work(dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0))
 
-    works.gradient(works.flat.vector.clone(), sharing.Broadcast(75, statistics(0.0)))
+    works.gradient(works.flat.vector.clone(), sharing.Broadcast(7, 0.75, statistics(0.0)))
 
     assert seen == [pytest.approx(0.25)]
 
@@ -153,14 +153,14 @@ def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
     assert after.rule.version == 2
 
 
-def test_the_rate_follows_the_steps_of_all() -> None:
+def test_the_rate_follows_the_schedule_of_all() -> None:
     config = dataclasses.replace(
-        CONFIG, learning_rate=1.0, learning_rate_end=0.0, anneal_steps=100, max_grad_norm=0.0
+        CONFIG, learning_rate=1.0, learning_rate_end=0.0, max_grad_norm=0.0
     )
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
 
-    assert learner.broadcast(75).env_steps == 75
+    assert learner.broadcast(7, 0.75)[:2] == (7, 0.75)
 
     learner.rule.push(0, torch.ones_like(before), 0)
     np.testing.assert_allclose(before - learner.rule.parameters, 0.25, rtol=1e-5)
@@ -196,11 +196,11 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
     word: str, moved: float | None
 ) -> None:
     config = dataclasses.replace(
-        CONFIG, sync=word, actors=1, learning_rate=1.0, learning_rate_end=0.0, anneal_steps=100
+        CONFIG, sync=word, actors=1, learning_rate=1.0, learning_rate_end=0.0
     )
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
-    learner.broadcast(75)
+    learner.broadcast(7, 0.75)
 
     pushed = torch.ones_like(before) if moved else before - 1.0
     learner.rule.push(0, pushed, 0)
@@ -213,7 +213,7 @@ def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins
     works = work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
     means = []
     for mean in (1.0, 2.0, 3.0):
-        works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, statistics(mean)))
+        works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, 0.0, statistics(mean)))
         means.append(float(works.actor.model.state_dict()["normalizer.mean"][0]))
 
     assert means == [1.0, 1.0, 3.0]
@@ -221,7 +221,9 @@ def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins
 
 def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() -> None:
     works = work(dataclasses.replace(CONFIG, normalize_values=True))
-    broadcast = sharing.Broadcast(0, statistics(0.0), scale=(5.0, 4.0, 1e6))  # 5, give or take 2
+    broadcast = sharing.Broadcast(
+        0, 0.0, statistics(0.0), scale=(5.0, 4.0, 1e6)
+    )  # 5, give or take 2
 
     works.gradient(works.flat.vector.clone(), broadcast)
     values = works.report().values
@@ -251,10 +253,10 @@ def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() ->
         report = sharing.Report(None, 2, [], {}, {}, np.array(values, np.float32))
         learner.record(PushResult(client, reply, report))
     # Of 1, 3, 5 and 7: (9 + 1 + 1 + 9) / 4.
-    assert learner.broadcast(0).scale == pytest.approx((4.0, 5.0, 4.0))
+    assert learner.broadcast(0, 0.0).scale == pytest.approx((4.0, 5.0, 4.0))
     again = sharing.SharedLearner(CONFIG, toys.network(2))
     again.load(learner.state())
-    assert again.broadcast(0).scale == learner.broadcast(0).scale
+    assert again.broadcast(0, 0.0).scale == learner.broadcast(0, 0.0).scale
 
 
 def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from() -> None:
@@ -272,7 +274,7 @@ def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from()
 
 def test_a_model_that_does_not_normalise_has_nothing_reported() -> None:
     works = a3c.make_work(CONFIG, WithDropout(), 5)
-    works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, {}))
+    works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, 0.0, {}))
 
     assert works.report().obs is None
 
@@ -282,13 +284,13 @@ def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_or
         config = dataclasses.replace(CONFIG, sync="synchronous")
         learner = sharing.SharedLearner(config, toys.network(2))
         ones = torch.ones_like(learner.flat.vector)
-        before = learner.broadcast(0).statistics
+        before = learner.broadcast(0, 0.0).statistics
         for at, client in enumerate(order):
             learner.rule.push(client, ones, 0)
             learner.record(pushed(client, learner.rule.version, 0.1 + client))
             if at == 0:
-                assert learner.broadcast(0).statistics is before  # not amid a round
-        return learner.broadcast(0).statistics
+                assert learner.broadcast(0, 0.0).statistics is before  # not amid a round
+        return learner.broadcast(0, 0.0).statistics
 
     one, other = learnt([0, 1]), learnt([1, 0])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from remotely_rl.learning.value_scale import ValueScale
+from remotely_rl.learning.learner import ValueScale
 
 
 def test_the_scale_is_the_mean_and_deviation_of_all_targets_together() -> None:

@@ -13,13 +13,14 @@ from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Batch, Transitions
-from remotely_rl.learning.batches import to_device
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, to_device
 from remotely_rl.networks import precision
 from tests.remotely_rl import toys
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-CONFIG = Common(env=toys.Guess, envs_per_actor=4, rollout_steps=6, precision="bfloat16")
+CONFIG = a2c.Config(
+    env=toys.Guess, envs_per_actor=4, rollout_steps=6, random_start=0, precision="bfloat16"
+)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_each_actor_fills_the_columns_of_its_own_environments(run_replay: Make) 
 
     experience.append([rollout(actor=1)])  # the other one has failed in this round
 
-    drawn = experience.draw(env_steps=0, updates=0)
+    drawn = experience.draw(0)
     assert set((drawn.rows % 6).tolist()) <= {3, 4, 5}
 
 
@@ -68,7 +68,7 @@ def test_rewards_are_kept_raw_and_clipped_as_the_config_says(run_replay: Make) -
 
     experience.append([rollout()])
 
-    assert set(experience.draw(0, 0).reward.tolist()) == {10.0, 15.0}
+    assert set(experience.draw(0).reward.tolist()) == {10.0, 15.0}
 
 
 def test_updates_are_owed_once_there_are_enough_steps_to_learn_from(run_replay: Make) -> None:
@@ -81,22 +81,38 @@ def test_updates_are_owed_once_there_are_enough_steps_to_learn_from(run_replay: 
 
     experience.append([rollout(actor=1)])
     assert experience.ratio.updates_owed == (36 - 24) * 2 // 8
-    drawn = experience.draw(0, 0)
+    drawn = experience.draw(0)
     experience.update(drawn, np.ones(8))
     assert experience.ratio.updates_owed == 2
 
 
-def test_n_and_gamma_follow_the_schedule_of_the_config(run_replay: Make) -> None:
-    experience = run_replay(n_step_start=3, gamma_start=0.25, recovery_updates=10, reward_clip=0.0)
+def test_n_and_gamma_of_a_draw_are_those_that_it_is_given_or_those_of_the_config(
+    run_replay: Make,
+) -> None:
+    experience = run_replay(reward_clip=0.0)
     experience.append([rollout(), rollout(actor=1)])
 
-    early = experience.draw(0, updates=0)
-    late = experience.draw(0, updates=10)
+    early = experience.draw(0, n_step=3, gamma=0.25)
+    late = experience.draw(0)
 
     assert set(early.discount.tolist()) == {0.0}  # three steps go to the end of an episode
     assert set(early.reward.tolist()) == {10 + 20 / 4 + 30 / 16, 20 + 30 / 4, 30.0}
     assert set(late.discount.tolist()) <= {0.0, 0.5}
     assert set(late.reward.tolist()) == {10.0, 20.0, 30.0}
+
+
+def test_beta_rises_to_1_by_the_end_of_the_schedule(
+    run_replay: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    betas: list[float] = []
+    monkeypatch.setattr(Replay, "draw", lambda replay, size, beta: betas.append(beta))
+    experience = run_replay(prioritized_alpha=0.5, prioritized_beta=0.4)
+    experience.append([rollout()])
+
+    for progress in (0.0, 0.5, 1.0):
+        experience.draw(progress)
+
+    assert betas == pytest.approx([0.4, 0.7, 1.0])
 
 
 def test_new_steps_are_counted_into_the_statistics_once() -> None:
@@ -116,7 +132,7 @@ def test_images_of_a_batch_become_channels_last_and_stay_what_they_are(run_repla
     experience.append([rollout()])
     images = np.random.default_rng(0).integers(0, 255, (8, 4, 5, 6), np.uint8)
 
-    steps = replaying.to_device(learner, experience.draw(0, 0)._replace(obs=images))
+    steps = replaying.to_device(learner, experience.draw(0)._replace(obs=images))
 
     assert torch.equal(steps.obs, torch.from_numpy(images))
     assert steps.obs.is_contiguous(memory_format=torch.channels_last)

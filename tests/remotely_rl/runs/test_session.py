@@ -1,6 +1,7 @@
 """A session: what it counts, and what it keeps of a loop that raises."""
 
 import dataclasses
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,37 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
     said = capsys.readouterr().out
     assert "there is no checkpoint yet to resume from" in said
     assert "--resume" not in said
+
+
+def test_a_warning_is_given_once_on_each_topic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with session(tmp_path) as run:
+        for reward in (0, 30, 31):
+            run.warn("rewards", f"a reward of {reward}" if reward else "")
+            run.warn("steps", "few")
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if "reward" in line or line == "few"] == ["few", "a reward of 30"]
+
+
+def test_what_a_run_keeps_is_closed_last_come_first_though_some_of_it_fails(
+    tmp_path: Path,
+) -> None:
+    closed: list[str] = []
+
+    class Failing:
+        def close(self) -> None:
+            closed.append("actors")
+            raise RuntimeError("they do not go")
+
+    run = session(tmp_path)
+    with pytest.raises(RuntimeError, match="they do not go"), run:  # noqa: PT012
+        run.restore(Learner())
+        run.at_end(lambda: closed.append(f"server, {run.folder.checkpoint.exists()}"))
+        actors: Any = Failing()
+        run.keep(actors)
+    assert closed == ["actors", "server, True"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.usefixtures("local")

@@ -1,7 +1,10 @@
 """Beginning a run, and resuming one."""
 
 import dataclasses
+import inspect
 import json
+import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import torch
 from torch import nn
 
 from remotely.engines.in_process import InProcess
-from remotely_rl import a2c, impala, n_step_q, networks, ppo
+from remotely_rl import a2c, algorithms, c51, impala, n_step_q, networks, ppo
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.agents import load
@@ -135,6 +138,31 @@ def test_fields_that_an_algorithm_never_used_are_left_out_of_the_config_of_an_ea
     assert config == n_step_q.Config(env="CartPole-v1", gamma=0.5)
 
 
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_the_schedule_of_an_earlier_run_stays_what_it_was(name: str, tmp_path: Path) -> None:
+    kind = algorithms.named(name).Config
+    folder = create(tmp_path / "run", name, kind(env="CartPole-v1", total_steps=500))
+    content = json.loads(folder.config.read_text())
+    content["config"] |= {"decay_steps": 300_000, "lstm": 0}
+    del content["config"]["anneal_steps"]
+    folder.config.write_text(json.dumps(content))
+    config = training.config_of(kind, name, folder.path)
+    assert config == kind(env="CartPole-v1", total_steps=500, anneal_steps=300_000)
+
+
+@pytest.mark.parametrize("name", ["ga3c", "sac", "n_step_q", "dqn", "c51", "rainbow"])
+def test_a_memory_that_was_asked_for_where_none_is_trained_is_told(
+    name: str, tmp_path: Path
+) -> None:
+    kind = algorithms.named(name).Config
+    folder = create(tmp_path / "run", name, kind(env="CartPole-v1"))
+    content = json.loads(folder.config.read_text())
+    content["config"]["lstm"] = 4
+    folder.config.write_text(json.dumps(content))
+    with pytest.raises(TrainingError, match=f"{name} has no option 'lstm'"):
+        training.config_of(kind, name, folder.path)
+
+
 @pytest.mark.usefixtures("local")
 def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -171,7 +199,7 @@ def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
         env=toys.Guess, actors=actors, envs_per_actor=4, batch_trajectories=1, random_start=0
     )
     with training.begin("impala", impala.Config, config, run=tmp_path / "run") as session:
-        sampling._actors(session)
+        sampling._actors(session, Actor, arrivals=False)
     assert asked == [cpus]
 
 
@@ -210,6 +238,7 @@ def test_why_new_games_begin_after_a_resume_is_told(
     assert ("new games begin" in told) == bool(said)
 
 
+@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     ("spoil", "algorithm", "env", "said"),
     [
@@ -229,27 +258,32 @@ def test_what_cannot_be_resumed_says_why(
     folder = finished_run(tmp_path)
     spoil(folder)
     with pytest.raises(TrainingError, match=said):
-        training.begin(algorithm, Common, Common(env=env), resume=folder.path)
+        training.begin(
+            algorithm, a2c.Config, dataclasses.replace(CONFIG, env=env), resume=folder.path
+        )
 
 
+@pytest.mark.usefixtures("local")
 def test_an_option_of_another_version_is_answered_with_the_nearest_of_this(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads(folder.config.read_text())
     kept["config"]["gama"] = kept["config"].pop("gamma")
     folder.config.write_text(json.dumps(kept))
     with pytest.raises(TrainingError, match="toy has no option 'gama', did you mean 'gamma'"):
-        training.begin("toy", Common, None, resume=folder.path)
+        training.begin("toy", a2c.Config, None, resume=folder.path)
 
 
+@pytest.mark.usefixtures("local")
 def test_there_is_nothing_to_resume_where_there_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="there is no run folder"):
-        training.begin("toy", Common, CONFIG, resume=tmp_path / "nowhere")
+        training.begin("toy", a2c.Config, CONFIG, resume=tmp_path / "nowhere")
 
 
+@pytest.mark.usefixtures("local")
 def test_a_run_is_either_new_or_resumed(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     with pytest.raises(TrainingError, match="use --resume without --run"):
-        training.begin("toy", Common, CONFIG, run=tmp_path / "other", resume=folder.path)
+        training.begin("toy", a2c.Config, CONFIG, run=tmp_path / "other", resume=folder.path)
 
 
 @pytest.mark.usefixtures("local")
@@ -263,6 +297,25 @@ def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path:
     with pytest.raises(TrainingError, match=said):
         a2c.train(dataclasses.replace(TRAINED, total_steps=200), Narrow, resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("train", "repeats"),
+    [
+        (ppo.train, "gives the same run, bit by bit, on one machine, with `overlap` too"),
+        (impala.train, "A seed does not repeat a run, because the order of trajectories"),
+        (c51.train, "unless actors and learner\n`overlap`"),
+    ],
+)
+def test_what_trains_an_algorithm_is_documented_and_can_be_sent_to_a_process(
+    train: training.Train[Any], repeats: str
+) -> None:
+    assert train.__doc__ is not None
+    assert train.__doc__.startswith("Trains until a limit of the config is reached, or Ctrl-C.")
+    assert repeats in train.__doc__
+    assert not re.search(r"(?m)^ +", train.__doc__)
+    assert list(inspect.signature(train).parameters) == ["config", "model", "run", "resume"]
+    assert pickle.loads(pickle.dumps(train)).__doc__ == train.__doc__
 
 
 def test_runs_without_a_name_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

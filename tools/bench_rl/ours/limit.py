@@ -126,7 +126,7 @@ def training_again(size: int) -> Step:
         weight=np.ones(REPLAYED, np.float32),
         version=np.zeros(REPLAYED, np.uint32),
     )
-    return lambda: dqn.update(learner, to_device(learner, draw), 0)
+    return lambda: dqn.update(learner, to_device(learner, draw), env_steps=0, progress=0)
 
 
 # By what is asked for: the learner's work, and how many steps of the environments it is worth.

@@ -2,19 +2,19 @@
 
 import torch
 
-from remotely_rl.config import OffPolicy
+from remotely_rl import dqn
 from remotely_rl.environments.action_spaces import Discrete
-from remotely_rl.learning.target_network import TargetLearner
+from remotely_rl.learning.learner import TargetLearner
 from tests.remotely_rl import toys
 
-CONFIG = OffPolicy(env=toys.Guess, device="cpu")
+CONFIG = dqn.Config(env=toys.Guess, device="cpu")
 
 
-def learner() -> TargetLearner[OffPolicy]:
+def learner() -> TargetLearner[dqn.Config]:
     return TargetLearner(CONFIG, toys.network(), Discrete(2))
 
 
-def shift(of: TargetLearner[OffPolicy], by: float) -> None:
+def shift(of: TargetLearner[dqn.Config], by: float) -> None:
     with torch.no_grad():
         for tensor in of.model.state_dict().values():
             tensor.add_(by)
