@@ -16,7 +16,15 @@ from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.runs import training
 from tests.remotely_rl import toys
-from tests.remotely_rl.runs.sessions import TRAINED, Learner, finished_run, resumed, session
+from tests.remotely_rl.runs.sessions import (
+    CONFIG,
+    TRAINED,
+    Clock,
+    Learner,
+    finished_run,
+    resumed,
+    session,
+)
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
@@ -110,6 +118,19 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
     said = capsys.readouterr().out
     assert "there is no checkpoint yet to resume from" in said
     assert "--resume" not in said
+
+
+def test_the_schedule_goes_on_with_the_steps_and_the_seconds_of_the_run(tmp_path: Path) -> None:
+    clock = Clock()
+    config = dataclasses.replace(CONFIG, total_steps=1000, minutes=1)
+    with session(tmp_path, config, clock) as run:
+        run.restore(Learner())
+        clock.now += 6
+        assert run.progress == pytest.approx(0.1)
+        run.tally.sampled(400, [], {})
+        assert run.progress == pytest.approx(0.4)
+        clock.now += 24
+        assert run.progress == pytest.approx(0.5)
 
 
 def test_a_warning_is_given_once_on_each_topic(
