@@ -185,9 +185,10 @@ class _AsManyAsFit(Staffing):
             self._args, _ = copied(args, {}, self.engine.put)
         self._has_room = False  # as far as we know
         self.idle_s = IDLE_S
+        self._most = math.inf if most is None else most
         reserves = options.cpus or options.gpus or options.memory or options.resources
-        unlimited = math.inf if reserves or self.is_immediate else cores(self.engine)
-        self._most = unlimited if most is None else most
+        if most is None and not reserves and not self.is_immediate:  # nothing else limits them
+            self._most = cores(self.engine)
 
     def wants(self, jobs: int, members: int) -> bool:
         return members < min(jobs, self._most)

@@ -4,8 +4,9 @@ A job may wait, and may be sent again if its process died before it began.  So i
 arguments as they are when it is submitted, unless nobody can change them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from itertools import islice
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -19,6 +20,7 @@ from remotely.values.picklers import goes_by_name
 _CONSTANTS = frozenset((type(None), bool, int, float, complex, str, bytes, range))
 _BY_NAME = frozenset((type, FunctionType, BuiltinFunctionType))  # if they can be found by it
 _ARRIVE_AS_VALUES = (CallFuture, Reference, Put)
+LOOKED_AT = 100  # items of a container, for these; to look at a million takes longer than to copy
 
 
 class Job:
@@ -98,9 +100,17 @@ def copied(
 def _copied(value: Any, put: Callable[[Any], Any]) -> Any:
     if _is_constant(value):
         return value
-    if type(value) is tuple and any(isinstance(item, _ARRIVE_AS_VALUES) for item in value):
-        return tuple(_copied(item, put) for item in value)  # these are not put again
+    kind = type(value)
+    if kind in (tuple, list) and _has_ref(value):
+        return kind(_copied(item, put) for item in value)
+    if kind is dict and _has_ref(value.values()) and all(map(_is_constant, value)):
+        return {key: _copied(item, put) for key, item in value.items()}
     return put(value)
+
+
+def _has_ref(items: Iterable[Any]) -> bool:
+    """Tell whether a value that was put is among some items: it is not to be copied once more."""
+    return any(isinstance(item, _ARRIVE_AS_VALUES) for item in islice(items, LOOKED_AT))
 
 
 def _is_constant(value: Any) -> bool:

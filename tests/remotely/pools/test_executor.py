@@ -424,7 +424,7 @@ def test_in_one_process_calls_run_in_the_thread_that_submits_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "_engine", InProcess())
-    with remotely.Executor(2) as executor:
+    with remotely.Executor(cpus=0) as executor:
         assert executor.submit(threading.get_ident).result() == threading.get_ident()
         assert list(executor.map(square, range(3))) == [0, 1, 4]
         assert executor.submit(lambda: executor.submit(square, 3).result()).result() == 9

@@ -59,4 +59,8 @@ def test_what_nobody_can_change_is_not(value: Any) -> None:
 
 def test_what_was_put_is_not_copied_again_among_others() -> None:
     ref, items = Put(), [1]
-    assert arguments((ref, items, (ref, 1))) == ((ref, ("copied", items), (ref, 1)),)
+    copy = ("copied", items)
+    assert arguments((ref, items, (ref, 1)), [ref, items]) == ((ref, copy, (ref, 1)), [ref, copy])
+    assert arguments({"a": ref, "b": {"c": [ref], "d": ref}}) == (
+        {"a": ref, "b": {"c": [ref], "d": ref}},
+    )
