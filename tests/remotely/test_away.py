@@ -18,6 +18,20 @@ from tests.clusters import Started, processes, wait_until
 from tests.remotely.counter import Counter
 
 
+@remotely.remote_class
+class Repeated:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    @remotely.idempotent(retries=1)
+    def repeat(self) -> int:
+        return self.add()
+
+
 @pytest.fixture
 def machines(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
     """A cluster of this test alone: a head without CPUs, and two machines."""
@@ -81,14 +95,12 @@ def test_calls_wait_until_the_machine_of_a_killed_worker_is_back_and_use_no_try_
     machines: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "OBITUARY_WAIT_S", 0.05)
-    tries = remotely.idempotent(retries=1)
-    again = remotely.remote_class(type("Again", (Counter,), {"add_once": tries(Counter.add)}))
-    counter = remotely.options(again, machine="127.0.0.2", max_restarts=1)()
+    counter = remotely.options(Repeated, machine="127.0.0.2", max_restarts=1)()
     (worker,) = daemons(machines.homes[0], "remotely.worker")
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: counter._remotely_remote.channel.ended, "the end of the connection")
 
-    repeated = counter.add_once.submit()
+    repeated = counter.repeat.submit()
     submitted = counter.add.submit()
     with pytest.raises(remotely.CallTimeout):
         repeated.result(0.5)
