@@ -40,6 +40,7 @@ from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
 from remotely.machine.shield import shield
 from remotely.values import references
+from remotely.values.owned import Owned
 
 log = logging.getLogger("remotely")
 
@@ -107,7 +108,8 @@ class CallFuture(Future[R]):
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
     needs: object = None  # what must be kept until there is an outcome
-    stays: bool = False  # a large result stays where it is, until it is asked for
+    stays: bool = False  # it is passed on: a large result stays where it is, until it is asked for
+    kept: Owned | Elsewhere | None = None  # the result as it came, if it is passed on
 
     def __init__(self, what: str, keep: object = None) -> None:
         self._outcomes: list[_Outcome] = []
@@ -230,7 +232,8 @@ class CallFuture(Future[R]):
     def _bring(self) -> None:
         """Fetch a result that has stayed where it is."""
         if isinstance(self._result, Elsewhere):
-            self._result = self._result.fetch()
+            self.kept = self._result
+            self._result = self.kept.fetch()
 
     @property
     def where(self) -> Any:

@@ -149,7 +149,8 @@ class Reply:
             elif data == NOT_RUN:
                 future.lose(self._lost(RayError("it was closed, or its owner has ended"), False))
             else:
-                outcome.settle(future, wire.decode(received(data), "actor"), self._stream_of)
+                message = wire.decode(received(data), "actor")
+                outcome.settle(future, message, self._stream_of, lends=False)
             return True
 
 
