@@ -139,7 +139,8 @@ def test_a_call_that_is_taken_back_keeps_nothing_behind_one_that_waits(line: Lin
     line.call(actor, "1", Future[None]())
     kept = []
     for number in range(100):
-        assert (future := line.call(actor, str(number))).cancel()
+        future = line.call(actor, str(number))
+        assert future.cancel()
         kept.append(weakref.ref(future))
     del future
     gc.collect()
