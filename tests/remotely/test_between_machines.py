@@ -395,7 +395,10 @@ def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
     one, two = on_each(remotely.group(Peer, 2))
     pid, fetch = one.pid(), Stores.fetch
 
+    fetches = threading.Event()
+
     def fetch_late(self: Stores, wanted: Parcel) -> Any:
+        fetches.set()
         wait_until(lambda: not psutil.pid_exists(pid), "the end of the actor")
         return fetch(self, wanted)
 
@@ -406,7 +409,7 @@ def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
         made.exception()  # it is done, and stays there
     elif end is remotely.kill:
         made.add_done_callback(lambda _: None)
-        wait_until(lambda: connection.current()._stores._links, "it has said that it is the caller")
+        assert fetches.wait(20)
     end(one)
 
     wait_until(lambda: not psutil.pid_exists(pid), "the end of the actor")
