@@ -194,8 +194,8 @@ def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
     if pairs is not None:
         found += [(f"{path}[{_key(k)}]", v) for k, v in pairs]
     for i, argument in enumerate(arguments or ()):
-        if argument is not type(value):
-            found.append((f"{path}.__reduce_ex__(5)[1][{i}]", argument))
+        is_class = argument is type(value)  # what it has, the value has too
+        found.append((path if is_class else f"{path}.__reduce_ex__(5)[1][{i}]", argument))
     return found
 
 

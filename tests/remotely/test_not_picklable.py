@@ -161,6 +161,7 @@ CULPRITS = [
     (closes_over(LOCK), "'lock' (used in arg)"),
     ((i for i in range(3)), "arg cannot be sent: it is a generator"),
     (WithSuper, "arg.member cannot be sent: it is a generator"),
+    (WithSuper(), "arg.member cannot be sent: it is a generator"),
     (WithSuper.method, "the class 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
     (uses_the_class, "the global 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
     (OnlyAMethodIsToBlame, "the global 'ENDLESS' (used in arg.method)"),
