@@ -239,6 +239,16 @@ def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -
     assert float(remotely.get(ref).sum()) == SIZE
 
 
+def test_what_is_put_crosses_to_each_machine_once_however_many_jobs_carry_it(
+    joined: Started, moved: Counted
+) -> None:
+    with remotely.Pool(Peer, 4) as pool:
+        ref = remotely.put(np.ones(SIZE))
+        assert pool.map(Peer.total, [ref] * 8) == [SIZE] * 8
+        assert len(set(pool.actors.host())) == 2
+    assert moved.pushed < 2.02 * 8 * SIZE
+
+
 def test_what_is_put_reaches_machines_that_call_it_one_after_the_other(joined: Started) -> None:
     """It has crossed to each of them by itself, and has a name of its own there."""
     one, _ = on_each(remotely.group(Peer, 2))

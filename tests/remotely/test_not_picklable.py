@@ -218,6 +218,8 @@ def test_the_names_of_several_values_begin_their_paths() -> None:
         encode(((Agent(),), {}), ("args", "kwargs"))
     with pytest.raises(NotPicklable, match=r"^kwargs\['agent'\]\.model\.lock cannot"):
         encode(((), {"agent": Agent()}), ("args", "kwargs"))
+    with pytest.raises(NotPicklable, match=r"^second\.model\.lock cannot"):
+        encode(((1, Agent()), {}), (("first", "second"), "kwargs"))
 
 
 def test_a_value_that_is_named_by_words_is_named_behind_the_path() -> None:
