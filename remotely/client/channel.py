@@ -46,6 +46,7 @@ from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
 from remotely.machine.shield import shield
+from remotely.protocol import wire
 from remotely.protocol.control import Location, Obituary
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.numbers import ROUTE_BYTES
@@ -91,7 +92,6 @@ class Channel:
     ) -> None:
         self.location = location
         self._store = location.store
-        self._name_there = stores.name
         self.is_open = True
         self.ended: EndError | None = None
         self.sources_sent = 0
@@ -227,7 +227,7 @@ class Channel:
 
     def fetch_results(self, fetches: bool) -> None:
         """Tell the actor whether large results are to stay in its machine's store."""
-        body = OutgoingValue(codec.Encoded((self._name_there if fetches else b"",), ()))
+        body = OutgoingValue(codec.Encoded((wire.FETCHES if fetches else b"",), ()))
         self.send(Kind.STORE, "", body, CallFuture("the actor"), background=True)
 
     def receive_soon(self) -> None:

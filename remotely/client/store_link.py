@@ -1,9 +1,8 @@
 """A client's connections to the store of one machine: words over CURVE, and bytes over TLS.
 
 The link opens when the first large value is for that machine, or comes from there.  What the client
-has announced there is its own for as long as the link holds, and so are the results that actors
-have offered to the caller of its name, and left.  A link never reconnects: a new one knows of no
-values, and claims results anew.
+has announced there is its own for as long as the link holds, and so are the results that it has
+claimed.  A link never reconnects: a new one knows of no values.
 """
 
 import threading
@@ -93,10 +92,7 @@ class BulkPool:
 
 
 class StoreLink:
-    """One store.  Any thread may use it; `broken` is called on the loop's thread.
-
-    `name` is that of this client as a caller.
-    """
+    """One store.  Any thread may use it; `broken` is called on the loop's thread."""
 
     def __init__(
         self,
@@ -104,11 +100,9 @@ class StoreLink:
         loop: Loop,
         pair: KeyPair,
         address: StoreAddress,
-        name: bytes,
         broken: Callable[["StoreLink"], None],
     ) -> None:
         self.address = address
-        self._name = name
         self.bulk: Future[BulkAddress] = Future()  # where it takes bytes
         self.is_broken = False
         self._loop = loop
@@ -123,6 +117,10 @@ class StoreLink:
         """Announce a value; `listener` hears what becomes of it, on the loop's thread."""
         self._listeners[value] = listener
         self._tell(control.Expect(value=value, nbytes=nbytes))
+
+    def claim(self, value: bytes) -> None:
+        """Have a result kept until it is released, though its actor may end."""
+        self._tell(control.Claim(value=value))
 
     def ignore(self, value: bytes) -> None:
         """Listen no more."""
@@ -153,7 +151,6 @@ class StoreLink:
             self._monitor.start()
             self._loop.watch_socket(self._socket, self._hear)
             self._send(control.Reach())
-            self._send(control.Claim(caller=self._name))
 
     def _tell(self, message: msgspec.Struct) -> None:
         self._loop.call(lambda: self._send(message))

@@ -24,6 +24,7 @@ that was caught before it was given to a future comes without its traceback.
 The class is a little over 250 lines: it has all that the base class has, without its Condition.
 """
 
+import contextlib
 import logging
 import operator
 import sys
@@ -292,6 +293,11 @@ class CallFuture(Future[R]):
             self.tell()
         elif (receiver := self.receiver) is not None:
             receiver.attend()
+
+    def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
+        """Do not call it, if it was not called yet."""
+        with contextlib.suppress(ValueError):
+            self._done_callbacks.remove(fn)
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # noqa: PLC0415 - slow to import, and whoever awaits has it
