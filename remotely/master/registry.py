@@ -17,7 +17,7 @@ and asked for the log of an actor that has ended, and a status looks at everythi
 The class is a little over 250 lines: it has the two tables of all that clients and workers say.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -279,7 +279,7 @@ class Registry:
         register: control.Register,
         now: float,
         is_near: bool = False,
-        predecessors: Iterable[str] = (),
+        predecessors: Collection[str] = (),
     ) -> bool:
         """Take in a worker, near the master or not; true if it is new.  `settle` is to follow.
 
@@ -288,11 +288,11 @@ class Registry:
         name = register.worker
         new = name not in self._workers
         self.renew(name, now)
-        for before in predecessors:
-            self._workers.expect_not(before)
-            self.remove_worker(before, f"its worker on {register.machine} was killed")
         if new:
-            self._workers.join(register, is_near)
+            why = f"its worker on {register.machine} was killed"
+            for before in predecessors:  # who needs that machine waits: it is back in a moment
+                self.remove_worker(before, why, may_return=True)
+            self._workers.join(register, is_near, predecessors)
         self._reregistration.adopt_all(register, new)
         self._tell_keys(name)
         return new

@@ -8,7 +8,7 @@ Over 500 lines: the slow oracle and the table of events serve every test here.
 import gc
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -110,7 +110,7 @@ class Cluster:
         gpus: int = 0,
         python: str = PYTHON,
         machine: str = "",
-        predecessors: Iterable[str] = (),
+        predecessors: Collection[str] = (),
         **others: float,
     ) -> None:
         """Join, or be back, with what lives there."""
@@ -223,7 +223,9 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
             cluster.hello(who, modules, actor if b % 4 == 0 and a % 3 else "")
         case "join":
             python = [PYTHON, PYTHON, "3.10"][b % 3]
-            cluster.joins(worker, [2, 1, 4, 2.5][a % 4], a % 2, python, "ab"[a % 2], license=b % 2)
+            size, machine = [2, 1, 4, 2.5][a % 4], "ab"[a % 2]
+            before = [f"worker-{b % 4}"] if a % 4 != b % 4 and a % 3 == 0 else []
+            cluster.joins(worker, size, a % 2, python, machine, before, license=b % 2)
         case "forget" if worker in cluster.living:  # an end that is not told
             cluster.living[worker].pop(actor, None)
         case "lose":
@@ -934,6 +936,36 @@ def test_a_worker_takes_the_place_of_those_that_were_killed_on_its_machine_at_on
     assert cluster.registry.expire(cluster.now + LEASE_S / 2) == []  # no lease of it is left
     cluster.joins("last", cpus=1, predecessors=["killed"])
     assert cluster.registry.workers == ["next", "last"]
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"machine": "m"}, {"machine": "m.example"}, {"gpus": 1}, {"cpus": 3}]
+)
+@pytest.mark.parametrize("was_placed", [True, False])
+def test_who_waits_for_a_killed_worker_is_placed_on_the_next_and_not_refused(
+    cluster: Cluster, wishes: dict[str, Any], was_placed: bool
+) -> None:
+    cluster.joins("other", cpus=1)
+    cluster.joins("killed", cpus=4, gpus=1, machine="m")
+    if not was_placed:
+        cluster.registry.lose_route("killed", cluster.now)
+    ticket = cluster.asks("client", "a", **wishes)
+    cluster.to_spawn.clear()  # it was not born
+
+    cluster.joins("next", cpus=4, gpus=1, machine="m", predecessors=["killed"])
+
+    assert cluster.spawns() == ["a"]
+    assert set(cluster.living["next"]) == {"a"}
+    assert [placed.ticket for _, placed in cluster.told(control.Placed)] == [ticket]
+    assert not cluster.registry._workers.ledger.away
+
+
+def test_the_next_of_a_killed_worker_takes_no_other_place_of_its_machine(cluster: Cluster) -> None:
+    for name in ("rebooting", "killed"):
+        cluster.joins(name, cpus=2, machine="m")
+    cluster.registry.remove_worker("rebooting", "lost", may_return=True)
+    cluster.joins("next", cpus=2, machine="m", predecessors=["killed"])
+    assert cluster.registry._workers.ledger.away == {"rebooting"}
 
 
 def test_a_lost_worker_is_not_expected_when_its_place_is_taken(cluster: Cluster) -> None:
