@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 
+import msgspec
 import zmq
 
 from remotely.errors import (
@@ -70,7 +71,8 @@ class Line:
     ) -> None:
         self.why: RemotelyError | None = None  # it has ended
         self.was_hosted = False
-        self.actor = ask.actor
+        self.nonce = ask.nonce
+        self._ask = ask
         self._actor = end
         self._ipc = ipc
         self._has_ended = False
@@ -89,7 +91,7 @@ class Line:
             self._context,
             f"tcp://{reached}",
             key,
-            lambda: ask,
+            lambda: self._ask,
             self._hear_master,
             self._be_refused,
         )
@@ -159,8 +161,9 @@ class Line:
 
     def _hear_master(self, message: object) -> None:
         match message:
-            case control.Host():
-                self._host = self._host or message
+            case control.Host() if self._host is None:
+                self._host = message
+                self._ask = msgspec.structs.replace(self._ask, worker=message.worker)
             case control.Registered(client_keys=keys):
                 self._tell_actor(control.encode(control.Admit(client_keys=keys)))
                 self._access.ask_again()
@@ -227,7 +230,7 @@ class Line:
                 return
             match message := self._from_actor.decode(data):
                 case control.MayCall():
-                    self._access.hear_actor(self.actor, message)
+                    self._access.hear_actor("", message)
                 case control.Meet():  # there is no store here
                     self._tell_actor(data)
                 case control.Count() | control.Ending():

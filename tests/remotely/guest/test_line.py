@@ -4,8 +4,10 @@ import socket
 
 from remotely.guest.line import Line
 from remotely.protocol import control
+from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
 from remotely.transport import key_files
+from remotely.transport.keys import MemberKey
 from tests.clusters import DEADLINE_S, wait_until
 from tests.remotely.guest.played import Played
 
@@ -14,7 +16,7 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
     ours, actor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     actor.settimeout(DEADLINE_S)
     key = key_files.load_member(played.keys / "worker.key", "worker")
-    line = Line(played.address, key, control.AskHost(actor=ACTOR), ours, "")
+    line = Line(played.address, key, control.AskHost(nonce="a"), ours, "")
     sent = 0
     try:
         while True:
@@ -22,7 +24,7 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
             sent += 1
     except BlockingIOError:
         pass
-    line.start(arrived())
+    line.start(arrived(key))
     wait_until(lambda: played.worker.hosted, "it is hosted")
     played.worker.send_away()
     wait_until(lambda: line.why, "it hears that the cluster ends")
@@ -34,12 +36,10 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
     actor.close()
 
 
-ACTOR = "a" * 32
-
-
-def arrived() -> control.Arrived:
+def arrived(key: MemberKey) -> control.Arrived:
+    actor = bound_id("guest", key.pair.public, "a")
     request = control.Request(
-        actor=ACTOR,
+        actor=actor,
         name="a",
         class_name="A",
         owner="",
@@ -48,7 +48,7 @@ def arrived() -> control.Arrived:
         python="3.11",
     )
     location = control.Location(
-        actor=ACTOR,
+        actor=actor,
         name="a",
         class_name="A",
         life=0,
