@@ -621,6 +621,23 @@ def test_who_has_no_patience_has_a_place_or_is_refused_at_once(cluster: Cluster)
     assert cluster.spawns() == []
 
 
+def test_who_waits_is_told_of_holders_that_hold_some_of_what_it_asks_for(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1, gpus=1, license=2)
+    cluster.has("client", "none", cpus=0)
+    cluster.has("client", "a cpu", cpus=1)
+    cluster.has("client", "a gpu", cpus=0, gpus=1)
+    cluster.has("client", "a license", cpus=0, others={"license": 1})
+
+    def said_of(**wishes: Any) -> str:
+        cluster.asks("client", f"a{len(cluster.said)}", **wishes)
+        ((_, queued),) = cluster.told(control.Queued)
+        return queued.why
+
+    assert "0 CPUs. a cpu (1 CPU) has the rest" in said_of(cpus=1)
+    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in said_of(cpus=0, gpus=1)
+    assert "CPUs and 1 license. a license (" in said_of(cpus=0, others={"license": 2})
+
+
 def test_a_cluster_that_has_just_been_started_has_a_moment_to_find_a_machine(
     cluster: Cluster,
 ) -> None:
