@@ -64,6 +64,7 @@ class Guests:
 
     def greet(self, who: str, key: bytes, ask: control.AskHost) -> None:
         """A process says what it serves: tell it where it may dial in."""
+        self.leave(who)  # if it has served something else
         actor, before = (bound_id("guest", key, nonce) for nonce in (ask.nonce, ask.before))
         worker = ask.worker
         if not worker:  # else its connection here was lost

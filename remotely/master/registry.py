@@ -202,10 +202,7 @@ class Registry:
             case control.Blocked():
                 self._hear_blocked(who, message, now)
             case control.Unblocked():
-                if wait := self._wait_graph.end(self._sessions[who].hello.actor):
-                    self._notify(
-                        [wait], f"no deadlock any more, as this has ended: {wait.sentence}"
-                    )
+                self._end_wait(self._sessions[who].hello.actor)
             case control.Goodbye():
                 self._sessions[who].leaving = True
                 self._state.waiting.remove_session(who)
@@ -226,8 +223,14 @@ class Registry:
         within = f" in {blocked.method}" if blocked.method else ""
         sentence = f"{record.request.name} waits{within} for {blocked.call}"
         wait = Wait(blocked.wait, blocked.actor, sentence, who, now, now)
+        self._end_wait(actor, unless=wait.number)
         if cycle := self._wait_graph.hear(actor, wait):
             self._notify(cycle, why_deadlocked(cycle))
+
+    def _end_wait(self, actor: str, unless: int = 0) -> None:
+        """An actor's wait has ended, `unless` it is of this number: tell if it was in a cycle."""
+        if wait := self._wait_graph.end(actor, unless):
+            self._notify([wait], f"no deadlock any more, as this has ended: {wait.sentence}")
 
     def _notify(self, waits: Iterable[Wait], text: str) -> None:
         """Tell the scripts whose actors wait; of one that has gone, an actor, which has a log."""

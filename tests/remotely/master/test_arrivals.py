@@ -176,15 +176,16 @@ def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
     assert cluster.given("bob") == {}
 
 
-def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster) -> None:
-    early = cluster.asks("ann", "Sim")
+@pytest.mark.parametrize("name", ["Sim", ""])
+def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str) -> None:
+    early = cluster.asks("ann", name)
     cluster.registry.hear_client("ann", control.NoArrival(ticket=early), 0.0)
-    cluster.arrives("a", "Sim")
+    cluster.arrives("a", name)
     assert cluster.given("ann") == {}
-    late = cluster.asks("ann", "Sim")
+    late = cluster.asks("ann", name)
     assert cluster.given("ann") == {late: "a"}
     cluster.registry.hear_client("ann", control.NoArrival(ticket=late), 0.0)  # while it came
-    ticket = cluster.asks("bob", "Sim")
+    ticket = cluster.asks("bob", name)
     assert cluster.given("bob") == {ticket: "a"}
 
 
@@ -391,6 +392,17 @@ def test_an_object_is_hosted_at_the_worker_to_which_its_process_was_sent_and_at_
     cluster.reports("another", id_of("a"), "Sim")
     assert cluster.told("another", control.NotHosted)
     cluster.reports("worker", id_of("a"), "Sim")
+    assert cluster.told("worker", control.Hosted)
+
+
+def test_of_a_process_that_serves_something_else_by_now_what_it_served_does_not_arrive(
+    cluster: Cluster,
+) -> None:
+    cluster.dials("a")
+    cluster.registry.greet_guest("guest a", WORKER_KEY, control.AskHost(nonce="b"), 0.0)
+    cluster.reports("worker", id_of("a"), "Sim")
+    assert cluster.told("worker", control.NotHosted)
+    cluster.reports("worker", id_of("b"), "Sim")
     assert cluster.told("worker", control.Hosted)
 
 

@@ -1009,6 +1009,24 @@ def test_of_a_worker_that_cannot_be_reached_nothing_is_free_and_it_is_told_for_h
     assert [(w.away_s, w.free_cpus) for w in workers_in_status(cluster)] == [(0, 1)]
 
 
+def test_a_status_is_answered_at_the_moment_when_several_workers_are_lost(cluster: Cluster) -> None:
+    for worker in ("one", "two"):
+        cluster.joins(worker)
+    cluster.has("client", "a")
+    cluster.hello("inside", actor="a")
+    cluster.says("two", control.Beat())  # so it is lost after the one with the actor
+    for worker in ("one", "two"):
+        cluster.cut_off.add(worker)
+        cluster.registry.lose_route(worker, cluster.now)
+    cluster.now += LEASE_S
+    for who in ("client", "inside"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.says("client", control.AskStatus(ticket=1))
+    cluster.says("client", control.Unanswered(calls={}))  # only the one inside has yet to answer
+    assert len(cluster.registry.expire(cluster.now)) == 2
+    assert [status.ticket for _, status in cluster.told(control.Status)] == [1]
+
+
 def workers_in_status(cluster: Cluster) -> list[control.WorkerStatus]:
     cluster.says("client", control.AskStatus(ticket=1, fresh=False))
     ((_, status),) = cluster.told(control.Status)
