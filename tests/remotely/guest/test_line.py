@@ -1,14 +1,20 @@
 """The connections of a process that serves an object, without an actor."""
 
 import socket
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from remotely.errors import WorkerLost
+from remotely.guest import line as line_module
 from remotely.guest.line import Line
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
 from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
-from tests.clusters import DEADLINE_S, wait_until
+from tests.clusters import DEADLINE_S, free_port, wait_until
 from tests.remotely.guest.played import Played
 
 
@@ -34,6 +40,41 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
         assert control.Decoder(control.ToActor).decode(last)
     line.close("closed")
     actor.close()
+
+
+@pytest.mark.parametrize(
+    "lie", [{"guests": "garbage"}, {"guests": "tcp://a:99999 b"}, {"guests_key": b"short"}]
+)
+def test_a_worker_that_cannot_be_is_lost(
+    nothing_left: None, tmp_path: Path, lie: dict[str, Any]
+) -> None:
+    played = Played(tmp_path, **lie)
+    ours, actor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    key = key_files.load_member(played.keys / "worker.key", "worker")
+    try:
+        with pytest.raises(WorkerLost, match="a worker cannot be at"):
+            Line(played.address, key, control.AskHost(nonce="a"), ours, "")
+    finally:
+        ours.close()
+        actor.close()
+        played.close()
+
+
+def test_a_worker_where_nobody_listens_is_lost_at_once(
+    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_module, "LEASE_S", 10 * DEADLINE_S)
+    played = Played(tmp_path, guests=f"tcp://127.0.0.1:{free_port()}")
+    ours, actor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    key = key_files.load_member(played.keys / "worker.key", "worker")
+    line = Line(played.address, key, control.AskHost(nonce="a"), ours, "")
+    try:
+        line.start(arrived(key))
+        wait_until(lambda: isinstance(line.why, WorkerLost), "its worker is lost")
+    finally:
+        line.close("closed")
+        actor.close()
+        played.close()
 
 
 def arrived(key: MemberKey) -> control.Arrived:
