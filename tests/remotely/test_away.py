@@ -169,5 +169,6 @@ def test_an_actor_that_died_while_there_was_no_master_is_restarted(machines: Sta
 
     machines.run(machines.home, "start", "--port", str(machines.port), "--cpus", "0")
 
+    assert not list(machines.home.rglob("*.killed"))
     assert counter.pid() != died
     assert counter.add() == 1

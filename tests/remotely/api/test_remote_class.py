@@ -6,9 +6,10 @@ Over 500 lines: there is a test for each thing that Python does with classes.
 import abc
 import copy
 import dataclasses
+import functools
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import cloudpickle
@@ -660,6 +661,29 @@ def test_an_option_among_the_arguments_of_the_constructor_is_told_where_it_belon
     with pytest.raises(TypeError, match=where):
         Counter(1, cpus=0.1)  # type: ignore[call-arg]
     assert Named(name="a", cpus=2).more == {"cpus": 2}
+
+
+def test_a_decorated_constructor_takes_what_its_decorator_takes() -> None:
+    def taking_env(init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def wrapped(self: Any, *args: Any, env: str) -> None:
+            self.env = env
+            init(self, *args)
+
+        return wrapped
+
+    @remotely.remote_class
+    class Decorated:
+        env: str
+
+        @taking_env
+        def __init__(self, start: int) -> None:
+            self.value = start
+
+    made: Any = Decorated
+    assert made(3, env="dev").env == "dev"
+    with pytest.raises(TypeError, match=r"Decorated\(\) takes no 'cpus'"):
+        made(3, cpus=2)
 
 
 @pytest.mark.parametrize("of_an_instance", [{"name": "x"}, {"detached": True}])
