@@ -231,7 +231,7 @@ class _Signature:
             new = own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__")
             for member in filter(None, (new, own.get("__init__"))):
                 try:
-                    found = inspect.signature(getattr(member, "__func__", member))
+                    found = arguments.signature_of(getattr(member, "__func__", member))
                 except ValueError:  # of a builtin
                     raise AttributeError("__signature__") from None
                 return found.replace(parameters=list(found.parameters.values())[1:])

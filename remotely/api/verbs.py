@@ -1,7 +1,6 @@
 """The verbs of the toolkit, which are functions: all names on a handle belong to the user."""
 
 import contextlib
-import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
@@ -48,7 +47,7 @@ def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
     """Refuse options where the constructor's arguments belong, unless it has such arguments."""
     for name in kwargs.keys() & set(Options.__struct_fields__):
         with contextlib.suppress(ValueError):  # a builtin's constructor has no signature
-            parameters = inspect.signature(cls).parameters.values()
+            parameters = arguments.signature_of(cls).parameters.values()
             if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
                 with_it = f"remotely.options({cls.__name__}, {name}={kwargs[name]!r})"
                 raise TypeError(
