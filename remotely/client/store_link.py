@@ -6,7 +6,6 @@ have offered to the caller of its name, and left.  A link never reconnects: a ne
 values, and claims results anew.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ import msgspec
 import zmq
 
 from remotely.client.connection_monitor import ConnectionMonitor
+from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.transport import bulk, sockets
@@ -32,7 +32,7 @@ class BulkPool:
     """TLS connections to stores, to be used by one thread at a time each."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._idle: dict[BulkAddress, list[tuple[float, Connection]]] = {}
         self._is_closed = False
 
