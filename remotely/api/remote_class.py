@@ -229,7 +229,7 @@ class _Signature:
         if (constructor := construct.constructor_of(cls)) is None:
             return inspect.Signature()
         try:
-            found = inspect.signature(constructor)
+            found = arguments.signature_of(constructor)
         except ValueError:  # of a builtin
             raise AttributeError("__signature__") from None
         return found.replace(parameters=list(found.parameters.values())[1:])

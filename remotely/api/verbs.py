@@ -1,7 +1,6 @@
 """The verbs of the toolkit, which are functions: all names on a handle belong to the user."""
 
 import contextlib
-import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
@@ -51,7 +50,9 @@ def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
         with contextlib.suppress(ValueError):  # a builtin's constructor has no signature
             constructor = construct.constructor_of(cls) or (lambda: None)
             # As it is, and not what it wraps: a decorator may take an argument of its own.
-            parameters = inspect.signature(constructor, follow_wrapped=False).parameters.values()
+            parameters = arguments.signature_of(
+                constructor, follow_wrapped=False
+            ).parameters.values()
             if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
                 with_it = f"remotely.options({cls.__name__}, {name}={kwargs[name]!r})"
                 raise TypeError(

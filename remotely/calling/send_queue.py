@@ -25,7 +25,6 @@ A thread may be held up by its actor for long, so there are as many as there are
 """
 
 import heapq
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -38,7 +37,7 @@ from remotely.errors import RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Onward
-from remotely.machine.shield import shield
+from remotely.machine.shield import RLock, shield
 from remotely.values.owned import Owned
 
 
@@ -139,7 +138,7 @@ class SendQueues(Generic[M]):
         self._send = send
         self._check_wait = check_wait
         self._threads = Threads("remotely-send")
-        self._lock = threading.RLock()  # a done-callback may add one on this very thread
+        self._lock = RLock()  # a done-callback may add one on this very thread
         self._waiting: set[CalledActor] = set()
         self._closed: RemotelyError | None = None
 

@@ -23,7 +23,6 @@ The class is a little over 250 lines: what the parts share is wired, begun and e
 
 import itertools
 import secrets
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -45,7 +44,7 @@ from remotely.client.outcomes import Outcomes
 from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
-from remotely.machine.shield import shield
+from remotely.machine.shield import RLock, shield
 from remotely.protocol import wire
 from remotely.protocol.control import Location, Obituary
 from remotely.protocol.lease import DRAIN_S
@@ -100,7 +99,7 @@ class Channel:
         self._on_news = on_news
         self._on_broken = on_broken
         self._waits = waits  # if this process is an actor
-        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self._lock = RLock()  # a signal handler may call in the middle of a call
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
         self._socket = client(context, pair, location.public_key, Reconnect.NEVER)

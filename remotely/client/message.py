@@ -8,7 +8,6 @@ their place when it leaves:
     a large ref  where it is in the store of the actor's machine, to which it has crossed before
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 from remotely.client.ref import Ref
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
+from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, references
@@ -50,7 +50,7 @@ class Message:
         self._named = named
         self._crossings = crossings
         self._ship = ship
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
         # By the number of the future, and whether the actor is apart.
         self._values: dict[tuple[int, bool], Any] = {}

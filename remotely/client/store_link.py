@@ -5,7 +5,6 @@ has announced there is its own for as long as the link holds, and so are the res
 claimed.  A link never reconnects: a new one knows of no values.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ import msgspec
 import zmq
 
 from remotely.client.connection_monitor import ConnectionMonitor
+from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.transport import bulk, sockets
@@ -31,7 +31,7 @@ class BulkPool:
     """TLS connections to stores, to be used by one thread at a time each."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._idle: dict[BulkAddress, list[tuple[float, Connection]]] = {}
         self._is_closed = False
 

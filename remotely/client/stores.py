@@ -7,7 +7,6 @@ Where a store cannot be reached, values go through the sockets of the actors, as
 """
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +18,7 @@ from remotely.client.avoidance import AVOID_S, Avoidance, Way
 from remotely.client.crossing import Crossing
 from remotely.client.ref import Ref
 from remotely.client.store_link import BulkPool, StoreLink
+from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.transport import bulk
 from remotely.transport.keys import KeyPair
@@ -43,7 +43,7 @@ class Stores:
         self._context = context
         self._loop = loop
         self._pair = pair
-        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self._lock = RLock()  # a signal handler may call in the middle of a call
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
         self._avoidance = Avoidance(machine)

@@ -39,7 +39,7 @@ from remotely.errors import CallTimeout
 from remotely.futures import wakeup
 from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
-from remotely.machine.shield import shield
+from remotely.machine.shield import Condition, shield
 from remotely.values import references
 from remotely.values.owned import Owned
 
@@ -80,22 +80,6 @@ class Counts(Protocol):
 
     def settle(self, future: "CallFuture[Any]") -> None:
         """A call has its outcome.  Calling this twice is harmless."""
-
-
-class Condition(threading.Condition):
-    """A condition that survives an interrupt anywhere.  No thread sleeps on it.
-
-    The library's condition enters and leaves by methods in Python, and a thread that is interrupted
-    there never releases the lock.  Here `with` finds, through the slots, the lock's methods in C.
-    """
-
-    __slots__ = ("__enter__", "__exit__")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock: Any
-        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
-        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign]
 
 
 class CallFuture(Future[R]):

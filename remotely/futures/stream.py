@@ -5,7 +5,6 @@ ahead of its consumer by that many items and no more, it serves other calls betw
 if it dies the consumer gets the same error as from any call.
 """
 
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, TypeVar
 
 from remotely.futures.future import CallFuture, completed, failed
+from remotely.machine.shield import RLock
 from remotely.values.unpicklable import Refused
 
 AHEAD = 4  # items in flight: enough to hide a round trip, few enough to stay fresh
@@ -45,7 +45,7 @@ class Stream(Generic[T]):
         self._ahead = ahead
         self._coming: deque[CallFuture[Any]] = deque()  # in the order of the items
         self._given_back: deque[CallFuture[Any]] = deque()  # of earlier items
-        self._lock = threading.RLock()  # a signal handler may enter it once more
+        self._lock = RLock()  # a signal handler may enter it once more
         self._over = False
 
     def __iter__(self) -> Iterator[T]:

@@ -16,7 +16,6 @@ of its caller.
 
 import functools
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -27,7 +26,7 @@ from typing import Any
 from remotely.api.dispatch import end, remote_of
 from remotely.engine import Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
-from remotely.machine.shield import shield
+from remotely.machine.shield import Condition, RLock, shield
 from remotely.pools.pace import Pace
 from remotely.pools.recruiter import Recruiter, Staffing
 from remotely.protocol.lease import DRAIN_S
@@ -82,8 +81,8 @@ class Scheduler:
 
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
         self._prepare = staffing.engine.prepare
-        self._lock = threading.RLock()  # a signal handler may submit in the middle of a submit
-        self._changed = threading.Condition(self._lock)
+        self._lock = RLock()  # a signal handler may submit in the middle of a submit
+        self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
         self._members: dict[int, Member] = {}  # in the order in which they came
         self._idle: dict[int, Member] = {}  # that serve fewer than they could

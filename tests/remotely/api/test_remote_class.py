@@ -9,8 +9,9 @@ import dataclasses
 import functools
 import inspect
 import pickle
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import cloudpickle
 import pytest
@@ -22,6 +23,9 @@ from remotely.api.remote_class import as_placeable
 from remotely.engine import Options, RemoteActor
 from remotely.engines.in_process import InProcess
 from remotely.objects import construct
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 T = TypeVar("T")
 
@@ -483,6 +487,20 @@ def test_a_class_that_takes_nothing_says_so() -> None:
     for make in (Bare, lambda *args: remotely.local(Bare, *args)):
         with pytest.raises(TypeError, match=r"Bare\(\) takes no arguments"):
             make(1)  # type: ignore[call-arg]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="they are evaluated at once before 3.14")
+def test_a_signature_may_name_what_is_not_there() -> None:
+    @remotely.remote_class
+    class Lazy:
+        def __init__(self, number: Decimal | None = None) -> None:
+            self.number = number
+
+        def given(self) -> Decimal | None:
+            return self.number
+
+    assert list(inspect.signature(Lazy).parameters) == ["number"]
+    assert not inspect.signature(Lazy().given).parameters
 
 
 def test_the_signature_of_a_handles_method_is_that_of_a_bound_one() -> None:

@@ -136,7 +136,7 @@ def test_a_call_that_is_done_while_it_waits_never_leaves_and_holds_up_none(
 
 def test_a_call_that_is_taken_back_keeps_nothing_behind_one_that_waits(line: Line) -> None:
     actor = line.actor("a")
-    line.call(actor, "1", Future[None]())
+    _waiting = line.call(actor, "1", Future[None]())
     kept = []
     for number in range(100):
         future = line.call(actor, str(number))
