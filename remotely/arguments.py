@@ -3,8 +3,9 @@
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +41,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "did you mean 'cpus'?", or nothing if no name is near."""
     nearest = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def signature_of(function: Callable[..., Any], follow_wrapped: bool = True) -> inspect.Signature:
+    """Return the signature of a function or a class, whatever its annotations name.
+
+    Python 3.14 evaluates them now, and would raise NameError for what is not there.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format  # noqa: PLC0415 - as new as that
+
+        return inspect.signature(
+            function, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF
+        )
+    return inspect.signature(function, follow_wrapped=follow_wrapped)
 
 
 def suggests(function: Callable[P, R]) -> Callable[P, R]:

@@ -2,7 +2,7 @@
 
 Handles know an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
 `engines.in_process.InProcess` that of REMOTELY_LOCAL=1, `engines.ray.engine.RayEngine` that of Ray.
-Another engine has to provide these thirteen verbs, and to say which promises it does not keep.
+Another engine has to provide these fourteen verbs, and to say which promises it does not keep.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ import msgspec
 
 from remotely.futures.future import CallFuture
 from remotely.reporting.cluster_status import ClusterStatus
+from remotely.values.unpicklable import PartNames
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +102,9 @@ class RemoteActor:
         self.engine.release(self)
 
 
+Prepared = Callable[[RemoteActor], CallFuture[Any]]
+
+
 class Arrival(Protocol):
     """A question for an object whose process dials in; see `Engine.await_arrival`."""
 
@@ -137,6 +141,14 @@ class Engine(Protocol):
         """Call one method of each; without `background` the caller is about to wait.
 
         A call whose outcome is lost is repeated, at most `retries` times.
+        """
+
+    def prepare(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
+    ) -> Prepared:
+        """Take the arguments of a call as they are now; return what sends it to an actor.
+
+        That may be done again, and in the background.  `names` are what errors call the arguments.
         """
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:

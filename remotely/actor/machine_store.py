@@ -162,23 +162,23 @@ class MachineStore:
         text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
         raise lost(text, may_have_run=False)
 
-    def offer(self, encoded: Encoded, route: bytes, caller: bytes, of: str) -> Parcel | None:
+    def offer(self, encoded: Encoded, route: bytes, of: str) -> Parcel | None:
         """Leave a result in the store for the caller at `route`; None if that cannot be.
 
-        `caller` is its name there, and `of` names the method, for people.
+        `of` names the method, for people.
         """
         if (memory := arena.ours()) is None or time.monotonic() < self._none_until:
             return None
         self.sweep()
         try:
-            return self._use(partial(self._offer, memory, encoded, route, caller, of))
+            return self._use(partial(self._offer, memory, encoded, route, of))
         except NoStore:
             self._none_until = time.monotonic() + self._none_for_s
             self._none_for_s = min(2 * self._none_for_s, AGAIN_AT_MOST_S)
             return None
 
     def _offer(
-        self, memory: Arena, encoded: Encoded, route: bytes, caller: bytes, of: str, line: _Line
+        self, memory: Arena, encoded: Encoded, route: bytes, of: str, line: _Line
     ) -> Parcel | None:
         made = parcel.parcel_of(encoded, line.bulk, of)
         if (placed := memory.reserve(made.nbytes)) is None:
@@ -189,7 +189,7 @@ class MachineStore:
             reader = self._reader(line)
             loan = memory.lend(placed, reader, private=False)
             if loan is not None:
-                line.ask(control.Offer(value=made.value, loan=_write(loan), caller=caller))
+                line.ask(control.Offer(value=made.value, loan=_write(loan)))
                 self._kept[made.value] = _Kept(
                     made, placed, loan, reader, route, encoded.travelling
                 )

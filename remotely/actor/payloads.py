@@ -28,9 +28,7 @@ class Payloads:
         self._actor = actor
         self._peers: dict[bytes, MemoryPeer] = {}  # by route
         self._store = store
-        self._fetch: dict[
-            bytes, bytes
-        ] = {}  # by route of a client that fetches large results: its name
+        self._fetch: set[bytes] = set()  # routes of clients that fetch large results
         self.does: Mapping[Kind, Callable[[bytes, Message], object]] = {
             Kind.OPEN: self.open_memory,
             Kind.OPENED: self.memory_is_open,
@@ -60,8 +58,7 @@ class Payloads:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
             return RoutedReply(route, frames, is_small=len(frames) == 1)
         if encoded.nbytes >= SEND_FROM_BYTES and route in self._fetch:
-            of = f"{self._actor}.{message.name}"
-            parcel = self._store.offer(encoded, route, self._fetch[route], of)
+            parcel = self._store.offer(encoded, route, f"{self._actor}.{message.name}")
             if parcel is not None:
                 frames = OutgoingValue(encoded).message(Kind.RESULT, message.call_id, "", parcel)
                 return RoutedReply(route, frames)
@@ -89,10 +86,10 @@ class Payloads:
 
     def use_store(self, route: bytes, message: Message) -> None:
         """The client fetches large results from the store of this machine, or does not."""
-        if caller := bytes(message.payload):
-            self._fetch[route] = caller
+        if bytes(message.payload) == wire.FETCHES:
+            self._fetch.add(route)
         else:
-            self._fetch.pop(route, None)
+            self._fetch.discard(route)
 
     def whole(self, route: bytes, message: Message) -> RoutedReply:
         """Return the reply to a call whose result its client could not fetch."""
@@ -109,7 +106,7 @@ class Payloads:
 
     def forget(self, route: bytes) -> None:
         """A client is gone."""
-        self._fetch.pop(route, None)
+        self._fetch.discard(route)
         self._store.withdraw(route)
 
     def _borrow(self, parcel: Parcel) -> Unpacked:

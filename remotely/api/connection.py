@@ -17,6 +17,7 @@ from remotely.arguments import suggests
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
 from remotely.machine.gpus import Gpus, choose
+from remotely.machine.shield import RLock
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
 from remotely.protocol.resources import parse_others
@@ -26,7 +27,7 @@ from remotely.values.source_library import library
 RAY = "ray:"  # what addresses of Ray clusters begin with
 RAY_HERE = "ray:local"  # one of this process alone
 
-_lock = threading.RLock()
+_lock = RLock()
 _engine: Engine | None = None
 _forked = False
 _adopted: Callable[[], Engine] | None = None  # how this actor becomes a client
@@ -247,7 +248,7 @@ def _embed(
 def _after_fork() -> None:
     """The child has no connection: ZeroMQ's threads did not survive the fork."""
     global _forked, _lock
-    _lock = threading.RLock()
+    _lock = RLock()
     library.after_fork()
     _forked = _engine is not None or _adopted is not None
     if (forget := getattr(_engine, "forget", None)) is not None:

@@ -8,12 +8,12 @@ memory when it has seen the process end (undertaker.py).
 
 import mmap
 import os
-import threading
 from collections.abc import Callable
 
 from remotely import arguments
 from remotely.api.current_actor import current_actor
 from remotely.machine import memory_file
+from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD
 from remotely.protocol.resources import format_bytes
@@ -22,7 +22,7 @@ HandOver = Callable[[control.FlightRecorder, int], None]
 
 _hand_over: HandOver | None = None
 _memory: mmap.mmap | None = None  # of this life
-_lock = threading.Lock()
+_lock = RLock()
 
 
 def serve(hand_over: HandOver) -> None:

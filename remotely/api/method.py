@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from remotely import arguments
 from remotely.api.dispatch import call, results
 from remotely.futures.future import CallFuture
 from remotely.objects.idempotent import retries_of
@@ -60,7 +61,7 @@ class Method:
         if not callable(self.__wrapped__) and not hasattr(self.__wrapped__, "__get__"):
             return inspect.signature(lambda *args, **kwargs: None)  # only the actor knows
         bind = getattr(self.__wrapped__, "__get__", None)
-        return inspect.signature(bind(self) if bind else self.__wrapped__)
+        return arguments.signature_of(bind(self) if bind else self.__wrapped__)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # also our own, while the method is being copied

@@ -226,13 +226,10 @@ class _Signature:
     def __get__(self, instance: object, cls: type) -> inspect.Signature:
         if instance is not None:
             raise AttributeError("__signature__")
-        for base in cls.__mro__[:-1]:
-            own = vars(base)
-            new = own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__")
-            for member in filter(None, (new, own.get("__init__"))):
-                try:
-                    found = inspect.signature(getattr(member, "__func__", member))
-                except ValueError:  # of a builtin
-                    raise AttributeError("__signature__") from None
-                return found.replace(parameters=list(found.parameters.values())[1:])
-        return inspect.Signature()
+        if (constructor := construct.constructor_of(cls)) is None:
+            return inspect.Signature()
+        try:
+            found = arguments.signature_of(constructor)
+        except ValueError:  # of a builtin
+            raise AttributeError("__signature__") from None
+        return found.replace(parameters=list(found.parameters.values())[1:])

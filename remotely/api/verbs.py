@@ -1,7 +1,6 @@
 """The verbs of the toolkit, which are functions: all names on a handle belong to the user."""
 
 import contextlib
-import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
@@ -16,6 +15,7 @@ from remotely.arguments import suggests
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
+from remotely.objects import construct
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
 
@@ -48,7 +48,11 @@ def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
     """Refuse options where the constructor's arguments belong, unless it has such arguments."""
     for name in kwargs.keys() & set(Options.__struct_fields__):
         with contextlib.suppress(ValueError):  # a builtin's constructor has no signature
-            parameters = inspect.signature(cls).parameters.values()
+            constructor = construct.constructor_of(cls) or (lambda: None)
+            # As it is, and not what it wraps: a decorator may take an argument of its own.
+            parameters = arguments.signature_of(
+                constructor, follow_wrapped=False
+            ).parameters.values()
             if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
                 with_it = f"remotely.options({cls.__name__}, {name}={kwargs[name]!r})"
                 raise TypeError(

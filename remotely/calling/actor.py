@@ -1,7 +1,6 @@
 """One actor, as its callers in one process share it, on any engine."""
 
 import itertools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ from remotely.calling.back_pressure import BackPressure
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
+from remotely.machine.shield import RLock
 from remotely.values.owned import Owned
 
 
@@ -42,7 +42,7 @@ class CalledActor(RemoteActor):
     def __init__(self, engine: Engine, actor: str, name: str, owned: bool) -> None:
         super().__init__(engine, actor, name, owned)
         self.life = 0
-        self.lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self.lock = RLock()  # a signal handler may call in the middle of a call
         self.ended: EndError | None = None
         self.settled = True
         self.made_from: tuple[Owned, Options] | None = None

@@ -15,14 +15,13 @@ for as long as the program.
 """
 
 import logging
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.machine.shield import shield
+from remotely.machine.shield import RLock, shield
 from remotely.protocol.resources import format_bytes
 
 log = logging.getLogger("remotely")
@@ -65,7 +64,7 @@ class ByteBudget:
     def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
         self._limit = nbytes
         self._taken = 0
-        self._lock = threading.RLock()  # a signal that the shield does not know may strike
+        self._lock = RLock()  # a signal that the shield does not know may strike
 
     def wait_for_room(self, nbytes: int) -> None:
         wakeup.sleep_until(partial(self._has_room, nbytes), about=self)
@@ -97,7 +96,7 @@ class BackPressure:
         self.nbytes = 0
         self._budget = budget
         self._counted: dict[CallFuture[Any], int] = {}
-        self._lock = threading.RLock()  # a signal that the shield does not know may strike
+        self._lock = RLock()  # a signal that the shield does not know may strike
         self._has_warned = False
 
     @property

@@ -25,7 +25,6 @@ A thread may be held up by its actor for long, so there are as many as there are
 """
 
 import heapq
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -38,6 +37,7 @@ from remotely.errors import RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Onward
+from remotely.machine.shield import RLock, shield
 from remotely.values.owned import Owned
 
 
@@ -49,6 +49,8 @@ class Message(Protocol):
 
 
 M = TypeVar("M", bound=Message)
+
+FORGOTTEN = 8  # calls that were taken out of the middle of a queue, and still have a place there
 
 
 class Turn(Generic[M]):
@@ -79,6 +81,10 @@ class Turn(Generic[M]):
         """Take the call out of its queue, to be sent now; false if it is not its turn any more."""
         return self._queues.take(self)
 
+    def give_back(self) -> None:
+        """Put a call back in its place that was taken, and could not be sent."""
+        self._queues.put_back(self)
+
 
 class Queue(Generic[M]):
     """The calls of one actor.  The first is that with the lowest number."""
@@ -95,8 +101,10 @@ class Queue(Generic[M]):
         return future in self._turns
 
     def put(self, turn: Turn[M]) -> None:
-        self._turns[turn.future] = turn
-        heapq.heappush(self._order, turn)
+        """Add a call, unless it is there."""
+        if self._turns.get(turn.future) is not turn:
+            self._turns[turn.future] = turn
+            heapq.heappush(self._order, turn)
 
     def first(self) -> Turn[M] | None:
         while self._order:
@@ -107,7 +115,10 @@ class Queue(Generic[M]):
         return None
 
     def take(self, future: CallFuture[Any]) -> Turn[M] | None:
-        return self._turns.pop(future, None)
+        turn = self._turns.pop(future, None)
+        if len(self._order) > 2 * len(self._turns) + FORGOTTEN:
+            self._order = sorted(self._turns.values())
+        return turn
 
 
 class SendQueues(Generic[M]):
@@ -127,7 +138,7 @@ class SendQueues(Generic[M]):
         self._send = send
         self._check_wait = check_wait
         self._threads = Threads("remotely-send")
-        self._lock = threading.RLock()  # a done-callback may add one on this very thread
+        self._lock = RLock()  # a done-callback may add one on this very thread
         self._waiting: set[CalledActor] = set()
         self._closed: RemotelyError | None = None
 
@@ -140,21 +151,26 @@ class SendQueues(Generic[M]):
     ) -> None:
         """Have a call leave when it may.  Never waits."""
         number = future.number if isinstance(future, RetriedFuture) else next(numbers)
-        turn = Turn(self, actor, message, future, needs, number)
-        with self._lock:
-            closed = self._closed
-            if closed is None:
-                if actor.queue is None:
-                    actor.queue = Queue()
-                    self._waiting.add(actor)
-                actor.queue.put(turn)
-                future.receiver = self
-                is_first = actor.queue.first() is turn
+        self.put_back(Turn(self, actor, message, future, needs, number))
+
+    def put_back(self, turn: Turn[M]) -> None:
+        actor, future = turn.actor, turn.future
+        with shield:  # a queue that nobody looks at would hold up its actor
+            with self._lock:
+                closed = self._closed
+                if closed is None:
+                    if actor.queue is None:
+                        actor.queue = Queue()
+                        self._waiting.add(actor)
+                    actor.queue.put(turn)
+                    future.receiver = self
+                    is_first = actor.queue.first() is turn
+            if closed is not None:
+                future.settle(None, closed)
+            elif is_first:
+                self._look(actor)
         if closed is not None:
-            future.settle(None, closed)
             future.tell()
-        elif is_first:
-            self._look(actor)
 
     def take(self, turn: Turn[M]) -> bool:
         with self._lock:
@@ -230,10 +246,11 @@ class SendQueues(Generic[M]):
 
     def _look(self, actor: CalledActor) -> None:
         """Come back when the first of the queue may leave.  Once too often is harmless."""
-        if due := self._due(actor):
-            due[0].add_done_callback(Onward(lambda _: self._look(actor)))
-        else:
-            self._threads.run(lambda: self._serve(actor))
+        with shield:  # as in `put_back`: this may be a done-callback on any thread
+            if due := self._due(actor):
+                due[0].add_done_callback(Onward(lambda _: self._look(actor)))
+            else:
+                self._threads.run(lambda: self._serve(actor))
 
     def _due(self, actor: CalledActor) -> list[Future[Any]]:
         """Return what the first of the queue still waits for."""

@@ -5,6 +5,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from remotely.machine.shield import Condition
+
 log = logging.getLogger("remotely")
 
 IDLE_S = 5.0  # after which a thread ends
@@ -17,7 +19,7 @@ class Threads:
         self._name = name
         self._most = most
         self._tasks: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._threads = 0
         self._idle = 0
         self._is_closed = False

@@ -1,6 +1,5 @@
 """What a client knows of one actor: where it lives now, or how it ended."""
 
-import threading
 import time
 
 import msgspec
@@ -9,6 +8,7 @@ from remotely.calling.actor import CalledActor
 from remotely.client.channel import Channel
 from remotely.engine import Engine
 from remotely.futures import wakeup
+from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import Location
 
@@ -31,7 +31,7 @@ class ActorState(CalledActor):
         self.life = request.life
         self.location: Location | None = None
         self.channel: Channel | None = None
-        self.opening = threading.RLock()  # a signal handler may call in the middle of a call
+        self.opening = RLock()  # a signal handler may call in the middle of a call
         self.gone = False
 
     @property

@@ -95,13 +95,14 @@ class Calls:
                 channel = remote.channel
                 if not may_leave or remote.queue is not None:
                     channel = None
-                elif (channel is None or channel.ended) and not background:
+                elif (channel is None or not channel.is_open) and not background:
                     channel = self._open_for(remote, future)
-                if channel is not None and not channel.ended:
+                is_sent = False
+                if channel is not None and channel.is_open:
                     if channel.sources_sent < len(source_library.library.batches):
                         _send_sources(remote, channel)
-                    channel.send(kind, name, outgoing, future, background)
-                elif not future.done() and future.receiver is None:
+                    is_sent = channel.send(kind, name, outgoing, future, background, True)
+                if not is_sent and not future.done() and future.receiver is None:
                     if message is None:
                         message = self._message(remotes, kind, name, outgoing, named)
                     if background or not self._send_if_ready(remote, message, future):
@@ -164,10 +165,16 @@ class Calls:
         nbytes = message.value.nbytes
         if may_wait:
             actor.back_pressure.wait_for_room(actor, nbytes, Room.block)
-        if nbytes >= SHARE_FROM_BYTES:
-            actor.back_pressure.count(future, nbytes, may_wait)
-        future.needs = message
-        self._queues.add(actor, message, future, message.needs(self._channels.store_of(actor)))
+        try:
+            if nbytes >= SHARE_FROM_BYTES:
+                actor.back_pressure.count(future, nbytes, may_wait)
+            future.needs = message
+            needs = message.needs(self._channels.store_of(actor))
+            self._queues.add(actor, message, future, needs)
+        except BaseException:  # we are interrupted
+            if future.receiver is None:
+                actor.back_pressure.settle(future)
+            raise
 
     def _send_if_ready(self, actor: ActorState, message: Message, future: CallFuture[Any]) -> bool:
         """Send a call of a caller who waits, if nothing is in its way; return whether that is
@@ -176,16 +183,18 @@ class Calls:
         channel = actor.channel
         if actor.queue is not None or channel is None or not all(need.done() for need in needs):
             return False
-        self._send_message(channel, actor, message, future, background=False)
-        return True
+        return self._send_message(channel, actor, message, future, False) is not False
 
     def _leave(self, turn: Turn[Message]) -> None:
         """On a thread of the queue: send a call whose turn has come."""
         actor = turn.actor
         assert isinstance(actor, ActorState)
         channel = self._channels.of(actor)
-        if self._send_message(channel, actor, turn.message, turn.future, True, turn.take):
+        is_sent = self._send_message(channel, actor, turn.message, turn.future, True, turn.take)
+        if is_sent:
             channel.receive_soon()
+        elif is_sent is False:
+            turn.give_back()
 
     def _send_message(
         self,
@@ -195,8 +204,11 @@ class Calls:
         future: CallFuture[Any],
         background: bool,
         may_leave: Callable[[], bool] = lambda: True,
-    ) -> bool:
-        """Send what needs nothing any more; return whether it was."""
+    ) -> bool | None:
+        """Send what needs nothing any more.
+
+        Return whether it was; None if it may not leave, or has an outcome.
+        """
         store, is_apart = self._channels.store_of(actor), self._channels.is_apart(actor)
         try:
             outgoing = message.outgoing_to(store, is_apart and self._channels.may_wait())
@@ -204,14 +216,15 @@ class Calls:
             if may_leave():
                 future.settle(None, error.with_traceback(None))
                 future.tell()
+            return None
+        if not channel.is_open:
             return False
         if not may_leave():
-            return False
+            return None
         future.needs = message
         if channel.sources_sent < len(source_library.library.batches):
             _send_sources(actor, channel)
-        channel.send(message.kind, message.name, outgoing, future, background)
-        return True
+        return channel.send(message.kind, message.name, outgoing, future, background, True)
 
     # --- large values for other machines ----------------------------------------------------------
 

@@ -23,7 +23,6 @@ The class is a little over 250 lines: what the parts share is wired, begun and e
 
 import itertools
 import secrets
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -45,7 +44,8 @@ from remotely.client.outcomes import Outcomes
 from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
-from remotely.machine.shield import shield
+from remotely.machine.shield import RLock, shield
+from remotely.protocol import wire
 from remotely.protocol.control import Location, Obituary
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.numbers import ROUTE_BYTES
@@ -66,7 +66,8 @@ HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further 
 class Channel:
     """Calls to one life of an actor.
 
-    ended           how the channel ended, or None while it is open
+    is_open         whether calls can leave; when it is broken, how it ended is known soon
+    ended           how it ended, or None until that is known
     endpoint        the address of the actor to which it is connected
     sources_sent    how many of the batches of source_library.py were sent
 
@@ -90,7 +91,7 @@ class Channel:
     ) -> None:
         self.location = location
         self._store = location.store
-        self._name_there = stores.name
+        self.is_open = True
         self.ended: EndError | None = None
         self.sources_sent = 0
         self._end_after_replies: Callable[[], None] | None = None
@@ -98,7 +99,7 @@ class Channel:
         self._on_news = on_news
         self._on_broken = on_broken
         self._waits = waits  # if this process is an actor
-        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
+        self._lock = RLock()  # a signal handler may call in the middle of a call
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
         self._socket = client(context, pair, location.public_key, Reconnect.NEVER)
@@ -143,11 +144,6 @@ class Channel:
         """Whether the connection was ever established, as far as the loop has heard."""
         return self._monitor.connected
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether nothing can leave any more; how it ended is known soon."""
-        return self._outbox.is_broken
-
     def send(
         self,
         kind: Kind,
@@ -155,8 +151,13 @@ class Channel:
         outgoing: OutgoingValue,
         future: CallFuture[Any],
         background: bool,
-    ) -> None:
-        """Send one call.  Without `background` the caller is about to wait for it."""
+        may_wait_elsewhere: bool = False,
+    ) -> bool:
+        """Send one call.  Without `background` the caller is about to wait for it.
+
+        If nothing can leave any more, the call fails; or this returns false, if it
+        `may_wait_elsewhere` for another channel.
+        """
         if self._waits is not None and not background:
             self._waits.refuse(self.location.actor, future.what)
         bounded = background and kind is Kind.CALL
@@ -167,13 +168,16 @@ class Channel:
         try:
             if outgoing.is_large:
                 if future.counted_by is None and future.keep is not None:
-                    self._count(outgoing.encoded.nbytes, future, bounded)
+                    # One that waited in a queue had room, and holds up those that make it.
+                    may_wait = bounded and future.receiver is None
+                    self._count(outgoing.encoded.nbytes, future, may_wait)
                 with shield:
                     loan = outgoing.lend(self._memory.peer)
                 if loan is None:
                     self._memory.offer()
             with self._lock:
-                if self.ended is None:
+                is_sent = self.is_open or (self.ended is None and not may_wait_elsewhere)
+                if is_sent:
                     call_id = next(self._ids)
                     frames = outgoing.message(kind, call_id, name, loan, self._store)
                     future.call_id = call_id
@@ -205,14 +209,16 @@ class Channel:
                                 sockets.send(self._socket, frames)
                                 left = True
                     came = self._inbox.after_call(background)
-            if not future.call_id:
-                assert self.ended is not None
+            if not is_sent:
                 if loan is not None:
                     take_back(loan)
-                future.lose(self.ended(False))
-                future.tell()
+                if not may_wait_elsewhere:
+                    assert self.ended is not None
+                    future.lose(self.ended(False))
+                    future.tell()
             elif came:
                 delivery.hand_over(delivery.this_thread())
+            return is_sent
         except BaseException:  # it cannot be sent, or we are interrupted
             self._withdraw(future, None if left else loan)
             self._inbox.leave_to_loop(delivery.this_thread())
@@ -220,7 +226,7 @@ class Channel:
 
     def fetch_results(self, fetches: bool) -> None:
         """Tell the actor whether large results are to stay in its machine's store."""
-        body = OutgoingValue(codec.Encoded((self._name_there if fetches else b"",), ()))
+        body = OutgoingValue(codec.Encoded((wire.FETCHES if fetches else b"",), ()))
         self.send(Kind.STORE, "", body, CallFuture("the actor"), background=True)
 
     def receive_soon(self) -> None:
@@ -269,7 +275,7 @@ class Channel:
         if not self._pending or not self._monitor.may_have_connected() or self._outbox.is_broken:
             end()
             return
-        self._outbox.is_broken = True  # a further call cannot leave, and fails with the others
+        self._close_outbox()  # a further call cannot leave, and fails with the others
         self._end_after_replies = end
         self._loop.after(DRAIN_S, end)
 
@@ -278,6 +284,7 @@ class Channel:
         if self.ended is not None:
             return
         self._inbox.drain(arrived)  # what arrived before the end counts
+        self.is_open = False
         self.ended = ended
         may_have_left = self._monitor.may_have_connected()
         last = last_begun(obituary, self.location.life, self._route) if may_have_left else 0
@@ -308,9 +315,9 @@ class Channel:
         if loan is not None:
             take_back(loan)
 
-    def _count(self, nbytes: int, future: CallFuture[Any], bounded: bool) -> None:
-        """Count a large value as in flight; if `bounded`, when there is room for it."""
-        may_wait = bounded and not self._loop.is_own_thread()
+    def _count(self, nbytes: int, future: CallFuture[Any], may_wait: bool) -> None:
+        """Count a large value as in flight; if it `may_wait`, when there is room for it."""
+        may_wait = may_wait and not self._loop.is_own_thread()
         if may_wait:
             self._wait_for_room(future, nbytes)
         future.keep.back_pressure.count(future, nbytes, may_wait)  # type: ignore[attr-defined]
@@ -325,11 +332,16 @@ class Channel:
         if self._end_after_replies is not None:
             self._end_after_replies()
         elif not self._outbox.is_broken:
-            self._outbox.is_broken = True
+            self._close_outbox()
             self._on_broken(self)
             self._on_news()
 
     def _cut(self) -> None:
         """Break the connection, as an injected fault."""
-        self._outbox.is_broken = True
+        self._close_outbox()
         self._loop.call(lambda: self._on_broken(self))
+
+    def _close_outbox(self) -> None:
+        """Nothing leaves any more."""
+        self._outbox.is_broken = True
+        self.is_open = False

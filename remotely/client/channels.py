@@ -64,18 +64,25 @@ class Channels:
         refused: Location | None = None
         with actor.opening:
             while True:
-                actor.wait_for_life()
-                if actor.channel is not None and not actor.channel.ended:
-                    return actor.channel
+                if channel := self._present(actor):
+                    return channel
                 self.locate(actor, unreached=refused is not None)
-                actor.wait_for_life()  # if it is ours, it is we who connect to its next life
-                if actor.channel is not None and not actor.channel.ended:
-                    return actor.channel
+                if channel := self._present(actor):  # it is ours, and has a next life
+                    return channel
                 assert actor.location is not None
                 is_last = actor.location == refused
                 refused = actor.location
                 if channel := self._connected(actor, is_last):
                     return channel
+
+    def _present(self, actor: ActorState) -> Channel | None:
+        """Return the open channel of an actor.  Waits if that is broken, until it is known how."""
+        actor.wait_for_life()
+        if (before := actor.channel) is not None and not before.is_open:
+            wakeup.sleep_until(lambda: before.ended or actor.ended, about=actor.opening)
+            actor.wait_for_life()
+        channel = actor.channel
+        return channel if channel is not None and channel.is_open else None
 
     def _connected(self, actor: ActorState, is_last: bool) -> Channel | None:
         """Connect to where an actor lives; return None if it has died, or nobody is there.
@@ -89,7 +96,7 @@ class Channels:
             return actor.life > life or actor.ended is not None or channel.ended is not None
 
         wakeup.sleep_until(
-            lambda: channel.connected or is_over() or (channel.is_broken and not is_last),
+            lambda: channel.connected or is_over() or not (channel.is_open or is_last),
             about=actor.opening,
         )
         if channel.connected:

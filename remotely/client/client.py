@@ -30,6 +30,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from remotely.calling import arguments
 from remotely.client.actor_directory import ActorDirectory
 from remotely.client.actor_factory import ActorFactory
 from remotely.client.actor_state import ActorState
@@ -45,7 +46,7 @@ from remotely.client.ref import Ref
 from remotely.client.restarts import Restarts
 from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
-from remotely.engine import Options, Promises, RemoteActor
+from remotely.engine import Options, Prepared, Promises, RemoteActor
 from remotely.errors import (
     ActorDied,
     CallTimeout,
@@ -65,11 +66,10 @@ from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
-from remotely.values import arena, borrowing, codec, notes, source_finder, source_library
-from remotely.values.notes import Notes
+from remotely.values import arena, borrowing, codec, source_finder, source_library
 from remotely.values.owned import NOTHING, own
-from remotely.values.references import named_arguments
 from remotely.values.shipping import Shipment
+from remotely.values.unpicklable import PartNames
 
 TEND_EVERY_S = 1.0  # to all channels
 MAX_DESCRIPTORS = 65_536  # a handle that is called takes five; many systems allow 1,024
@@ -214,20 +214,16 @@ class Client:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded = codec.encode_atoms(args, kwargs)
-        if encoded is None:
-            local, noting = notes.local, Notes(remotes)
-            outer, local.notes = local.notes, noting
-            try:
-                encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
-            finally:
-                local.notes = outer
-            if noting.things:
-                named = named_arguments(method, args, kwargs, noting.things)
-                return self._calls.send(
-                    remotes, Kind.CALL, method, encoded, background, retries, named
-                )
-        return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries)
+        encoded, named = arguments.encode(remotes, method, args, kwargs)
+        return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries, named)
+
+    def prepare(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
+    ) -> Prepared:
+        encoded, named = arguments.encode((), method, args, kwargs, names)
+        kept = own(encoded)
+        send = self._calls.send
+        return lambda remote: send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         return self._calls.send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)

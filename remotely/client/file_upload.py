@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture
+from remotely.machine.shield import RLock
 from remotely.values.shipping import Shipment
 
 UNDER_WAY_BYTES = 64 << 20  # read into memory and not stored yet, for one actor
@@ -36,7 +37,7 @@ class FileUploads:
         self.files = shipment.files
         self._shipment = shipment
         self._sent: dict[tuple[str, str], _Upload] = {}  # by worker and hash
-        self._lock = threading.RLock()  # a signal handler may make an actor meanwhile
+        self._lock = RLock()  # a signal handler may make an actor meanwhile
 
     def deliver(
         self,

@@ -3,19 +3,20 @@
 Its arguments were pickled when it was made.  What they refer to (values/references.py) is put in
 their place when it leaves:
 
-    a future     its value if that is here; where the value is, if it has stayed there
-                 to an actor that may reach no store, the value goes in any case
+    a future     its value as it came, or as it is now if it has come before; or where the value
+                 is, if it has stayed there: to an actor that may reach no store, it goes itself
     a large ref  where it is in the store of the actor's machine, to which it has crossed before
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any
 
 from remotely.client.ref import Ref
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
+from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, references
@@ -46,19 +47,25 @@ class Message:
         self.value = value
         self.refs = [thing for thing, _ in named if isinstance(thing, Ref)]
         self._futures = [thing for thing, _ in named if isinstance(thing, CallFuture)]
-        for future in self._futures:
-            future.stays = True
         self._named = named
         self._crossings = crossings
         self._ship = ship
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
         # By the number of the future, and whether the actor is apart.
         self._values: dict[tuple[int, bool], Any] = {}
         self._made: dict[tuple[bytes, ...], OutgoingValue] = {}
+        for number, (thing, _) in enumerate(named):
+            if not isinstance(thing, CallFuture):
+                continue
+            thing.stays = True
+            if thing.done() and thing.kept is None and not isinstance(thing.where, Elsewhere):
+                with suppress(Exception):  # it is told when the call is to leave
+                    arriving = _arriving(thing.result())
+                    self._values[number, True] = self._values[number, False] = arriving
 
     def __del__(self) -> None:
-        for made in self._made.values():
+        for made in vars(self).get("_made", {}).values():  # none yet, if we were interrupted
             made.close()
 
     def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
@@ -104,10 +111,17 @@ class Message:
             error = cancelled
         if error is not None:
             raise references.of_argument(error, name)
+        kept = future.kept or future.where
+        if isinstance(kept, Owned):
+            return Referring(kept)
+        if not isinstance(kept, Elsewhere):
+            return _arriving(kept)
         if is_apart:
-            return future.result()
-        where = future.where
-        if isinstance(where, Elsewhere):
-            self._kept.append(where)
-            return where.entry()
-        return where
+            return kept.fetch()
+        self._kept.append(kept)
+        return kept.entry()
+
+
+def _arriving(value: Any) -> Referring:
+    """Return what arrives as the value is now."""
+    return Referring(own(codec.encode(value)))

@@ -76,7 +76,7 @@ class Outcomes:
         if future.counted_by is not None:  # its arguments are not in flight any more
             future.counted_by.settle(future)
         if self._store is not None:  # its actor may end before we have fetched it
-            self._stores.claim(self._store)
+            self._stores.claim(wanted, self._store)
         if future.is_wanted:
             fetch = partial(self._fetch, future, message)
             self._stores.fetching.run(fetch, instead=partial(_shut_down, future))
@@ -92,10 +92,24 @@ class Outcomes:
             payload, buffers = self._stores.fetch(wanted)
         except Exception:  # whatever it is: the actor still has it
             asked = self._ask_for_whole(wanted, future.what, future.keep, is_last=True)
-            asked.add_done_callback(partial(_take_over, future))
+            asked.add_done_callback(partial(self._take_over, future, wanted))
             return
         self._stores.release(wanted)
         self.deliver(future, message._replace(payload=payload, buffers=buffers, loan=b""))
+        future.tell()
+
+    def _take_over(self, future: CallFuture[Any], wanted: Parcel, asked: Future[Any]) -> None:
+        """Give a call the outcome of the question for its whole result."""
+        self._stores.release(wanted)  # not before: the actor has it only as long as the store
+        error = asked.exception()
+        if error is None:
+            future.settle(asked.result(), None)
+        else:
+            why = (
+                f"{future.what} has run, but its actor or its machine was lost before the result "
+                "was fetched"
+            )
+            future.lose(WorkerLost(why, may_have_run=True))
         future.tell()
 
     def _ask_for_whole(
@@ -135,20 +149,6 @@ class Outcomes:
 
 def _shut_down(future: CallFuture[Any]) -> None:
     future.lose(NotConnected(SHUT_DOWN))
-    future.tell()
-
-
-def _take_over(future: CallFuture[Any], asked: Future[Any]) -> None:
-    """Give a call the outcome of the question for its whole result."""
-    error = asked.exception()
-    if error is None:
-        future.settle(asked.result(), None)
-    else:
-        why = (
-            f"{future.what} has run, but its actor or its machine was lost before the result was "
-            "fetched"
-        )
-        future.lose(WorkerLost(why, may_have_run=True))
     future.tell()
 
 

@@ -39,6 +39,8 @@ class Ref(Put):
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self.value.travelling)
         noting = notes.local.notes if self.value.nbytes >= SEND_FROM_BYTES else None
-        if noting is not None and noting.remotes[0].engine.is_any_elsewhere(noting.remotes):
-            return references.entry(noting.number_of(self))
+        if noting is not None:
+            remotes = noting.remotes
+            if not remotes or remotes[0].engine.is_any_elsewhere(remotes):
+                return references.entry(noting.number_of(self))
         return codec.decode_parts, codec.parts(self.value.payload, self.value.buffers)

@@ -29,7 +29,7 @@ class Send(Protocol):
         outgoing: OutgoingValue,
         future: CallFuture[Any],
         background: bool,
-    ) -> None: ...
+    ) -> object: ...
 
 
 class SharedMemory:

@@ -1,12 +1,10 @@
 """A client's connections to the store of one machine: words over CURVE, and bytes over TLS.
 
 The link opens when the first large value is for that machine, or comes from there.  What the client
-has announced there is its own for as long as the link holds, and so are the results that actors
-have offered to the caller of its name, and left.  A link never reconnects: a new one knows of no
-values, and claims results anew.
+has announced there is its own for as long as the link holds, and so are the results that it has
+claimed.  A link never reconnects: a new one knows of no values.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +13,7 @@ import msgspec
 import zmq
 
 from remotely.client.connection_monitor import ConnectionMonitor
+from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.transport import bulk, sockets
@@ -32,7 +31,7 @@ class BulkPool:
     """TLS connections to stores, to be used by one thread at a time each."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._idle: dict[BulkAddress, list[tuple[float, Connection]]] = {}
         self._is_closed = False
 
@@ -93,10 +92,7 @@ class BulkPool:
 
 
 class StoreLink:
-    """One store.  Any thread may use it; `broken` is called on the loop's thread.
-
-    `name` is that of this client as a caller.
-    """
+    """One store.  Any thread may use it; `broken` is called on the loop's thread."""
 
     def __init__(
         self,
@@ -104,11 +100,9 @@ class StoreLink:
         loop: Loop,
         pair: KeyPair,
         address: StoreAddress,
-        name: bytes,
         broken: Callable[["StoreLink"], None],
     ) -> None:
         self.address = address
-        self._name = name
         self.bulk: Future[BulkAddress] = Future()  # where it takes bytes
         self.is_broken = False
         self._loop = loop
@@ -123,6 +117,10 @@ class StoreLink:
         """Announce a value; `listener` hears what becomes of it, on the loop's thread."""
         self._listeners[value] = listener
         self._tell(control.Expect(value=value, nbytes=nbytes))
+
+    def claim(self, value: bytes) -> None:
+        """Have a result kept until it is released, though its actor may end."""
+        self._tell(control.Claim(value=value))
 
     def ignore(self, value: bytes) -> None:
         """Listen no more."""
@@ -153,7 +151,6 @@ class StoreLink:
             self._monitor.start()
             self._loop.watch_socket(self._socket, self._hear)
             self._send(control.Reach())
-            self._send(control.Claim(caller=self._name))
 
     def _tell(self, message: msgspec.Struct) -> None:
         self._loop.call(lambda: self._send(message))

@@ -7,7 +7,6 @@ Where a store cannot be reached, values go through the sockets of the actors, as
 """
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +18,7 @@ from remotely.client.avoidance import AVOID_S, Avoidance, Way
 from remotely.client.crossing import Crossing
 from remotely.client.ref import Ref
 from remotely.client.store_link import BulkPool, StoreLink
+from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.transport import bulk
 from remotely.transport.keys import KeyPair
@@ -33,7 +33,7 @@ MAX_THREADS = 8  # more do not make a line faster
 
 
 class Stores:
-    """Any thread may use it.  Stores know by `name` what was offered to this client."""
+    """Any thread may use it."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
@@ -43,13 +43,14 @@ class Stores:
         self._context = context
         self._loop = loop
         self._pair = pair
-        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
-        self.name = parcel.new_name()
+        self._lock = RLock()  # a signal handler may call in the middle of a call
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
         self._avoidance = Avoidance(machine)
+        self._claimed: dict[bytes, StoreAddress] = {}  # results, by name, until they are released
         self._unreleased: deque[Parcel] = deque()  # until their stores can be reached
         loop.every(TIDY_EVERY_S, self._pool.tidy)
+        loop.every(TIDY_EVERY_S, self._claim_again)
         loop.every(AVOID_S, self._release_again)
 
     def crossing(self, encoded: Encoded, stores: Iterable[StoreAddress | None]) -> Crossing | None:
@@ -70,10 +71,11 @@ class Stores:
             ref.crossings.append(crossing)
             self.threads.run(crossing.run)
 
-    def claim(self, store: StoreAddress) -> None:
-        """Have a store keep what actors have offered to this client, though they may end."""
+    def claim(self, result: Parcel, store: StoreAddress) -> None:
+        """Have a store keep a result until it is released, though its actor may end."""
+        self._claimed[result.value] = store
         if not self._avoidance.is_on(Way(store)):
-            self._link(store)
+            self._link(store).claim(result.value)
 
     def fetch(self, wanted: Parcel) -> Unpacked:
         """Fetch a value, which its store keeps until it is released.  Raises OSError, ValueGone."""
@@ -103,6 +105,7 @@ class Stores:
     def release(self, unwanted: Parcel) -> None:
         """Let go a result that nobody wants any more.  Never blocks."""
         store, value = unwanted.store, unwanted.value
+        self._claimed.pop(value, None)
         if store is not None and self._avoidance.is_on(Way(store)):
             self._unreleased.append(unwanted)
         elif store is not None:
@@ -121,11 +124,18 @@ class Stores:
         with self._lock:
             link = self._links.get(address)
             if link is None or link.is_broken:
-                made = StoreLink(
-                    self._context, self._loop, self._pair, address, self.name, self._lose
-                )
+                made = StoreLink(self._context, self._loop, self._pair, address, self._lose)
                 link = self._links[address] = made
+                for value, store in self._claimed.copy().items():
+                    if store == address:
+                        link.claim(value)
             return link
+
+    def _claim_again(self) -> None:
+        """Where a link broke, open another, which claims what we still hold there."""
+        for store in set(self._claimed.copy().values()):
+            if not self._avoidance.is_on(Way(store)):
+                self._link(store)
 
     def _release_again(self) -> None:
         for _ in range(len(self._unreleased)):

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from remotely.calling.actor import Names
-from remotely.engine import Arrival, Options, Promises, RemoteActor
+from remotely.engine import Arrival, Options, Prepared, Promises, RemoteActor
 from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
@@ -29,6 +29,7 @@ from remotely.objects.placeholders import RoutinePlaceholder, stays
 from remotely.reporting import log_records
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus, ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
+from remotely.values.unpicklable import PartNames
 
 # The actor whose method runs: its log records get that name, as on a cluster.
 _running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
@@ -87,6 +88,11 @@ class InProcess:
             self._outcome(remote, functools.partial(run, remote), f"{remote.name}.{method}", tell)
             for remote in remotes
         ]
+
+    def prepare(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
+    ) -> Prepared:
+        return lambda remote: self.call((remote,), method, args, kwargs, background=True)[0]
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         def read(target: Any) -> Any:

@@ -24,6 +24,7 @@ that was caught before it was given to a future comes without its traceback.
 The class is a little over 250 lines: it has all that the base class has, without its Condition.
 """
 
+import contextlib
 import logging
 import operator
 import sys
@@ -38,8 +39,9 @@ from remotely.errors import CallTimeout
 from remotely.futures import wakeup
 from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
-from remotely.machine.shield import shield
+from remotely.machine.shield import Condition, shield
 from remotely.values import references
+from remotely.values.owned import Owned
 
 log = logging.getLogger("remotely")
 
@@ -80,22 +82,6 @@ class Counts(Protocol):
         """A call has its outcome.  Calling this twice is harmless."""
 
 
-class Condition(threading.Condition):
-    """A condition that survives an interrupt anywhere.  No thread sleeps on it.
-
-    The library's condition enters and leaves by methods in Python, and a thread that is interrupted
-    there never releases the lock.  Here `with` finds, through the slots, the lock's methods in C.
-    """
-
-    __slots__ = ("__enter__", "__exit__")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock: Any
-        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
-        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign]
-
-
 class CallFuture(Future[R]):
     """The one outcome of one call.  It can be cancelled until the call begins."""
 
@@ -107,7 +93,8 @@ class CallFuture(Future[R]):
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
     needs: object = None  # what must be kept until there is an outcome
-    stays: bool = False  # a large result stays where it is, until it is asked for
+    stays: bool = False  # it is passed on: a large result stays where it is, until it is asked for
+    kept: Owned | Elsewhere | None = None  # the result as it came, if it is passed on
 
     def __init__(self, what: str, keep: object = None) -> None:
         self._outcomes: list[_Outcome] = []
@@ -230,7 +217,8 @@ class CallFuture(Future[R]):
     def _bring(self) -> None:
         """Fetch a result that has stayed where it is."""
         if isinstance(self._result, Elsewhere):
-            self._result = self._result.fetch()
+            self.kept = self._result
+            self._result = self.kept.fetch()
 
     @property
     def where(self) -> Any:
@@ -289,6 +277,11 @@ class CallFuture(Future[R]):
             self.tell()
         elif (receiver := self.receiver) is not None:
             receiver.attend()
+
+    def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
+        """Do not call it, if it was not called yet."""
+        with contextlib.suppress(ValueError):
+            self._done_callbacks.remove(fn)
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # noqa: PLC0415 - slow to import, and whoever awaits has it

@@ -5,7 +5,6 @@ ahead of its consumer by that many items and no more, it serves other calls betw
 if it dies the consumer gets the same error as from any call.
 """
 
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, TypeVar
 
 from remotely.futures.future import CallFuture, completed, failed
+from remotely.machine.shield import RLock
 from remotely.values.unpicklable import Refused
 
 AHEAD = 4  # items in flight: enough to hide a round trip, few enough to stay fresh
@@ -44,7 +44,8 @@ class Stream(Generic[T]):
         self._end = end
         self._ahead = ahead
         self._coming: deque[CallFuture[Any]] = deque()  # in the order of the items
-        self._lock = threading.RLock()  # a signal handler may enter it once more
+        self._given_back: deque[CallFuture[Any]] = deque()  # of earlier items
+        self._lock = RLock()  # a signal handler may enter it once more
         self._over = False
 
     def __iter__(self) -> Iterator[T]:
@@ -56,7 +57,7 @@ class Stream(Generic[T]):
             try:
                 future.exception()  # waits
             except BaseException:
-                self._coming.appendleft(future)
+                self._given_back.append(future)
                 raise
             return self._arrived(future)
         finally:
@@ -72,11 +73,13 @@ class Stream(Generic[T]):
         try:
             future = self._claim()
             arrived: Future[None] = Future()  # is cancelled in the place of the call
-            future.add_done_callback(partial(_tell, arrived))
+            tell = partial(_tell, arrived)
+            future.add_done_callback(tell)
             try:
                 await asyncio.wrap_future(arrived)
             except BaseException:
-                self._coming.appendleft(future)
+                future.remove_done_callback(tell)
+                self._given_back.append(future)
                 raise
             return self._arrived(future)
         except StopIteration:
@@ -86,16 +89,16 @@ class Stream(Generic[T]):
 
     def close(self) -> None:
         """Close the generator in the actor.  Items that are in flight are dropped."""
+        self._given_back = deque(maxlen=0)  # which nothing stays in
         if not self._over:
-            self._over = True
-            self._coming.clear()
+            self._stop()
             self._end()
 
     def when_ready(self, tell: Callable[["Stream[T]"], None]) -> None:
         """Call `tell` once, when `next` will not block."""
         with self._lock:
-            self._fill(max(1, self._ahead))
-            future = self._coming[0] if self._coming else completed(None)
+            coming = self._next()
+            future = coming[0] if coming else completed(None)
         future.add_done_callback(lambda _: tell(self))
 
     def _claim(self) -> CallFuture[Any]:
@@ -103,16 +106,21 @@ class Stream(Generic[T]):
         future = None
         try:
             with self._lock:
-                if self._over:
+                if not (coming := self._next()):
                     raise StopIteration
-                self._fill(max(1, self._ahead))
-                future = self._coming[0]  # no signal is handled before the next line has run
-                del self._coming[0]
+                future = coming[0]  # no signal is handled before the next line has run
+                del coming[0]
             return future
         except BaseException:
             if future is not None:  # interrupted
-                self._coming.appendleft(future)
+                self._given_back.append(future)
             raise
+
+    def _next(self) -> "deque[CallFuture[Any]]":
+        """With the lock: return where the next item is the first; empty after the end."""
+        if not self._given_back:
+            self._fill(max(1, self._ahead))
+        return self._given_back or self._coming
 
     def _arrived(self, future: CallFuture[Any]) -> T:
         """Return an item, or raise what the stream has ended with."""
@@ -120,7 +128,7 @@ class Stream(Generic[T]):
         if error is None:
             self._fill(self._ahead)
             return future.result()  # type: ignore[no-any-return]
-        self._over = True
+        self._stop()
         try:
             raise error
         finally:
@@ -130,6 +138,12 @@ class Stream(Generic[T]):
         with self._lock:  # one who asks first has the earlier item
             while len(self._coming) < count and not self._over:
                 self._coming.append(self._ask())
+
+    def _stop(self) -> None:
+        """Ask for no more; what was given back comes before the end all the same."""
+        with self._lock:
+            self._over = True
+            self._coming.clear()
 
     def __enter__(self) -> "Stream[T]":
         return self

@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 
+import msgspec
 import zmq
 
 from remotely.errors import (
@@ -50,14 +51,21 @@ LOOK_EVERY_S = 1.0
 LAST_REPLIES_S = 2.0
 DRAIN_EVERY_S = 0.01
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_ENDS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSED
+# The last of them: nobody listens there, and libzmq would try again in a day (Reconnect.NEVER).
+_ENDS = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | _REFUSED
+    | zmq.EVENT_CONNECT_RETRIED
+)
 
 
 class Line:
     """`end` is ours of the socket of the actor, `ipc` the path at which it takes calls.
 
     The constructor finds the worker.  It raises MasterLost if the master does not answer,
-    NotAllowed, and NoResources if no worker is there.
+    NotAllowed, NoResources if no worker is there, and WorkerLost for one with an address or a key
+    that cannot be.
     """
 
     def __init__(
@@ -70,7 +78,8 @@ class Line:
     ) -> None:
         self.why: RemotelyError | None = None  # it has ended
         self.was_hosted = False
-        self.actor = ask.actor
+        self.nonce = ask.nonce
+        self._ask = ask
         self._actor = end
         self._ipc = ipc
         self._has_ended = False
@@ -89,13 +98,17 @@ class Line:
             self._context,
             f"tcp://{reached}",
             key,
-            lambda: ask,
+            lambda: self._ask,
             self._hear_master,
             self._be_refused,
         )
         self._access = AccessRelay(self._link.send, self._tell_caller)
         try:
-            self._dial(self._find_host(reached), key)
+            host = self._find_host(reached)
+            try:
+                self._dial(host, key)
+            except (ValueError, zmq.ZMQError) as error:  # whatever that worker has said of itself
+                raise WorkerLost(f"a worker cannot be at {host.address!r}: {error}") from None
         except BaseException:
             self._link.close()
             self._context.destroy(linger=0)
@@ -150,7 +163,8 @@ class Line:
         self._link.close()
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
-        self._socket.close(linger=int(1000 * LAST_REPLIES_S))
+        is_cut = isinstance(self.why, WorkerLost)  # nobody hears what waits to leave
+        self._socket.close(linger=0 if is_cut else int(1000 * LAST_REPLIES_S))
         self._context.term()
         self._loop.close()
         self._actor.close()
@@ -159,8 +173,9 @@ class Line:
 
     def _hear_master(self, message: object) -> None:
         match message:
-            case control.Host():
-                self._host = self._host or message
+            case control.Host() if self._host is None:
+                self._host = message
+                self._ask = msgspec.structs.replace(self._ask, worker=message.worker)
             case control.Registered(client_keys=keys):
                 self._tell_actor(control.encode(control.Admit(client_keys=keys)))
                 self._access.ask_again()
@@ -227,7 +242,7 @@ class Line:
                 return
             match message := self._from_actor.decode(data):
                 case control.MayCall():
-                    self._access.hear_actor(self.actor, message)
+                    self._access.hear_actor("", message)
                 case control.Meet():  # there is no store here
                     self._tell_actor(data)
                 case control.Count() | control.Ending():

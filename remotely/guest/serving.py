@@ -36,6 +36,7 @@ from remotely.guest.line import Line
 from remotely.machine import folders, this_machine
 from remotely.machine.guest_folder import guest_folder
 from remotely.protocol import control
+from remotely.protocol.ids import bound_id
 from remotely.protocol.listening import Listening
 from remotely.protocol.resources import Resources
 from remotely.transport import activity, key_files
@@ -99,7 +100,7 @@ class _Redial:
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        self.before = ""  # the actor that it was last
+        self.before = ""  # the nonce of the actor that it was last
         self._begin()
 
     def _begin(self) -> None:
@@ -110,7 +111,7 @@ class _Redial:
     def reason_of(self, line: Line) -> str:
         """Return why all is over and done with.  Raises the error, if it is not."""
         if line.was_hosted:
-            self.before = line.actor
+            self.before = line.nonce
             self._begin()
         if line.why is None:
             return "closed"
@@ -134,9 +135,9 @@ class _Redial:
 
 def _serve_at(address: str, key: MemberKey, served: object, options: Options, before: str) -> Line:
     """Serve an object of a cluster, until it was closed or the connection has ended."""
-    cls = type(served)
+    cls, nonce = type(served), secrets.token_hex(16)
     request = control.Request(
-        actor=secrets.token_hex(16),
+        actor=bound_id("guest", key.pair.public, nonce),
         name=options.name or f"{cls.__name__}-{os.getpid()}",
         named=bool(options.name),
         class_name=cls.__name__,
@@ -180,7 +181,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
         theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.callback(theirs.close)
         try:
-            ask = control.AskHost(actor=request.actor, before=before)
+            ask = control.AskHost(nonce=nonce, before=before)
             line = Line(address, key, ask, ours, path)
         except BaseException:
             ours.close()

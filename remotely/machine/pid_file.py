@@ -11,8 +11,9 @@
         master.log, worker.log    their output; nearly nothing
 
 Pids are reused, so a daemon is identified by its pid and its start time.  A file whose daemon is
-dead was left by one that was killed.  Whoever finds it removes it, with the folder of sockets and
-logs that the daemon could not remove.
+dead was left by one that was killed.  Whoever finds it makes it `.killed`, and removes the folder
+of sockets and logs that the daemon could not remove.  A killed daemon is forgotten when the next
+one lives, or when the user ends the cluster; not by the end of one that could not take its place.
 """
 
 import contextlib
@@ -99,8 +100,20 @@ def remove(file: Path, daemon: Running) -> None:
 def leave(file: Path) -> None:
     """For a daemon that ends: remove its own file."""
     file.unlink(missing_ok=True)
+    _tidy(file.parent)
+
+
+def forget(file: Path) -> None:
+    """Forget the daemon of this file that was killed: the next one lives, or is not to be."""
     file.with_suffix(".killed").unlink(missing_ok=True)
-    tidy(file.parent)
+
+
+def forget_all(folder: Path) -> None:
+    """The user ends the cluster: nobody is to take the place of those that were killed."""
+    if not _running_in(folder):
+        for killed in folder.glob("*.killed"):
+            killed.unlink(missing_ok=True)
+        _tidy(folder)
 
 
 def was_killed(port: int) -> bool:
@@ -128,12 +141,10 @@ def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
         file.unlink(missing_ok=True)
 
 
-def tidy(folder: Path) -> None:
-    """When the last daemon is gone, remove the folder too, unless a log is not empty."""
+def _tidy(folder: Path) -> None:
+    """When the last daemon is gone, remove the folder too, unless there is more to tell."""
     if _running_in(folder):
         return
-    for killed in folder.glob("*.killed"):  # the user has ended that cluster
-        killed.unlink(missing_ok=True)
     for log in folder.glob("*.log"):
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:

@@ -1,4 +1,4 @@
-"""Sections of code that no signal handler interrupts.
+"""Sections of code that no signal handler interrupts, and locks that none leaves held.
 
 Python runs signal handlers on the main thread, between any two bytecodes, and pyzmq runs them at
 the end of each of its operations.  A handler that raises (Ctrl-C) may leave half a message in a
@@ -10,18 +10,58 @@ see inbox.py.
 A section costs a microsecond on the main thread, and next to nothing on any other, since no handler
 runs there.  Keep out of it whatever may take long, above all the user's code.
 
+A lock whose section may be interrupted is of this file too: `with` must release it wherever a
+handler raises.
+
 Only the signals that programs usually handle are delayed, because each costs time.  Refused: to
 install a handler of ours for good.  Code that asks for the current handler would find ours instead
 of its own (asyncio.run asks, to decide what Ctrl-C means).
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost six times as much as all of this
+import _thread
 import os
 import signal
 import sys
 import threading
 from types import FrameType
 from typing import Any
+
+if sys.version_info < (3, 14):
+    RLock = threading.RLock
+else:
+
+    class RLock(_thread.RLock):
+        """A lock that `with` has released whenever it is over.
+
+        From Python 3.14 on, handlers run between the call of `__enter__`, if that is in C, and the
+        section (https://github.com/python/cpython/issues/148874).  They run at none of the steps
+        here from the moment when the lock is taken.
+        """
+
+        __slots__ = ()
+
+        def __enter__(self) -> bool:
+            for _ in iter(self.acquire, None):
+                return True
+            raise AssertionError("it returns True")
+
+
+class Condition(threading.Condition):
+    """A condition with such a lock; an interrupted `wait` may yet break it.
+
+    The library's condition enters and leaves by methods in Python, and a thread that is interrupted
+    there never releases the lock.  Here `with` finds, through the slots, the methods of the lock.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__(RLock() if lock is None else lock)
+        self._lock: Any
+        self.__enter__ = self._lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = self._lock.__exit__  # type: ignore[method-assign]
+
 
 SIGNALS = tuple(
     int(getattr(signal, name))

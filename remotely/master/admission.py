@@ -10,14 +10,15 @@ told of keys that never knock there, and whoever was told is told of the end.
 
 Three things bind what peers say of themselves.
 
-    an id        of a session or a worker is a digest of its role, its key and a nonce that its
-                 process made: nobody else can use it, not with another key, in another role or,
-                 where machines share a key, without the nonce.  The master need not remember it.
-                 A worker that shows the nonce of another takes its place: it could read a file that
-                 is closed to other users, so it runs where the other did
+    an id        of a session, a worker or an object that dials in (guests.py) is a digest of its
+                 role, its key and a nonce that its process made: nobody else can use it, not with
+                 another key, in another role or, where machines share a key, without the nonce.
+                 The master need not remember it.  A worker that shows the nonce of another takes
+                 its place: it could read a file that is closed to other users, so it runs where
+                 the other did
     a seal       the master puts one on each placement.  A worker shows it when the master was
                  started again: an actor without one is not believed in, whatever its worker says
-    a placement  says which worker an actor is by_worker by; that worker speaks for it, and no other
+    a placement  says which worker houses an actor; that worker speaks for it, and no other
 
 Refused: the client's own key for its actors (a worker's key was then as good as a client's, for
 ever); a pair that the client makes and sends (a secret that travels, for actors that mostly make no

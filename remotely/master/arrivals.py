@@ -119,7 +119,7 @@ class Arrivals:
     def _drop(self, wishes: Iterable[Wish]) -> None:
         """Forget these, and then let others have what they were given."""
         for wish in wishes:
-            if name := self._asked.pop(wish, ""):
+            if (name := self._asked.pop(wish, None)) is not None:
                 self._waiting.discard(name, wish)
         for actor in [actor for wish in wishes for actor in self._actors.pop(wish)]:
             del self._given[actor]

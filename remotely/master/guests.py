@@ -6,6 +6,10 @@ has started.  The actor has no owner and takes no cores; it ends with its proces
 The process hears from here who may call the object, along a connection of its own.  A worker's
 word would not do: whoever holds a worker's key could host an object and admit a key of its own, and
 what callers send runs as code.
+
+The actor's id is a digest that only the process itself can tell the master how to make, and the
+object is believed to be where the master has sent the process.  So no worker can pass off the actor
+of another, or one that it does not house, as an object that has dialled in there.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +23,7 @@ from remotely.master.admission import Admission
 from remotely.master.lifecycle import ActorLifecycle
 from remotely.master.state import State
 from remotely.protocol import control
+from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
 
 UNKNOWN = "the master was started again, and has not heard from the process that serves it"
@@ -27,11 +32,13 @@ LEARNING = "the master was started again, and an actor of this name may come bac
 
 
 class Dialling(NamedTuple):
-    """A process that has said which actor it serves, and with which key it came."""
+    """A process that serves an object: the key with which it came, and the ids of its actor and of
+    the one before.  `worker`: where it may dial in, or has; empty if nowhere."""
 
     key: bytes
     actor: str
     before: str
+    worker: str
 
 
 class Guests:
@@ -57,11 +64,16 @@ class Guests:
 
     def greet(self, who: str, key: bytes, ask: control.AskHost) -> None:
         """A process says what it serves: tell it where it may dial in."""
-        self._dialling[who] = Dialling(key, ask.actor, ask.before)
-        self._connections[ask.actor] = who
-        if ask.actor not in self._state.actors.records:  # else its connection here was lost
+        self.leave(who)  # if it has served something else
+        actor, before = (bound_id("guest", key, nonce) for nonce in (ask.nonce, ask.before))
+        worker = ask.worker
+        if not worker:  # else its connection here was lost
+            host = self._host()
+            worker = host.worker if host else ""
             why = "no worker of this cluster takes calls from other machines, or is there by now"
-            self._tell(who, self._host() or control.Refused(error="NoResources", why=why))
+            self._tell(who, host or control.Refused(error="NoResources", why=why))
+        self._dialling[who] = Dialling(key, actor, before, worker)
+        self._connections[actor] = who
 
     def leave(self, who: str) -> bool:
         """A connection has ended, though perhaps not the actor; false if it is not a guest's."""
@@ -85,7 +97,10 @@ class Guests:
         is_far, _, name = min(found)
         register = state.workers.records[name].register
         return control.Host(
-            address=register.guests, public_key=register.guests_key, is_near=not is_far
+            worker=name,
+            address=register.guests,
+            public_key=register.guests_key,
+            is_near=not is_far,
         )
 
     def hear(self, worker: str, arrived: control.Arrived) -> None:
@@ -96,7 +111,8 @@ class Guests:
                 self._confirm(worker, record.request)
             return
         dialling = self._dialling.get(self._connections.get(actor, ""))
-        if dialling is None:
+        is_over = actor in self._state.actors.deaths
+        if dialling is None or dialling.worker != worker or is_over:
             self._refuse(worker, actor, "MasterLost", UNKNOWN)
             return
         self._end_before(dialling)
@@ -124,8 +140,7 @@ class Guests:
     def _end_before(self, dialling: Dialling) -> None:
         """End the actor that the object was before; its worker may not have heard, or be gone."""
         before = dialling.before
-        record = self._state.actors.records.get(before)
-        if record is not None and record.request.classes and record.request.key == dialling.key:
+        if (record := self._state.actors.records.get(before)) is not None:
             self._tell(record.worker, control.End(actor=before, grace_s=0.0, kill=True))
             self._lifecycle.hear_death(control.Obituary(actor=before, life=0, why=AGAIN))
 

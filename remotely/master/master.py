@@ -134,7 +134,7 @@ class Master:
                 is_near = message.host == self._host and self._is_from_here(sender)
                 if self._registry.enlist(message, now, is_near, before) and is_near:
                     why = "its worker's process ended"
-                    end = lambda: self._registry.remove_worker(who, why)
+                    end = lambda: self._registry.remove_worker(who, why, may_return=True)
                     self._watch(who, message.pid, end)
                 self._hear_held(route, who, self._registry.hear_worker)
                 if who in self._routes:

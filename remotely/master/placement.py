@@ -21,7 +21,8 @@ A request that names machines (`among`) looks at those alone, one by one.
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Set
-from typing import Any, NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from remotely.master.room import Room, enough_gpus
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
@@ -278,18 +279,22 @@ class Ledger:
         if sum(fitting.values()) < count:
             return
 
-        def rank(name: str) -> tuple[Any, ...]:
+        def rank(name: str) -> tuple[bool, bool, int, int, str]:
             room = self._workers[name]
             gpus = room.milli_gpus if asked.gpus else 0
             return name in worst, name not in best, -gpus, -room.milli_cpus, name
 
+        ranks = [rank(name) for name, fits in fitting.items() if fits]
+        heapify(ranks)
         for _ in range(count):
-            name = min((name for name, fits in fitting.items() if fits), key=rank)
+            *_, name = heappop(ranks)
             fitting[name] -= 1
             room = self._workers[name]
             gpu_ids = room.soonest_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
             self.reserve(name, asked, gpu_ids)
             self._kept.append((Placement(name, gpu_ids), asked))
+            if fitting[name]:
+                heappush(ranks, rank(name))
 
     def let_go(self) -> None:
         """Give back what is kept."""

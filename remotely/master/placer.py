@@ -135,7 +135,8 @@ class Placer:
         if request.python not in self._state.workers.ledger.pythons:
             return "VersionMismatch", why
         if self._state.is_embedded:
-            why += f". {shortage.way_out(request.resources, self._state.workers.only_size())}"
+            in_all, uncounted = self._state.workers.only_size(), self._state.uncounted
+            why += f". {shortage.way_out(request.resources, in_all, uncounted)}"
         return "NoResources", why
 
     def _try(self, session: str, place: control.Place) -> bool:
@@ -179,10 +180,7 @@ class Placer:
     def _tell_of_crowd(self, request: control.Request) -> None:
         """Tell a script, once, that its actors outnumber the cores, if they do not wait for one."""
         state = self._state
-        if state.counts_cpus or self._is_crowd_told:
-            return
-        crowd = [r for r in state.actors.records.values() if not r.request.names_cpus]
-        if len(crowd) > state.workers.ledger.cpus:
+        if not self._is_crowd_told and state.uncounted > state.workers.ledger.cpus:
             self._is_crowd_told = True
             self._tell(request.job, control.Notice(text=shortage.crowd(state)))
 

@@ -17,7 +17,7 @@ and asked for the log of an actor that has ended, and a status looks at everythi
 The class is a little over 250 lines: it has the two tables of all that clients and workers say.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -202,10 +202,7 @@ class Registry:
             case control.Blocked():
                 self._hear_blocked(who, message, now)
             case control.Unblocked():
-                if wait := self._wait_graph.end(self._sessions[who].hello.actor):
-                    self._notify(
-                        [wait], f"no deadlock any more, as this has ended: {wait.sentence}"
-                    )
+                self._end_wait(self._sessions[who].hello.actor)
             case control.Goodbye():
                 self._sessions[who].leaving = True
                 self._state.waiting.remove_session(who)
@@ -226,8 +223,14 @@ class Registry:
         within = f" in {blocked.method}" if blocked.method else ""
         sentence = f"{record.request.name} waits{within} for {blocked.call}"
         wait = Wait(blocked.wait, blocked.actor, sentence, who, now, now)
+        self._end_wait(actor, unless=wait.number)
         if cycle := self._wait_graph.hear(actor, wait):
             self._notify(cycle, why_deadlocked(cycle))
+
+    def _end_wait(self, actor: str, unless: int = 0) -> None:
+        """An actor's wait has ended, `unless` it is of this number: tell if it was in a cycle."""
+        if wait := self._wait_graph.end(actor, unless):
+            self._notify([wait], f"no deadlock any more, as this has ended: {wait.sentence}")
 
     def _notify(self, waits: Iterable[Wait], text: str) -> None:
         """Tell the scripts whose actors wait; of one that has gone, an actor, which has a log."""
@@ -279,7 +282,7 @@ class Registry:
         register: control.Register,
         now: float,
         is_near: bool = False,
-        predecessors: Iterable[str] = (),
+        predecessors: Collection[str] = (),
     ) -> bool:
         """Take in a worker, near the master or not; true if it is new.  `settle` is to follow.
 
@@ -288,11 +291,11 @@ class Registry:
         name = register.worker
         new = name not in self._workers
         self.renew(name, now)
-        for before in predecessors:
-            self._workers.expect_not(before)
-            self.remove_worker(before, f"its worker on {register.machine} was killed")
         if new:
-            self._workers.join(register, is_near)
+            why = f"its worker on {register.machine} was killed"
+            for before in predecessors:  # who needs that machine waits: it is back in a moment
+                self.remove_worker(before, why, may_return=True)
+            self._workers.join(register, is_near, predecessors)
         self._reregistration.adopt_all(register, new)
         self._tell_keys(name)
         return new

@@ -16,7 +16,8 @@ from remotely.master.waiting import gang_of
 from remotely.protocol import control
 from remotely.protocol.resources import Resources, listed
 
-SHOWN = 3  # holders, by name; of more, their number is told
+SHOWN = 3  # holders, by name
+SEARCHED = 1000  # actors, for those who hold some of what is asked for
 
 
 class Holder(NamedTuple):
@@ -37,17 +38,19 @@ def why_it_waits(request: control.Request, state: State) -> str:
     where, among = _where(request, state), workers_for(request, state)
     if among is not None and among <= state.workers.ledger.away:
         return f"{request.class_name} is to be {where}{away}"
-    actors = state.actors.records
-    some = itertools.islice(actors.values(), SHOWN)
-    holders = [_holder(record, request.job, state) for record in some]
+    asked, actors = request.resources, state.actors.records
+    searched = itertools.islice(actors.values(), SEARCHED)
+    found = (record for record in searched if _has_some(record.request.resources, asked))
+    holders = [_holder(r, request.job, state) for r in itertools.islice(found, SHOWN + 1)]
     why = why_waiting(
         request.class_name,
-        request.resources,
-        state.workers.ledger.most_free(request.resources),
-        holders,
-        len(actors) - len(holders),
+        asked,
+        state.workers.ledger.most_free(asked),
+        holders[:SHOWN],
+        len(holders) > SHOWN or len(actors) > SEARCHED,
         state.workers.only_size() if state.is_embedded else None,
         request.together if gang_of(request) else 1,
+        state.uncounted,
     )
     if where:
         why += f". It is to be {where}"
@@ -70,6 +73,7 @@ def why_it_never_fits(
         request.resources,
         fitting,
         state.workers.only_size() if state.is_embedded else None,
+        state.uncounted,
     )
 
 
@@ -90,6 +94,16 @@ def who_may_return(away: list[str], is_learning: bool) -> str:
     return ""
 
 
+def _has_some(has: Resources, asked: Resources) -> bool:
+    """Tell whether an actor holds some of what is asked for."""
+    return bool(
+        (has.cpus and asked.cpus)
+        or (has.gpus and asked.gpus)
+        or (has.memory and asked.memory)
+        or any(has.amount_of(name) for name, _ in asked.others)
+    )
+
+
 def _holder(record: ActorRecord, job: str, state: State) -> Holder:
     request, whose = record.request, ""
     if request.job != job:
@@ -104,14 +118,16 @@ def why_waiting(
     asked: Resources,
     most_free: Resources,
     holders: Sequence[Holder],
-    others: int,
+    has_others: bool,
     embedded: Resources | None,
     together: int = 1,
+    uncounted: int = 0,
 ) -> str:
-    """Return why a request waits.  `others`: how many actors there are beside `holders`.
+    """Return why a request waits.  `has_others`: there are more than `holders`.
 
     `embedded`: all that the cluster has, if it is a script's own; no machine can join that.
     `together`: how many of these are placed at once.
+    `uncounted`: how many actors hold a CPU each as soon as these are counted.
     """
     free = most_free.at_least_none()
     if together > 1:
@@ -121,9 +137,8 @@ def why_waiting(
     said += f"; the most that a machine has free is {free}"
     if holders:
         named = [f"{h.name} ({', '.join(filter(None, (str(h.has), h.whose)))})" for h in holders]
-        said += f". {listed([*named, f'{others} more'] if others else named)} " + (
-            "have the rest" if len(named) + others > 1 else "has the rest"
-        )
+        named += ["others"] * has_others
+        said += f". {listed(named)} {'have' if len(named) > 1 else 'has'} the rest"
     said += (
         ". Close an actor, or let go of its handles: `a = A()` makes the new actor before it lets "
         "go of the old one, and Out[n] of a notebook keeps a handle"
@@ -131,17 +146,22 @@ def why_waiting(
     if embedded is None:
         return f"{said}. Another machine that joins (remotely join) has room too"
     if asked.cpus * together > free.cpus:
-        cpus = math.ceil(embedded.cpus - free.cpus + asked.cpus * together)
-        return f"{said}. {_more_cpus(cpus)}"
+        cpus = embedded.cpus - free.cpus + asked.cpus * together
+        return f"{said}. {_more_cpus(cpus, uncounted)}"
     return said
 
 
 def why_never_together(
-    class_name: str, count: int, asked: Resources, fitting: int, embedded: Resources | None
+    class_name: str,
+    count: int,
+    asked: Resources,
+    fitting: int,
+    embedded: Resources | None,
+    uncounted: int = 0,
 ) -> str:
     """Return why a group can never live at once: there is room for `fitting` of its `count`.
 
-    `embedded`: all that the cluster has, if it is a script's own.
+    `embedded` and `uncounted` as in `why_waiting`.
     """
     if embedded is None:
         return (
@@ -159,13 +179,16 @@ def why_never_together(
         tuple((name, in_all.amount_of(name)) for name, _ in asked.others),
     )
     said = f"{count} actors of {class_name} ask for {together}; this cluster has {has} in all"
-    return f"{said}. {way_out(together, in_all)}"
+    return f"{said}. {way_out(together, in_all, uncounted)}"
 
 
-def way_out(asked: Resources, in_all: Resources) -> str:
-    """Return what to do about a request that is larger than a script's own cluster."""
+def way_out(asked: Resources, in_all: Resources, uncounted: int = 0) -> str:
+    """Return what to do about a request that is larger than a script's own cluster.
+
+    `uncounted` as in `why_waiting`.
+    """
     if asked.cpus > in_all.cpus:
-        return _more_cpus(math.ceil(asked.cpus))
+        return _more_cpus(asked.cpus, uncounted)
     return "Ask for less, or use a larger cluster: remotely.connect(ADDRESS)"
 
 
@@ -179,8 +202,8 @@ def crowd(state: State) -> str:
     )
 
 
-def _more_cpus(cpus: int) -> str:
+def _more_cpus(cpus: float, uncounted: int) -> str:
     return (
-        f"remotely.connect(cpus={cpus}), before the first actor, lets more of them share this "
-        "machine's cores; @remotely.remote_class(cpus=0.1) asks for less"
+        f"remotely.connect(cpus={math.ceil(cpus) + uncounted}), before the first actor, lets more "
+        "of them share this machine's cores; @remotely.remote_class(cpus=0.1) asks for less"
     )

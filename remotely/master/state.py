@@ -41,6 +41,12 @@ class State:
         """Workers may come back that were there before this master."""
         return self.now < self.learns_until
 
+    @property
+    def uncounted(self) -> int:
+        """How many actors name no CPUs, and hold none for that; they would hold one each."""
+        records = () if self.counts_cpus else self.actors.records.values()
+        return sum(not record.request.names_cpus for record in records)
+
     def has_asked_whole(self, request: control.Request) -> bool:
         """Tell whether all of a request's group have asked: with those that an earlier master has
         placed."""

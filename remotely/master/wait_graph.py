@@ -37,6 +37,7 @@ class WaitGraph:
         """An actor waits for another.  Returns the cycle that it closes, if that is news."""
         known = self._waits.get(actor)
         if known is None or known.number != wait.number:
+            self.end(actor)
             self._waits[actor] = wait
             return []
         known.heard = wait.heard
@@ -53,10 +54,16 @@ class WaitGraph:
             member.cycle = cycle
         return cycle
 
-    def end(self, actor: str) -> Wait | None:
-        """It waits no more.  Returns its wait if that opens a cycle that was told."""
-        wait = self._waits.pop(actor, None)
-        if wait is None or not wait.cycle:
+    def end(self, actor: str, unless: int = 0) -> Wait | None:
+        """It waits no more, `unless` its wait is of this number.
+
+        Returns the wait that has ended if that opens a cycle that was told.
+        """
+        wait = self._waits.get(actor)
+        if wait is None or wait.number == unless:
+            return None
+        del self._waits[actor]
+        if not wait.cycle:
             return None
         for member in wait.cycle:
             member.cycle = []

@@ -4,6 +4,7 @@ A lost worker stays in the ledger for EXPECTED_S, since its machine may be reboo
 machine of its size waits for it, and is not refused.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,11 +43,17 @@ class WorkerTable:
     def __contains__(self, worker: object) -> bool:
         return worker in self.records
 
-    def join(self, register: control.Register, is_near: bool = False) -> None:
-        """A worker is there that was not.  It may be the next of one that was lost."""
+    def join(
+        self, register: control.Register, is_near: bool = False, predecessors: Iterable[str] = ()
+    ) -> None:
+        """A worker is there that was not: one that was lost, or the next of such.
+
+        It takes the place of `predecessors`.
+        """
         name = register.worker
         self.records[name] = WorkerRecord(register, is_near)
-        if (before := self._before(register)) is not None:
+        known = [before for before in (name, *predecessors) if before in self._expected]
+        for before in known or self._guess_before(register):
             self.expect_not(before)
         self.ledger.add_worker(name, register.resources, register.python)
 
@@ -111,18 +118,16 @@ class WorkerTable:
         """Return what the one worker of a script's own cluster has."""
         return next(iter(self.records.values())).register.resources
 
-    def _before(self, register: control.Register) -> str | None:
-        """Return the lost worker that this is, or whose place it takes, as far as can be told.
+    def _guess_before(self, register: control.Register) -> list[str]:
+        """Return the lost worker whose place this one takes, as far as can be told.
 
         A machine may have several.  Of those that were lost it is one of the same size; one of
         another size only if it is the only one.
         """
-        if register.worker in self._expected:
-            return register.worker
         where = register.machine, register.address
         lost = [n for n, e in self._expected.items() if (e.machine, e.address) == where]
         alike = [name for name in lost if self._expected[name].size == register.resources]
-        return next(iter(alike or (lost if len(lost) == 1 else ())), None)
+        return alike[:1] or (lost if len(lost) == 1 else [])
 
     def expect_not(self, worker: str) -> None:
         """A lost worker does not come back; one that was not lost is no matter of this."""

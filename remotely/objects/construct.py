@@ -29,11 +29,21 @@ def is_under_way(cls: type) -> bool:
 
 def has_new(cls: type) -> bool:
     """Tell whether a class has a `__new__` besides ours, which may make an object of any class."""
+    return any(map(_new_in, cls.__mro__[:-1]))
+
+
+def constructor_of(cls: type) -> Any:
+    """Return what takes a class's arguments, its `__new__` or `__init__`; None if it takes none."""
     for base in cls.__mro__[:-1]:
-        own = vars(base)
-        if own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__"):
-            return True
-    return False
+        if member := _new_in(base) or vars(base).get("__init__"):
+            return getattr(member, "__func__", member)
+    return None
+
+
+def _new_in(base: type) -> Any:
+    """Return the `__new__` that a class itself has, besides ours."""
+    own = vars(base)
+    return own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__")
 
 
 def own_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from remotely.errors import RemoteTraceback
@@ -12,6 +13,7 @@ from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, raised_error
+from remotely.values.owned import own
 
 _PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder, CancelledPlaceholder))
 
@@ -19,12 +21,17 @@ _PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder, CancelledPlaceholder))
 StreamOf = Callable[[str, Any], Stream[Any]]
 
 
-def settle(future: CallFuture[Any], message: wire.Message, stream_of: StreamOf) -> None:
-    """Give a call its outcome, from the RESULT or RAISED that answers it."""
+def settle(
+    future: CallFuture[Any], message: wire.Message, stream_of: StreamOf, lends: bool = True
+) -> None:
+    """Give a call its outcome, from the RESULT or RAISED that answers it; `lends` as in `own`."""
     try:
         if message.kind is Kind.RESULT:
             value = codec.decode(message.payload, message.buffers)
             if type(value) not in _PLACEHOLDERS:
+                if future.stays:  # it is passed on as it came, whatever its caller does to it
+                    with suppress(Exception):  # then the call that it is an argument of tells why
+                        future.kept = own(codec.encode(value), lends=lends)
                 future.settle(value, None)
             elif type(value) is CancelledPlaceholder:
                 future.settle_cancelled()

@@ -164,7 +164,7 @@ def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
     for worker in _end(workers + masters, signal.SIGKILL, END_S):
         processes.kill_tagged(worker.worker or "nobody")
         _await(lambda worker=worker: not Path(worker.folder).exists(), END_S)  # type: ignore[misc]
-    pid_file.tidy(pid_file.folder_of(port))
+    pid_file.forget_all(pid_file.folder_of(port))
     return daemons
 
 

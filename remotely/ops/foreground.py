@@ -70,6 +70,7 @@ class Foreground:
             # `remotely stop` may send SIGTERM to one that has left, and is about to exit.
             if daemon.returncode not in (0, -signal.SIGTERM):
                 ended_well = False
+                pid_file.forget(file)
                 pid_file.leave(file)  # it could not
         return ended_well
 

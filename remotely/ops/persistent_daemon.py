@@ -68,6 +68,8 @@ class PersistentDaemon:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             pid_file.leave(self._file)
+        else:
+            pid_file.forget(self._file)
         assert daemon.stdout is not None
         daemon.stdout.close()
         if self._keeper and kind is None:

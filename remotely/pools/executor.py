@@ -32,7 +32,6 @@ from remotely.api.verbs import make_on
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
 from remotely.objects.idempotent import retries_of
-from remotely.pools.job import Job, copied
 from remotely.pools.recruiter import Staffing
 from remotely.pools.runner import Outcomes, Runner
 from remotely.pools.scheduler import Scheduler
@@ -77,13 +76,14 @@ class Executor(futures.Executor):
         checked = check_options(as_placeable(Runner).options, options)
         staffing = _AsManyAsFit(max_workers, checked, (initializer, initargs))
         self._scheduler = Scheduler(staffing)
+        self._put = staffing.engine.put
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run `fn(*args, **kwargs)` in one of the processes, and return its future."""
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"
         call = (fn, args, kwargs) if kwargs else (fn, args)
-        return self._scheduler.submit(Job("run", call, {}, _retries_of(fn), names[: len(call)]))
+        return self._scheduler.submit("run", call, {}, _retries_of(fn), names[: len(call)])
 
     def map(
         self,
@@ -110,11 +110,11 @@ class Executor(futures.Executor):
 
         def submit(item: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: args"
-            return self._scheduler.submit(Job("run", (function, item), {}, retries, names))
+            return self._scheduler.submit("run", (function, item), {}, retries, names)
 
         def submit_chunk(chunk: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: items"
-            return self._scheduler.submit(Job("run_chunk", (function, chunk), {}, retries, names))
+            return self._scheduler.submit("run_chunk", (function, chunk), {}, retries, names)
 
         calls: Iterator[Future[Any]]
         read: Callable[[Any], Iterator[Any]]
@@ -143,7 +143,7 @@ class Executor(futures.Executor):
         """
         try:
             is_large = codec.encode(function).nbytes > MOST_OF_A_NAME
-            return self._scheduler.put(function) if is_large else function
+            return self._put(function) if is_large else function
         except NotPicklable:
             return function
 
@@ -182,12 +182,13 @@ class _AsManyAsFit(Staffing):
         self._options = options
         self._args = args
         with contextlib.suppress(NotPicklable):  # the calls will say so
-            self._args, _ = copied(args, {}, self.engine.put)
+            self._args = self.engine.put(args)  # as they are now
         self._has_room = False  # as far as we know
         self.idle_s = IDLE_S
+        self._most = math.inf if most is None else most
         reserves = options.cpus or options.gpus or options.memory or options.resources
-        unlimited = math.inf if reserves or self.is_immediate else cores(self.engine)
-        self._most = unlimited if most is None else most
+        if most is None and not reserves and not self.is_immediate:  # nothing else limits them
+            self._most = cores(self.engine)
 
     def wants(self, jobs: int, members: int) -> bool:
         return members < min(jobs, self._most)

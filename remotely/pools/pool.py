@@ -24,7 +24,6 @@ from remotely.api.remote_class import as_placeable
 from remotely.api.verbs import make_on
 from remotely.engine import Engine
 from remotely.objects.idempotent import retries_of
-from remotely.pools.job import Job, copied
 from remotely.pools.recruiter import Staffing
 from remotely.pools.results import Reading, outcome
 from remotely.pools.scheduler import Scheduler
@@ -63,8 +62,9 @@ class Pool(Generic[A]):
         engine = connection.current()
         self._is_immediate = not engine.cluster  # each call is over when it has been submitted
         members = make_on(engine, self._class, args, kwargs, options, count)
-        if limit:
-            args, kwargs = copied(args, kwargs, engine.put)  # type: ignore[assignment]
+        if limit:  # each arrives as it is now
+            args = engine.put(args)
+            kwargs = {name: engine.put(value) for name, value in kwargs.items()}  # type: ignore[assignment]
         place = functools.partial(make_on, engine, self._class, args, kwargs, options)
         staffing = _SoMany(engine, count, limit * count, place)
         self._scheduler = Scheduler(staffing, options.concurrency)
@@ -83,7 +83,7 @@ class Pool(Generic[A]):
         **kwargs: P.kwargs,
     ) -> Future[R]:
         """Have the next idle member run a method: `pool.submit(Actor.play, 3)`."""
-        return self._scheduler.submit(_job(self._name_of(method), retries_of(method), args, kwargs))
+        return self._scheduler.submit(self._name_of(method), args, kwargs, retries_of(method))
 
     def map(
         self,
@@ -188,7 +188,7 @@ class Pool(Generic[A]):
         in_order: bool = True,
     ) -> Iterator[R]:
         name, retries, submit = self._name_of(method), retries_of(method), self._scheduler.submit
-        calls = (submit(_job(name, retries, args, {})) for args in items)  # without the pool itself
+        calls = (submit(name, args, {}, retries) for args in items)  # without the pool itself
         if self._is_immediate:
             return (outcome(call, return_exceptions) for call in calls)
         return Reading(calls, self._scheduler, in_order).results(return_exceptions, keep=self)
@@ -225,10 +225,6 @@ class _SoMany(Staffing):
         if len(self._losses) < self._limit:
             self._losses.append(now)
             self._replaces += 1
-
-
-def _job(name: str, retries: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job:
-    return Job(name, args, kwargs, retries, tuple(f"{name}: args[{i}]" for i in range(len(args))))
 
 
 def _shown(results: Iterator[R], items: Iterable[Any], progress: Progress | None) -> Iterable[R]:

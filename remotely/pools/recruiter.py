@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from remotely.engine import Engine
 from remotely.errors import ActorDied
+from remotely.machine.shield import RLock
 
 LOOK_AGAIN_S = 0.5  # while jobs wait and the cluster has no room
 
@@ -55,7 +56,7 @@ class Recruiter:
         self._add = add
         self._let_go = let_go
         self._give_up = give_up
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._thread: threading.Thread | None = None
         self._looked = threading.Event()
         self._stopped = threading.Event()

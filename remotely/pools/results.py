@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
+from remotely.machine.shield import Condition
 from remotely.pools.scheduler import Scheduler
 
 
@@ -29,7 +30,7 @@ class Reading:
         self._scheduler = scheduler
         self._in_order = in_order
         # Its lock is one that a thread may take twice: `_stop` runs wherever garbage is collected.
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._pending: set[Future[Any]] = set()  # read, and not taken
         self._is_stopped = False
         self._error: BaseException | None = None  # of the iterable

@@ -16,7 +16,6 @@ of its caller.
 
 import functools
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -24,14 +23,46 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from remotely.api.dispatch import call, end
+from remotely.api.dispatch import end, remote_of
+from remotely.engine import Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
-from remotely.machine.shield import shield
-from remotely.pools.job import Job
+from remotely.machine.shield import Condition, RLock, shield
 from remotely.pools.pace import Pace
 from remotely.pools.recruiter import Recruiter, Staffing
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
+from remotely.values.unpicklable import PartNames
+
+
+class Job:
+    """One call that any member may run, and the future that its caller has of it.
+
+    send     sends it to a member: the same bytes each time, as it may wait, and be sent again
+    retries  how often it may be repeated if its outcome is lost
+    """
+
+    __slots__ = ("future", "has_begun", "lost", "retries", "send", "sent")
+
+    def __init__(self, retries: int) -> None:
+        self.send: Prepared
+        self.retries = retries
+        self.future: Future[Any] = Future()
+        self.has_begun = False
+        self.sent = 0.0
+        self.lost: BaseException | None = None  # the error of an earlier try
+
+    def begin(self) -> bool:
+        """Return whether it is to run: false if its caller has cancelled it."""
+        if not self.has_begun:
+            self.has_begun = self.future.set_running_or_notify_cancel()
+        return self.has_begun
+
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """Give its caller the outcome.  Hold no lock: this runs the user's callbacks."""
+        if error is None:
+            self.future.set_result(value)
+        elif self.begin():  # else it was cancelled in time
+            self.future.set_exception(error)
 
 
 class Member:
@@ -49,9 +80,9 @@ class Scheduler:
     """`staffing` says how many members there are to be, and makes them."""
 
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
-        self.put = staffing.engine.put
-        self._lock = threading.RLock()  # a signal handler may submit in the middle of a submit
-        self._changed = threading.Condition(self._lock)
+        self._prepare = staffing.engine.prepare
+        self._lock = RLock()  # a signal handler may submit in the middle of a submit
+        self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
         self._members: dict[int, Member] = {}  # in the order in which they came
         self._idle: dict[int, Member] = {}  # that serve fewer than they could
@@ -123,12 +154,23 @@ class Scheduler:
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def submit(self, job: Job) -> "Future[Any]":
-        """Have a job run.  Raises RuntimeError after `close`."""
+    def submit(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        retries: int,
+        names: PartNames = "",
+    ) -> "Future[Any]":
+        """Have a method of a member run.  Raises RuntimeError after `close`.
+
+        It is repeated, at most `retries` times, if its outcome is lost.
+        """
+        job = Job(retries)
         try:
-            job.copy_arguments(self.put)
+            job.send = self._prepare(method, args, kwargs, names)
         except Exception as error:
-            job.settle(None, error)
+            job.settle(None, error.with_traceback(None))
             return job.future
         with shield, self._lock:
             if self._is_closed:
@@ -182,9 +224,9 @@ class Scheduler:
         """Send a job to a member; false if that cannot be done, as its caller is told."""
         job.sent = time.monotonic()
         try:
-            future = call((member.handle,), job.method, job.args, job.kwargs, background=True)[0]
+            future = job.send(remote_of(member.handle))
             future.add_done_callback(functools.partial(self._answered, member, job))
-        except BaseException as error:  # it does not pickle, the cluster is gone, or Ctrl-C
+        except BaseException as error:  # the cluster is gone, or Ctrl-C
             with self._lock:
                 member.jobs.discard(job)
             self._settle(job, None, error)

@@ -101,8 +101,8 @@ class Leases:
         self._deadlines[holder] = now + self.lease_s
 
     def silent_s(self, holder: str, now: float) -> float:
-        """Return for how long a lease has not been renewed."""
-        return now - self._deadlines[holder] + self.lease_s
+        """Return for how long a lease has not been renewed; one that has ended, all its time."""
+        return now - self._deadlines.get(holder, now) + self.lease_s
 
     def end(self, holder: str) -> None:
         """End a lease before its time.  One that is not there is no error."""

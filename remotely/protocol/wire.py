@@ -58,6 +58,7 @@ class Kind(IntEnum):
 
 
 LAST = b"\1"  # the payload of WHOLE, if nobody else will need the result
+FETCHES = b"\1"  # the payload of STORE; any other says that large results are to be sent whole
 
 
 class Shape(NamedTuple):
@@ -83,7 +84,7 @@ SHAPES = {
     Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
     Kind.CALLS: Shape("client", False, 0, 0, "several CALLs without buffers"),
     Kind.SOURCES: Shape("client", True, 1, 1, "modules that the script has loaded, by their hash"),
-    Kind.STORE: Shape("client", False, 0, 0, "whose large results stay in your machine's store"),
+    Kind.STORE: Shape("client", False, 0, 0, "whether large results stay in your machine's store"),
     Kind.WHOLE: Shape("client", True, 0, 0, "send a result that is in the store, by its name"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),

@@ -60,7 +60,7 @@ class ActorLine:
                 self._share(address)
             case control.Offer() as offer if self._peer is not None:
                 room = OfferedRoom(self._peer.lender, _decode_loan(offer.loan))
-                self._shelf.add(offer.value, room, self, is_here=True, caller=offer.caller)
+                self._shelf.add(offer.value, room, self, is_here=True)
                 self._tell(control.Offered())
             case control.Withdraw(value=name):
                 self._shelf.drop(name)

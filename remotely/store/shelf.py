@@ -2,9 +2,9 @@
 
 A value that its owner has announced is expected until all of its stripes (bulk.py) have arrived.
 What an actor offers is here from the beginning.  A value ends when its owner releases it or is
-gone.  But what an actor that has ended had offered stays for the callers that claim it: they know
-of it by a reply, and are about to fetch it.  Its memory is free when nobody reads or writes it any
-more: see `using`.
+gone.  But what an actor has offered outlives it for the client that has claimed it: that knows of
+it by a reply.  What nobody claims in time goes, since the reply may never have arrived.  The memory
+of a value is free when nobody reads or writes it any more: see `using`.
 
 Pure but for its lock: the room of a value, and the clock, are the caller's.  Any thread may use it.
 """
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from remotely.values.arena import Borrower, Loan
 
-CLAIM_S = 60.0  # how long a result waits for a caller that is stopped, or has lost its connection
+CLAIM_S = 60.0  # how long a result waits for a client that is stopped, or has lost its connection
 
 
 class Room(Protocol):
@@ -35,25 +35,17 @@ class Value:
     """One value.
 
     owner      who may release it: a connection of a client, or an actor; None: that has ended
-    caller     the name of the client that it was offered for
+    claimant   the connection of the client that has claimed it
     arrived    the stripes that have: their starts and lengths
-    moved_at   when the last byte of it came, or it was announced; or when its actor ended, and
-               when its caller was last there
+    moved_at   when the last byte of it came, or it was announced; or when its actor ended, or the
+               connection of its claimant
     """
 
-    def __init__(
-        self,
-        name: bytes,
-        room: Room,
-        owner: Hashable,
-        is_here: bool,
-        now: float,
-        caller: bytes = b"",
-    ) -> None:
+    def __init__(self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float) -> None:
         self.name = name
-        self.caller = caller
         self.room = room
         self.owner = owner
+        self.claimant: Hashable = None
         self.is_here = is_here
         self.arrived: set[tuple[int, int]] = set()
         self.moved_at = now
@@ -65,7 +57,6 @@ class Shelf:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[bytes, Value] = {}
-        self._claims: dict[bytes, Hashable] = {}  # by caller: its connection
 
     def __len__(self) -> int:
         return len(self._values)
@@ -74,16 +65,10 @@ class Shelf:
         return name in self._values
 
     def add(
-        self,
-        name: bytes,
-        room: Room,
-        owner: Hashable,
-        is_here: bool,
-        now: float = 0.0,
-        caller: bytes = b"",
+        self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float = 0.0
     ) -> bool:
         """Add a value; false, and its room is released, if there is one of that name."""
-        value = Value(name, room, owner, is_here, now, caller)
+        value = Value(name, room, owner, is_here, now)
         with self._lock:
             if name not in self._values:
                 self._values[name] = value
@@ -124,34 +109,35 @@ class Shelf:
                 value.is_dropped = True
                 self._free(value)
 
-    def drop_of(self, owner: Hashable) -> None:
-        """A client is gone."""
-        self._claims = {c: client for c, client in self._claims.items() if client != owner}
+    def drop_of(self, client: Hashable, now: float) -> None:
+        """The connection of a client is gone; on another, it may claim again what it had."""
         for value in self._all():
-            if value.owner == owner:
+            if value.owner == client:
                 self.drop(value.name)
+            elif value.claimant == client:
+                value.claimant, value.moved_at = None, now
 
-    def claim(self, caller: bytes, client: Hashable) -> None:
-        """A client is the caller of this name.  It may have had another connection before."""
-        self._claims[caller] = client
+    def claim(self, name: bytes, client: Hashable) -> None:
+        """A client knows of a result, and will release it."""
+        if (value := self._values.get(name)) is not None:
+            value.claimant = client
 
     def leave(self, actor: Hashable, now: float) -> None:
-        """An actor has ended: what it had offered stays for its callers."""
+        """An actor has ended: what it had offered stays for who has claimed it."""
         for value in self._all():
             if value.owner == actor:
                 value.owner, value.moved_at = None, now
 
     def tidy(self, now: float) -> None:
-        """Drop what an actor has left, and nobody has claimed for CLAIM_S."""
+        """Drop what an actor has left, and nobody claims for CLAIM_S."""
         for value in self._all():
-            if value.owner is None and value.caller in self._claims:
-                value.moved_at = now
-            elif value.owner is None and value.moved_at < now - CLAIM_S:
+            is_nobodys = value.owner is None and value.claimant is None
+            if is_nobodys and value.moved_at < now - CLAIM_S:
                 self.drop(value.name)
 
     def clients(self) -> set[Hashable]:
         """Return whom values belong to, and who has claimed some."""
-        return {value.owner for value in self._all()} | set(self._claims.values())
+        return {who for value in self._all() for who in (value.owner, value.claimant)} - {None}
 
     def stalled(self, before: float) -> list[Value]:
         """Return what is expected, and of which nothing has come since then."""

@@ -13,7 +13,7 @@ is a piece of memory with a name.
     worker    starts this process when somebody first connects; it ends with the worker
 
 What a client announced is its own for as long as its connection is there.  What an actor offers is
-its own for as long as the actor is there, and then its caller's.
+its own for as long as the actor is there, and then that of the client that has claimed it.
 """
 
 import contextlib
@@ -123,14 +123,14 @@ class Store:
         route = frames[0].bytes
         _, key = sockets.sender_of(frames[0])
         if len(frames) != 2 or not self._access.may_call(key):
-            self._shelf.drop_of((route, key))
+            self._shelf.drop_of((route, key), time.monotonic())
             return
         owner = route, key
         match self._decode_client(frames[1].buffer):
             case control.Reach():
                 self._tell(route, control.Reached(bulk=self._bulk))
-            case control.Claim(caller=caller):
-                self._shelf.claim(caller, owner)
+            case control.Claim(value=name):
+                self._shelf.claim(name, owner)
             case control.Expect(value=name, nbytes=nbytes):
                 room = rooms.reserve(nbytes)
                 if room is None:
@@ -158,16 +158,17 @@ class Store:
             self._loop.call(partial(self._say, value.owner[0], message))
 
     def _ask_after_clients(self) -> None:
+        now = time.monotonic()
         for owner in self._clients():
             if not self._tell(owner[0], control.AreYouThere()):
-                self._shelf.drop_of(owner)
-        self._shelf.tidy(time.monotonic())
+                self._shelf.drop_of(owner, now)
+        self._shelf.tidy(now)
 
     def _check_owners(self) -> None:
         """The keys have changed: let go what those own who may not call any more."""
         for owner in self._clients():
             if not self._access.may_call(owner[1]):
-                self._shelf.drop_of(owner)
+                self._shelf.drop_of(owner, time.monotonic())
 
     def _clients(self) -> list[tuple[bytes, bytes]]:
         return [client for client in self._shelf.clients() if isinstance(client, tuple)]

@@ -27,7 +27,7 @@ log = logging.getLogger("remotely")
 
 MESSAGES_A_TURN = 100  # of one socket, so that timers and other sockets get their turn
 
-Handler = Callable[[], None]
+Handler = Callable[[], object]
 OnMessage = Callable[[list[zmq.Frame]], None]
 
 

@@ -23,7 +23,6 @@ import logging
 import mmap
 import os
 import secrets
-import threading
 import weakref
 from collections import deque
 from typing import NamedTuple, Protocol
@@ -31,6 +30,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from remotely.machine import memory_file, this_machine
+from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes, parse_memory
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
@@ -113,7 +113,7 @@ class Arena:
         self._lent: dict[int, tuple[Block, Borrower]] = {}
         self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their owner
         self._dropped: deque[StoredValue] = deque()
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._warned = False
         self._idle_ticks = 0
         self.address = ArenaAddress(secrets.randbits(63), os.getpid(), self._fd, self._nbytes)
@@ -349,7 +349,7 @@ class Arena:
 
 _LET_GO = bytes([LET_GO])
 _ours: Arena | None = None
-_making = threading.Lock()
+_making = RLock()
 
 
 def ours() -> Arena | None:
@@ -403,7 +403,7 @@ def trim() -> None:
 def _after_fork() -> None:
     """In a child: the arena is the parent's."""
     global _ours, _making
-    _ours, _making = None, threading.Lock()
+    _ours, _making = None, RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

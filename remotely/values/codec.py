@@ -36,6 +36,7 @@ from remotely.values.picklers import (
     globals_of,
 )
 from remotely.values.unpicklable import (
+    PartNames,
     Pickling,
     UnpicklablePart,
     find_unpicklable_part,
@@ -70,13 +71,11 @@ class Encoded(NamedTuple):
         return sum(map(len, self.pieces)) + sum(buffer.nbytes for buffer in self.buffers)
 
 
-def encode(
-    value: object, what: str | tuple[str, ...] = "the value", *, in_band: bool = False
-) -> Encoded:
+def encode(value: object, what: PartNames = "the value", *, in_band: bool = False) -> Encoded:
     """Pickle a value.  Raises NotPicklable, which names the part that cannot be.
 
-    `what` names the value in that message; a tuple of names, the items of a tuple.  `in_band`
-    puts every buffer into the payload, for where only one piece can go.
+    `what` names the value in that message.  `in_band` puts every buffer into the payload, for where
+    only one piece can go.
     """
     if type(value) in _ATOMS:
         return Encoded((pickle.dumps(value, 5),), ())

@@ -10,14 +10,23 @@ from typing import Any
 
 
 class Notes:
-    """What was noted for a call to these actors, in the order of the numbers."""
+    """What was noted for a call to these actors, in the order of the numbers.
 
-    __slots__ = ("_numbers", "remotes", "things")
+    There are none if it is not known yet which actor the call is for.  `kept` are the actors whose
+    handles are among the arguments, which have to live until the call has its outcome.
+    """
+
+    __slots__ = ("_numbers", "kept", "remotes", "things")
 
     def __init__(self, remotes: Sequence[Any]) -> None:
         self.remotes = remotes
         self.things: list[Any] | tuple[()] = ()  # there is one of these for each call: no list yet
+        self.kept: list[Any] | tuple[()] = ()
         self._numbers: dict[int, int]  # by the id of a thing
+
+    def keep(self, actor: object) -> None:
+        self.kept = self.kept or []
+        self.kept.append(actor)
 
     def number_of(self, thing: object) -> int:
         if isinstance(self.things, tuple):

@@ -30,15 +30,14 @@ def own(encoded: Encoded, *, lends: bool = True) -> Owned:
     if isinstance(encoded, Owned):
         return encoded
     memory = arena.ours() if lends and encoded.nbytes >= SHARE_FROM_BYTES else None
-    with shield:
-        placed = memory.place(encoded) if memory is not None else None
-        if memory is None or placed is None:
-            payload: bytes | memoryview = bytes(encoded.payload)
-            buffers = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]
-        else:
-            buffers = memory.pin(placed)
-            payload = buffers.pop(0) if placed.has_payload else bytes(encoded.payload)
-    return Owned((payload,), buffers, encoded.travelling)
+    if memory is not None:
+        with shield:
+            if (placed := memory.place(encoded)) is not None:
+                views = memory.pin(placed)
+                payload = views.pop(0) if placed.has_payload else bytes(encoded.payload)
+                return Owned((payload,), views, encoded.travelling)
+    copies = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]
+    return Owned((bytes(encoded.payload),), copies, encoded.travelling)
 
 
 NOTHING = own(Encoded((), ()))

@@ -11,11 +11,14 @@ that cannot be imported there takes along the globals that it uses.
 
 import pickle
 import sys
+import typing
+from collections import ChainMap
 from collections.abc import Callable
-from functools import _lru_cache_wrapper, cached_property, lru_cache
+from contextlib import suppress
+from functools import _lru_cache_wrapper, cached_property, lru_cache, partialmethod
 from importlib import import_module
-from types import FunctionType, ModuleType
-from typing import Any, NewType, ParamSpec, TypeVar
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, ForwardRef, NewType, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle.cloudpickle
@@ -77,6 +80,8 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return make, args, with_new_locks(state), *rest
         if type(obj) in _WEAK:  # holds what else the value holds
             return type(obj), (dict(obj.items()),)
+        if type(obj) is _ALIAS and way_of(obj.__module__) is Way.VALUE:
+            return self._reduce_alias(obj)
         if type(obj) in _TYPING and way_of(obj.__module__) is Way.VALUE:
             return _TYPING[type(obj)](obj)
         return super().reducer_override(obj)
@@ -91,12 +96,26 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         if reduced is NotImplemented or len(reduced) < 3:
             return reduced
         make, args, (members, slots), *rest = reduced
+        if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not made yet
+            members = {**members, "__annotations__": _annotations_of(cls)}
         return make, args, (with_new_locks(members), slots), *rest
+
+    def _reduce_alias(self, alias: Any) -> Any:
+        """Send a type alias; one that names itself, or what is not there, goes as Any."""
+        begun: set[int] = self.__dict__.setdefault("_begun", set())
+        if id(alias) in begun:
+            return getattr, (typing, "Any")
+        begun.add(id(alias))
+        value = Any
+        with suppress(Exception):
+            value = alias.__value__
+        return _alias_in, (alias.__module__, alias.__name__, value, alias.__type_params__)
 
     def _reduce_function(self, function: FunctionType) -> Any:
         if goes_by_name(function):
             return NotImplemented
-        make, args, (attributes, slots), *rest = self._dynamic_function_reduce(function)
+        reduced = self._dynamic_function_reduce(_annotated(function))
+        make, args, (attributes, slots), *rest = reduced
         if home := _home_of(function):
             code, _, _, _, closure = args
             make, args = _function_in, (home, code, closure)
@@ -166,9 +185,65 @@ def _make_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Any
     return lru_cache(**parameters)(function)
 
 
+def _annotations_of(obj: Any) -> Any:
+    """Return the annotations of a function or a class: as text, if they name what is not there.
+
+    They may from Python 3.14 on, which evaluates them when they are asked for.
+    """
+    try:
+        return obj.__annotations__
+    except Exception:  # whatever an expression may raise
+        import annotationlib  # type: ignore[import-not-found] # noqa: PLC0415 - not before 3.14
+
+        return annotationlib.get_annotations(obj, format=annotationlib.Format.STRING)
+
+
+def _annotated(function: FunctionType) -> FunctionType:
+    """Return a function that has its annotations: itself, or a copy."""
+    try:
+        function.__annotations__  # noqa: B018 - this makes them
+    except Exception:
+        parts = function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        copy = FunctionType(function.__code__, *parts)
+        for name in ("__qualname__", "__module__", "__doc__", "__kwdefaults__"):
+            setattr(copy, name, getattr(function, name))
+        vars(copy).update(vars(function))
+        copy.__annotations__ = _annotations_of(function)
+        return copy
+    return function
+
+
 def _function_in(home: str, code: Any, closure: Any) -> FunctionType:
     return FunctionType(code, vars(import_module(home)), None, None, closure)
 
+
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    """Keep the name of the file, which tracebacks and logs show; cloudpickle 3.1.3 does not."""
+    make, args = _c._code_reduce(code)
+    return _code_in, (code.co_filename, make, args)
+
+
+def _code_in(file: str, make: Callable[..., CodeType], args: tuple[Any, ...]) -> CodeType:
+    return make(*args).replace(co_filename=file)
+
+
+def _reduce_forward_ref(ref: ForwardRef) -> tuple[Any, ...]:
+    """Leave out the globals in which Python 3.14 would evaluate it."""
+    how = ref.__forward_is_argument__, ref.__forward_is_class__, ref.__forward_module__
+    return _forward_ref, (ref.__forward_arg__, *how)
+
+
+def _forward_ref(arg: str, is_argument: bool, is_class: bool, module: Any) -> ForwardRef:
+    return ForwardRef(arg, is_argument=is_argument, is_class=is_class, module=module)
+
+
+_KINDS: dict[type, Callable[[Any], Any]] = {
+    CodeType: _reduce_code,
+    ForwardRef: _reduce_forward_ref,
+    # From Python 3.14 on, none can be made without a function.
+    partialmethod: lambda method: (partialmethod, (method.func,), vars(method)),
+}
+ByValuePickler.dispatch_table = ChainMap(_KINDS, cloudpickle.Pickler.dispatch_table)
 
 # What typing makes of a module that goes by value; pickle would send its name.
 _TYPING: dict[type, Callable[[Any], Any]] = {
@@ -184,6 +259,17 @@ def _made_in(module: str, kind: Callable[..., Any], *args: Any) -> Any:
     return made
 
 
+def _made_as(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return kind(*args, **kwargs)
+
+
+def _alias_in(module: str, name: str, value: Any, params: tuple[Any, ...]) -> Any:
+    """Python takes an alias for one of the module of the function that makes it."""
+    make = FunctionType(_made_as.__code__, {"__name__": module})
+    return make(_ALIAS, name, value, type_params=params)
+
+
+_ALIAS: Any = getattr(typing, "TypeAliasType", None)  # from Python 3.12 on: the `type` statement
 _WEAK = frozenset((WeakKeyDictionary, WeakValueDictionary))  # WeakSet pickles by itself
 
 

@@ -8,6 +8,7 @@ So arguments are pickled when you make the call, and futures may be done later.
 """
 
 import copy
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ class Referring:
     An entry is a value, or something that arrives as one.
     """
 
-    def __init__(self, value: Owned, entries: Sequence[Any]) -> None:
+    def __init__(self, value: Owned, entries: Sequence[Any] = ()) -> None:
         self._value = value
         self._entries = list(entries)
 
@@ -83,7 +84,8 @@ def named_arguments(
     words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
     names: dict[int, str] = {}
     for name, argument in words:
-        for thing in (argument, getattr(argument, "future", None)):
+        # Of a `Reference`. Static: an argument may be a handle, or run code of the user's.
+        for thing in (argument, inspect.getattr_static(argument, "future", None)):
             names.setdefault(id(thing), name)
     return [Named(thing, names.get(id(thing), f"an argument of {method}")) for thing in things]
 

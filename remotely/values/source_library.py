@@ -8,7 +8,6 @@ largest modules are then left out, and a warning names them, once.
 import contextlib
 import logging
 import sys
-import threading
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from remotely.errors import RemotelyError
+from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes
 from remotely.values.by_value import Way, way_of
 from remotely.values.sources import (
@@ -38,7 +38,7 @@ class Library:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self._lock = threading.RLock()  # a signal handler may call an actor meanwhile
+        self._lock = RLock()  # a signal handler may call an actor meanwhile
         self._held: dict[str, Source] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
         self._left_out: dict[str, object] = {}  # the same of those for which there was no room
@@ -49,7 +49,7 @@ class Library:
 
     def after_fork(self) -> None:
         """In a child: whoever held the lock is not here."""
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def gather(self) -> None:
         """Make a batch of the modules that are new or were reloaded, if there are any.

@@ -3,7 +3,7 @@
 Nothing here pickles: the caller passes the functions that do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import _lru_cache_wrapper, cached_property
 from types import FunctionType
@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 _MAX_DEPTH = 40
 _MAX_DEPTH_OF_ENDLESS = 3
 _MAX_KEY_LETTERS = 40
+
+
+# What messages call a value; a tuple has a name for each item of a tuple.
+PartNames = str | tuple["PartNames", ...]
 
 
 class Pickling(NamedTuple):
@@ -67,14 +71,11 @@ def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> Unpic
 
 
 def not_picklable_message(
-    value: object, what: str | tuple[str, ...], error: Exception, pickling: Pickling
+    value: object, what: PartNames, error: Exception, pickling: Pickling
 ) -> str:
-    """Return the sentence about a value that did not pickle; `what` as for `codec.encode`."""
-    if isinstance(what, tuple) and isinstance(value, tuple) and len(what) == len(value):
-        root, named = "", list(zip(what, value, strict=True))
-    else:
-        root = what if isinstance(what, str) else ", ".join(what)
-        named = [("" if " " in root else root, value)]
+    """Return the sentence about a value that did not pickle."""
+    root = what if isinstance(what, str) else ""
+    named = [("" if " " in root else root, value)] if root else list(_named(what, value))
     culprit = UnpicklablePart("", _type_name(value), error, _advice(value, error))
     for name, part in named:
         if (found := find_unpicklable_part(part, name, pickling)) is not None:
@@ -95,6 +96,15 @@ def not_picklable_message(
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
         "leave it out (`__getstate__`), or make it over there"
     )
+
+
+def _named(what: PartNames, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a value that have names of their own."""
+    if isinstance(what, str):
+        yield what, value
+    else:
+        for name, part in zip(what, value, strict=True):
+            yield from _named(name, part)
 
 
 def _advice(value: object, error: Exception) -> str:
@@ -194,8 +204,8 @@ def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
     if pairs is not None:
         found += [(f"{path}[{_key(k)}]", v) for k, v in pairs]
     for i, argument in enumerate(arguments or ()):
-        if argument is not type(value):
-            found.append((f"{path}.__reduce_ex__(5)[1][{i}]", argument))
+        is_class = argument is type(value)  # what it has, the value has too
+        found.append((path if is_class else f"{path}.__reduce_ex__(5)[1][{i}]", argument))
     return found
 
 

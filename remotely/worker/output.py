@@ -2,8 +2,7 @@
 
 A line that has not ended (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The
 terminal gets at most BYTES_A_SECOND of each actor, and is told how much it did not get at most once
-a minute; the file gets everything.  The last of what went
-to stderr is kept for the obituary.
+a minute; the file gets everything.  The last of what went to stderr is kept for the obituary.
 """
 
 import codecs
@@ -17,7 +16,9 @@ from remotely.reporting.token_bucket import TokenBucket
 
 KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
 BYTES_A_SECOND = 256 << 10
-TAIL_BYTES = 4096
+LAST_WORDS_BYTES = 4096
+CRASH_BYTES = 32 << 10  # of a crash: stacks of all threads and of C code, names of all modules
+CRASH = b"Fatal Python error: "  # with its reason
 READ_BYTES = 1 << 16
 MAX_DRAIN_READS = 64
 PARTIAL_S = 0.2
@@ -37,7 +38,7 @@ class Output:
     def __init__(self, file: Path, tell: Tell, later: Later, stays: bool = True) -> None:
         self.file = file
         self.kept_in = f"; all of it is in {file}" if stays else ""  # the end of a sentence
-        self.tail = b""
+        self._tail = b""  # of what went to stderr
         self.tokens = TokenBucket(BYTES_A_SECOND, time.monotonic())
         self._tell = tell
         self._later = later
@@ -69,7 +70,14 @@ class Output:
         """Write it into the file, and do not pass it on."""
         self._write(data)
         if is_error:
-            self.tail = (self.tail + data)[-TAIL_BYTES:]
+            self._tail = (self._tail + data)[-CRASH_BYTES:]
+
+    def last_words(self, by_signal: bool) -> str:
+        """Return the last of what went to stderr; of a crash, its reason and what is beside it."""
+        begin = max(0, len(self._tail) - LAST_WORDS_BYTES)
+        if by_signal and (reason := self._tail.rfind(CRASH)) >= 0:
+            begin = min(begin, max(0, reason - LAST_WORDS_BYTES // 4))
+        return self._tail[begin : begin + LAST_WORDS_BYTES].decode(errors="replace")
 
     def _take(self, data: bytes, is_error: bool) -> None:
         self.keep(data, is_error)

@@ -115,12 +115,8 @@ class Undertaker:
     def bury(self, child: Child) -> None:
         """Take away all that is left of an actor, and tell."""
         request = child.request
-        status = child.status
-        if (
-            exit_of(status) == "SIGKILL"
-            and not child.why
-            and this_machine.oom_kills() > self._oom_kills
-        ):
+        ended = exit_of(child.status)
+        if ended == "SIGKILL" and not child.why and this_machine.oom_kills() > self._oom_kills:
             self._oom_kills = this_machine.oom_kills()
             child.why = "out of memory: the kernel has ended a process of this machine"
         begun, all_begun = activity.begun(child.page)
@@ -134,9 +130,9 @@ class Undertaker:
                 life=request.life,
                 asked=child.asked,
                 exited=child.stage is Stage.EXITS,
-                exit=exit_of(status),
+                exit=ended,
                 why=child.why,
-                stderr=child.output.tail.decode(errors="replace"),
+                stderr=child.output.last_words(by_signal=isinstance(ended, str)),
                 flight_record=child.take_flight_record(),
                 begun=begun,
                 all_begun=all_begun,

@@ -1,7 +1,6 @@
 """What environments are made from: a Gymnasium id, or the user's own callable."""
 
 import functools
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from remotely.arguments import signature_of
 from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, observes_ram
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.images import Images, preprocessed
@@ -125,7 +125,7 @@ def _side_by_side(
 
 def _takes_num_envs(source: Callable[..., Any]) -> bool:
     try:
-        return "num_envs" in inspect.signature(source).parameters
+        return "num_envs" in signature_of(source).parameters
     except ValueError:  # some built-ins have no signature
         return False
 

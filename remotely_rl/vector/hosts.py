@@ -28,6 +28,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
+from remotely.machine.shield import RLock
 from remotely_rl.acting import cluster
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
@@ -66,7 +67,7 @@ class Hosts:
         self.count = len(makes)
         self.crashes = crashes
         self._mode = settings.autoreset_mode
-        self._lock = threading.RLock()  # of the crashes, and of what is made
+        self._lock = RLock()  # of the crashes, and of what is made
         self._failure: BaseException | None = None  # that the next step raises
         self._complaint: Exception | None = None  # that it raises once
         self._is_closing = False

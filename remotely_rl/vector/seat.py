@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import remotely
+from remotely.machine.shield import RLock
 from remotely_rl.acting import cluster
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.supervision.vector import Make
@@ -60,7 +61,7 @@ class Spare:
 
     def __init__(self, cpus: float) -> None:
         self._new: Callable[[], Any] = partial(new_host, cpus)
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._making: Future[Any] | None = None
         self.is_closed = False
 

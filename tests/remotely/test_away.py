@@ -11,10 +11,25 @@ import psutil
 import pytest
 
 import remotely
+from remotely.client import channels
 from remotely.client.client import client_of
 from remotely.protocol.control import Status
 from tests.clusters import Started, processes, wait_until
 from tests.remotely.counter import Counter
+
+
+@remotely.remote_class
+class Repeated:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    @remotely.idempotent(retries=1)
+    def repeat(self) -> int:
+        return self.add()
 
 
 @pytest.fixture
@@ -77,23 +92,22 @@ def test_a_worker_that_was_killed_and_joins_again_is_back_at_once_and_its_actors
 
 
 def test_calls_wait_until_the_machine_of_a_killed_worker_is_back_and_use_no_try_up(
-    machines: Started,
+    machines: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries = remotely.idempotent(retries=1)
-    again = remotely.remote_class(type("Again", (Counter,), {"add_once": tries(Counter.add)}))
-    counter = remotely.options(again, machine="127.0.0.2", max_restarts=1)()
+    monkeypatch.setattr(channels, "OBITUARY_WAIT_S", 0.05)
+    counter = remotely.options(Repeated, machine="127.0.0.2", max_restarts=1)()
     (worker,) = daemons(machines.homes[0], "remotely.worker")
     os.kill(worker, signal.SIGKILL)
-    repeated = counter.add_once.submit()  # it leaves on a connection that breaks
     wait_until(lambda: counter._remotely_remote.channel.ended, "the end of the connection")
 
+    repeated = counter.repeat.submit()
     submitted = counter.add.submit()
     with pytest.raises(remotely.CallTimeout):
         repeated.result(0.5)
     assert not submitted.done()
     machines.join(machines.homes[0])
 
-    assert sorted([repeated.result(), submitted.result()]) == [1, 2]
+    assert [repeated.result(), submitted.result()] == [1, 2]
 
 
 def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines: Started) -> None:
@@ -155,5 +169,6 @@ def test_an_actor_that_died_while_there_was_no_master_is_restarted(machines: Sta
 
     machines.run(machines.home, "start", "--port", str(machines.port), "--cpus", "0")
 
+    assert not list(machines.home.rglob("*.killed"))
     assert counter.pid() != died
     assert counter.add() == 1

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely.errors import ActorDied, CallTimeout
+from remotely.errors import ActorDied, CallTimeout, WorkerLost
+from remotely.testing import faults
 from tests.clusters import wait_until
 
 
@@ -45,6 +46,12 @@ class Reborn:
         return self.noted
 
 
+@remotely.remote_class
+class Echo:
+    def echo(self, value: Any) -> Any:
+        return value
+
+
 @pytest.fixture
 def died(cluster: str, tmp_path: Path) -> Any:
     """An actor whose next life waits until the file `go` is there."""
@@ -78,6 +85,21 @@ def test_a_call_is_taken_back(died: Any, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert second.result() == 2
     assert died.all() == [2]
+
+
+@pytest.mark.parametrize("given", ["a value", "a future that is done"])
+def test_calls_after_one_that_broke_the_connection_leave_on_the_next(
+    here: None, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    actor, other = Echo(), Echo()
+    made = other.echo.submit(5)
+    value = made if given == "a future that is done" else 5
+    assert (actor.echo(value), made.result()) == (5, 5)
+    monkeypatch.setattr(faults, "ON", faults.parse("client.call:lose@1"))
+    lost = actor.echo.submit(4)
+    assert (actor.echo(value), actor.echo.submit(value).result()) == (5, 5)
+    with pytest.raises(WorkerLost, match="broke; the call did not run"):
+        lost.result()
 
 
 def test_a_call_that_is_to_be_repeated_is_taken_back(cluster: str, tmp_path: Path) -> None:

@@ -239,6 +239,16 @@ def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -
     assert float(remotely.get(ref).sum()) == SIZE
 
 
+def test_what_is_put_crosses_to_each_machine_once_however_many_jobs_carry_it(
+    joined: Started, moved: Counted
+) -> None:
+    with remotely.Pool(Peer, 4) as pool:
+        ref = remotely.put(np.ones(SIZE))
+        assert pool.map(Peer.total, [ref] * 8) == [SIZE] * 8
+        assert len(set(pool.actors.host())) == 2
+    assert moved.pushed < 2.02 * 8 * SIZE
+
+
 def test_what_is_put_reaches_machines_that_call_it_one_after_the_other(joined: Started) -> None:
     """It has crossed to each of them by itself, and has a name of its own there."""
     one, _ = on_each(remotely.group(Peer, 2))
@@ -395,7 +405,10 @@ def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
     one, two = on_each(remotely.group(Peer, 2))
     pid, fetch = one.pid(), Stores.fetch
 
+    fetches = threading.Event()
+
     def fetch_late(self: Stores, wanted: Parcel) -> Any:
+        fetches.set()
         wait_until(lambda: not psutil.pid_exists(pid), "the end of the actor")
         return fetch(self, wanted)
 
@@ -406,7 +419,7 @@ def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
         made.exception()  # it is done, and stays there
     elif end is remotely.kill:
         made.add_done_callback(lambda _: None)
-        wait_until(lambda: connection.current()._stores._links, "it has said that it is the caller")
+        assert fetches.wait(20)
     end(one)
 
     wait_until(lambda: not psutil.pid_exists(pid), "the end of the actor")

@@ -109,9 +109,10 @@ def test_a_call_that_waits_behind_one_whose_wait_was_interrupted_is_told_so(
 ) -> None:
     monkeypatch.setattr(inbox, "TELL_AFTER_S", 0.01)
     echo = Echo()
-    with pytest.raises(KeyboardInterrupt), interrupting() as interrupt:
+    with interrupting() as interrupt:
         interrupt(0.1)
-        echo.wait_for(tmp_path / "go")
+        with pytest.raises(KeyboardInterrupt):
+            echo.wait_for(tmp_path / "go")
     later = threading.Thread(target=echo.echo, args=(1,))
     later.start()
     said = ""

@@ -52,6 +52,9 @@ class Maker:
         self.kept = Keeper()
         return self.kept.pid()
 
+    def add_to(self, others: list[Any]) -> int:
+        return others[0].add()  # type: ignore[no-any-return]
+
 
 def gone(pid: int) -> bool:
     try:
@@ -220,6 +223,11 @@ def test_the_actor_ends_with_the_last_handle_of_its_owner(cluster: str, tmp_path
 
 def test_a_call_under_way_keeps_its_actor(here: None) -> None:
     assert Keeper().add.submit().result() == 1
+
+
+def test_a_call_keeps_the_actors_whose_handles_it_carries(cluster: str) -> None:
+    kept: Any = Maker().add_to.submit([Keeper()])
+    assert kept.result() == 1
 
 
 def test_an_actors_actors_end_with_it(cluster: str) -> None:

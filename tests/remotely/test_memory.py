@@ -177,8 +177,7 @@ def test_arrays_of_any_kind_and_size_arrive_equal(keeper: Any, data: Any) -> Non
 
 
 def test_tensors_and_models_arrive_equal(keeper: Keeper) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     model = torch.nn.Linear(512, 512)
     got = keeper.echo(model.state_dict())
     assert all(torch.equal(got[name], value) for name, value in model.state_dict().items())

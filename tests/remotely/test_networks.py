@@ -62,7 +62,7 @@ def say(message, answer):
     return found[0]
 
 say(register, control.Registered)
-print(say(control.AskHost(actor="a" * 32), control.Host).address)
+print(say(control.AskHost(nonce="a guest's"), control.Host).address)
 """
 
 

@@ -161,6 +161,7 @@ CULPRITS = [
     (closes_over(LOCK), "'lock' (used in arg)"),
     ((i for i in range(3)), "arg cannot be sent: it is a generator"),
     (WithSuper, "arg.member cannot be sent: it is a generator"),
+    (WithSuper(), "arg.member cannot be sent: it is a generator"),
     (WithSuper.method, "the class 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
     (uses_the_class, "the global 'WithSuper' (used in arg).member cannot be sent: it is a gen"),
     (OnlyAMethodIsToBlame, "the global 'ENDLESS' (used in arg.method)"),
@@ -217,6 +218,8 @@ def test_the_names_of_several_values_begin_their_paths() -> None:
         encode(((Agent(),), {}), ("args", "kwargs"))
     with pytest.raises(NotPicklable, match=r"^kwargs\['agent'\]\.model\.lock cannot"):
         encode(((), {"agent": Agent()}), ("args", "kwargs"))
+    with pytest.raises(NotPicklable, match=r"^second\.model\.lock cannot"):
+        encode(((1, Agent()), {}), (("first", "second"), "kwargs"))
 
 
 def test_a_value_that_is_named_by_words_is_named_behind_the_path() -> None:

@@ -5,7 +5,9 @@ threshold.  Each path hands values over, changes them at once, and tells what ar
 """
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -337,6 +339,26 @@ def of_a_future_that_is_passed_on(size: int) -> Iterator[Any]:
         yield future.result()
 
 
+def of_a_future_that_waits_elsewhere_too(size: int) -> Iterator[Any]:
+    """Its result is changed once it was passed on, before the call that it is for can leave."""
+    keeper, other, third = Keeper(), Keeper(), Keeper()
+    folder = Path(tempfile.mkdtemp())
+    waiting = third.hold.submit(folder / "go")
+    first = other.echo.submit(waiting)  # all later calls of it wait for that
+    done = [keeper.filled.submit(size, number) for number in range(CHANGES // 2)]
+    for future in done:
+        future.result()
+    coming = [keeper.filled.submit(size, number) for number in range(CHANGES // 2, CHANGES)]
+    passed_on = [other.echo.submit(future) for future in [*done, *coming]]
+    for future in [*done, *coming]:
+        future.result()[:] = 99
+    (folder / "go").touch()
+    assert first.result() is None
+    shutil.rmtree(folder)
+    for future in passed_on:
+        yield future.result()
+
+
 def of_a_job(size: int) -> Iterator[Any]:
     with remotely.Pool(Keeper, 1) as pool:
         for future in [pool.submit(Keeper.filled, size, number) for number in range(CHANGES)]:
@@ -353,6 +375,7 @@ RETURNED = [
     of_an_attribute,
     of_a_reference,
     of_a_future_that_is_passed_on,
+    of_a_future_that_waits_elsewhere_too,
     of_a_job,
 ]
 

@@ -716,6 +716,27 @@ def test_a_worker_ends_the_lease_of_another_only_if_it_knows_what_makes_its_id(
     assert {w.worker for w in client.status().workers} == {liar.name, following.name}
 
 
+def test_a_worker_that_was_killed_on_the_masters_machine_is_lost_at_once_and_waited_for(
+    world: World, client: Client
+) -> None:
+    Worker(world, cpus=1)  # too small
+    with subprocess.Popen(["sleep", "60"]) as process:
+        killed = Worker(world, cpus=2, pid=process.pid, host=this_machine.identity())
+        request = client.has(killed, cpus=2, max_restarts=1, maker=client.session)
+        process.kill()
+    assert client.hears(control.Died).obituary.restarting
+    client.says(
+        control.Place(
+            ticket=7, request=msgspec.structs.replace(request, life=1), patience_s=DEADLINE_S
+        )
+    )
+    assert "may come back" in client.hears(control.Queued).why
+    assert isinstance(killed.introduction, control.Register)
+    following = Worker(world, cpus=2, predecessors=[killed.introduction.nonce])
+    following.spawns(request.actor)
+    assert client.hears(control.Placed).ticket == 7
+
+
 def test_an_actor_that_was_being_placed_on_a_lost_worker_is_placed_on_another(
     world: World, client: Client
 ) -> None:

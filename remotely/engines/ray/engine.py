@@ -16,9 +16,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from remotely.calling import arguments
 from remotely.calling.back_pressure import Room
 from remotely.calling.retries import RetriedFuture
-from remotely.engine import Arrival, Options, RemoteActor
+from remotely.engine import Arrival, Options, Prepared, RemoteActor
 from remotely.engines.ray import births, ends, room
 from remotely.engines.ray.calls import Calls, Message, attend, put_beside
 from remotely.engines.ray.factory import ActorFactory
@@ -43,12 +44,12 @@ from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values import codec, notes, references, source_finder, source_library
+from remotely.values import codec, references, source_finder, source_library
 from remotely.values.codec import Encoded
-from remotely.values.notes import Notes
 from remotely.values.owned import NOTHING, Owned, own
-from remotely.values.references import Named, named_arguments
+from remotely.values.references import Named
 from remotely.values.shipping import Shipment
+from remotely.values.unpicklable import PartNames
 
 NEXT_LIFE_S, LOOK_EVERY_S = 5.0, 0.05  # how long a caller who is not the owner waits for one
 LOOK_S = 1.0  # for who has a name to say so; one without a process says nothing
@@ -155,10 +156,16 @@ class RayEngine:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded, named = codec.encode_atoms(args, kwargs), _NOTHING_NAMED
-        if encoded is None:
-            encoded, named = _referring(remotes, method, args, kwargs)
+        encoded, named = arguments.encode(remotes, method, args, kwargs)
         return self._send(remotes, Kind.CALL, method, encoded, background, retries, named)
+
+    def prepare(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
+    ) -> Prepared:
+        encoded, named = arguments.encode((), method, args, kwargs, names)
+        kept = own(encoded, lends=False)
+        send = self._send
+        return lambda remote: send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         return self._send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
@@ -406,22 +413,6 @@ class RayEngine:
 
     def _complain(self, key: str, text: str) -> None:
         self._throttled.add(key, text, time.monotonic())
-
-
-_NOTHING_NAMED: Sequence[Named] = ()
-
-
-def _referring(
-    remotes: Sequence[RemoteActor], method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Encoded, Sequence[Named]]:
-    """Pickle arguments, and say which of them refer to futures or refs."""
-    local, noting = notes.local, Notes(remotes)
-    outer, local.notes = local.notes, noting
-    try:
-        encoded = codec.encode((args, kwargs), (f"{method}: args", f"{method}: kwargs"))
-    finally:
-        local.notes = outer
-    return encoded, named_arguments(method, args, kwargs, noting.things) if noting.things else ()
 
 
 def _end_unasked(host: Any, route: bytes, number: int, on_end: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from remotely.calling.retries import RetriedFuture
@@ -9,6 +10,7 @@ from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.replies import Reply
 from remotely.futures.future import CallFuture
 from remotely.values import codec, references
+from remotely.values.owned import Owned
 from remotely.values.references import Named
 
 
@@ -19,6 +21,14 @@ class Referred:
         self._named = named
         self.names = [name for _, name in named]
         self._refs: list[Any] | None = None
+        self._values: dict[int, Any] = {}  # of futures that were done already, by their number
+        for number, (thing, _) in enumerate(named):
+            if isinstance(thing, CallFuture):
+                thing.stays = True
+                if thing.done() and thing.kept is None:
+                    with suppress(Exception):  # it is told when the call is to leave
+                        value = PlasmaRef(codec.encode(thing.result())).ref
+                        self._values[number] = value
 
     def needs(self) -> list[Future[Any]]:
         """Return the futures that have to be done first: of calls that have not left, and of those
@@ -29,7 +39,10 @@ class Referred:
     def refs(self) -> list[Any]:
         """Return the references.  Raises the error of a future that has failed."""
         if self._refs is None:
-            self._refs = [_ref_of(thing, name) for thing, name in self._named]
+            self._refs = [
+                self._values[number] if number in self._values else _ref_of(thing, name)
+                for number, (thing, name) in enumerate(self._named)
+            ]
         return self._refs
 
 
@@ -46,7 +59,8 @@ def _ref_of(thing: Any, name: str) -> Any:
         error = cancelled
     if error is not None:
         raise references.of_argument(error, name)
-    return PlasmaRef(codec.encode(thing.result())).ref
+    kept = thing.kept
+    return PlasmaRef(kept if isinstance(kept, Owned) else codec.encode(thing.result())).ref
 
 
 def _on_its_way(future: CallFuture[Any]) -> Any:

@@ -21,7 +21,7 @@ from remotely.engines.ray.frames import LATER, NOT_RUN, received
 from remotely.errors import RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture, Receiver
-from remotely.machine.shield import shield
+from remotely.machine.shield import RLock, shield
 from remotely.objects import outcome
 from remotely.objects.outcome import StreamOf
 from remotely.protocol import wire
@@ -60,7 +60,7 @@ class Reply:
         self._completions = completions
         self._lost = lost
         self._stream_of = stream_of
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._attended = False
 
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
@@ -149,7 +149,8 @@ class Reply:
             elif data == NOT_RUN:
                 future.lose(self._lost(RayError("it was closed, or its owner has ended"), False))
             else:
-                outcome.settle(future, wire.decode(received(data), "actor"), self._stream_of)
+                message = wire.decode(received(data), "actor")
+                outcome.settle(future, message, self._stream_of, lends=False)
             return True
 
 

@@ -8,22 +8,27 @@ tells the process who may call the object (Registered, MayCall, Caller).
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import Location, Request
-from remotely.protocol.numbers import Id, Moment
+from remotely.protocol.numbers import Moment
 
 
 class AskHost(ControlMessage, frozen=True):
-    """I serve an object as this actor: where may I dial in?  Said again on each new connection.
+    """I serve an object: where may I dial in?  Said again on each new connection.
 
-    `before`: the actor that it was until its connection ended, of which nobody may have heard yet.
+    `nonce`: what makes its actor's id of the key; see admission.py.
+    `before`: the same of the actor that it was until its connection ended, of which nobody may have
+    heard yet.
+    `worker`: the one of which I was told already.
     """
 
-    actor: Id
+    nonce: str
     before: str = ""
+    worker: str = ""
 
 
 class Host(ControlMessage, frozen=True):
     """At this worker.  `is_near`: it is on the master's machine, which the asker has reached."""
 
+    worker: str
     address: str
     public_key: bytes
     is_near: bool

@@ -66,9 +66,9 @@ class AreYouThere(ControlMessage, frozen=True):
 
 
 class Claim(ControlMessage, frozen=True):
-    """What actors offer for the caller of this name is mine: keep it when they have ended."""
+    """I know of this result, and will release it: keep it until then, though its actor ends."""
 
-    caller: Name
+    value: Name
 
 
 # --- its worker -----------------------------------------------------------------------------------
@@ -107,7 +107,6 @@ class Offer(ControlMessage, frozen=True):
 
     value: Name
     loan: bytes
-    caller: Name
 
 
 class Offered(ControlMessage, frozen=True):

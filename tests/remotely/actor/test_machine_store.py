@@ -60,6 +60,6 @@ def test_a_store_that_is_late_with_its_answer_still_has_what_was_lent(
     actor.introduced(slow_store.theirs)
 
     offered = codec.encode(np.ones(500_000))
-    assert actor.offer(offered, b"route", bytes(32), "Peer-1.make") is None
+    assert actor.offer(offered, b"route", "Peer-1.make") is None
 
     assert ours.lent_bytes > 0

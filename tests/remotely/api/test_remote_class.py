@@ -6,10 +6,12 @@ Over 500 lines: there is a test for each thing that Python does with classes.
 import abc
 import copy
 import dataclasses
+import functools
 import inspect
 import pickle
-from collections.abc import Iterator
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import cloudpickle
 import pytest
@@ -21,6 +23,9 @@ from remotely.api.remote_class import as_placeable
 from remotely.engine import Options, RemoteActor
 from remotely.engines.in_process import InProcess
 from remotely.objects import construct
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 T = TypeVar("T")
 
@@ -484,6 +489,20 @@ def test_a_class_that_takes_nothing_says_so() -> None:
             make(1)  # type: ignore[call-arg]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="they are evaluated at once before 3.14")
+def test_a_signature_may_name_what_is_not_there() -> None:
+    @remotely.remote_class
+    class Lazy:
+        def __init__(self, number: Decimal | None = None) -> None:
+            self.number = number
+
+        def given(self) -> Decimal | None:
+            return self.number
+
+    assert list(inspect.signature(Lazy).parameters) == ["number"]
+    assert not inspect.signature(Lazy().given).parameters
+
+
 def test_the_signature_of_a_handles_method_is_that_of_a_bound_one() -> None:
     assert str(inspect.signature(Counter(1).add)) == "(times: int) -> int"
     assert str(inspect.signature(Counter(1).greet)) == "(name: str) -> str"
@@ -660,6 +679,29 @@ def test_an_option_among_the_arguments_of_the_constructor_is_told_where_it_belon
     with pytest.raises(TypeError, match=where):
         Counter(1, cpus=0.1)  # type: ignore[call-arg]
     assert Named(name="a", cpus=2).more == {"cpus": 2}
+
+
+def test_a_decorated_constructor_takes_what_its_decorator_takes() -> None:
+    def taking_env(init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def wrapped(self: Any, *args: Any, env: str) -> None:
+            self.env = env
+            init(self, *args)
+
+        return wrapped
+
+    @remotely.remote_class
+    class Decorated:
+        env: str
+
+        @taking_env
+        def __init__(self, start: int) -> None:
+            self.value = start
+
+    made: Any = Decorated
+    assert made(3, env="dev").env == "dev"
+    with pytest.raises(TypeError, match=r"Decorated\(\) takes no 'cpus'"):
+        made(3, cpus=2)
 
 
 @pytest.mark.parametrize("of_an_instance", [{"name": "x"}, {"detached": True}])

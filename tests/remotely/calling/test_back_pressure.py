@@ -82,6 +82,18 @@ def test_bytes_in_flight_are_bounded_a_handle(
     assert caplog.text.count("have no result yet") == 1
 
 
+def test_a_future_whose_value_is_large_makes_its_call_wait_for_none_behind_it(
+    here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take up all room, and leave after it."""
+    monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
+    slow, maker = Slow(), Slow()
+    value = np.zeros(1_000_000, np.uint8)
+    made = maker.give.submit(1_000_000)
+    futures = [slow.work.submit(made), *(slow.work.submit(value) for _ in range(6))]
+    assert [future.result(20) for future in futures] == list(range(1, 8))
+
+
 def test_a_value_larger_than_the_bound_goes_alone(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

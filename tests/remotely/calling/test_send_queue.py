@@ -1,6 +1,8 @@
 """Calls that cannot leave yet: in what order they leave, and that none holds up another actor."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -130,6 +132,39 @@ def test_a_call_that_is_done_while_it_waits_never_leaves_and_holds_up_none(
     line.connected["a"].set()
     need.set_result(None)
     assert results(second) == ["2"] == line.sent
+
+
+def test_a_call_that_is_taken_back_keeps_nothing_behind_one_that_waits(line: Line) -> None:
+    actor = line.actor("a")
+    _waiting = line.call(actor, "1", Future[None]())
+    kept = []
+    for number in range(100):
+        future = line.call(actor, str(number))
+        assert future.cancel()
+        kept.append(weakref.ref(future))
+    del future
+    gc.collect()
+    assert sum(one() is not None for one in kept) < 20
+
+
+def test_a_call_that_was_taken_and_could_not_be_sent_leaves_before_those_made_after_it(
+    line: Line,
+) -> None:
+    actor = line.actor("a", connected=False)
+    send, broken = line.send, [True]
+
+    def give_back_once(turn: Turn[Message]) -> None:
+        if broken and turn.take():
+            broken.clear()
+            turn.give_back()
+            turn.give_back()  # once too often is harmless
+        else:
+            send(turn)
+
+    line.queues = SendQueues(give_back_once, lambda *_: None)
+    futures = [line.call(actor, "1"), line.call(actor, "2")]
+    line.connected["a"].set()
+    assert results(*futures) == ["1", "2"] == line.sent
 
 
 def test_a_call_that_cannot_be_sent_has_the_error_and_the_next_one_leaves(line: Line) -> None:

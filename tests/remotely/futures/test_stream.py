@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.futures.stream import AHEAD
+from remotely.futures.future import CallFuture
+from remotely.futures.stream import AHEAD, Stream
 from tests.clusters import wait_until
 
 
@@ -298,6 +299,44 @@ def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here
     began = time.monotonic()
     assert asyncio.run(read()) == [2]
     assert time.monotonic() - began < 2.0, "half a second for each, if the call is taken back"
+
+
+def test_the_last_item_is_not_lost_if_one_task_hears_of_the_end_and_one_is_cancelled() -> None:
+    asked: list[CallFuture[int]] = []
+
+    def ask() -> CallFuture[int]:
+        asked.append(CallFuture("a stream"))
+        return asked[-1]
+
+    async def share() -> None:
+        stream: Stream[int] = Stream(ask, lambda: None)
+        last, beyond = (asyncio.create_task(anext(stream, -1)) for _ in range(2))
+        await asyncio.sleep(0)
+        asked[1].set_exception(StopIteration())
+        assert await beyond == -1
+        last.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await last
+        assert not asked[0].has_callbacks, "each cancelled wait would leave one"
+        asked[0].set_result(7)
+        assert await items_of(stream) == [7]
+
+    asyncio.run(share())
+
+
+def test_a_stream_that_was_closed_gives_no_item_that_was_given_back() -> None:
+    async def close() -> list[int]:
+        stream: Stream[int] = Stream(lambda: CallFuture("a stream"), lambda: None)
+        waits = [asyncio.create_task(anext(stream)) for _ in range(2)]
+        await asyncio.sleep(0)
+        waits[0].cancel()
+        await asyncio.wait(waits[:1])
+        stream.close()
+        waits[1].cancel()
+        await asyncio.wait(waits)
+        return await asyncio.wait_for(items_of(stream), 1.0)
+
+    assert asyncio.run(close()) == []
 
 
 def test_tasks_that_share_a_stream_have_each_item_once(here: None) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,9 +28,11 @@ class PlayedWorker:
 
     says     to each guest, once it is hosted
     hosted   where each takes calls, by actor
+    `lies`   what it says of itself when it registers, in place of what is true
     """
 
-    def __init__(self, address: str, key_file: Path) -> None:
+    def __init__(self, address: str, key_file: Path, **lies: Any) -> None:
+        self._lies = lies
         self.says: list[msgspec.Struct] = []
         self.hosted: dict[str, control.Location] = {}
         self.is_registered = threading.Event()
@@ -48,11 +51,12 @@ class PlayedWorker:
         self._thread.start()
 
     def _register(self) -> control.Register:
-        return control.Register(
+        register = control.Register(
             worker=self._name, nonce=self._nonce, python="", host="elsewhere", machine="played",
             address="", pid=1, resources=Resources(), actors=self._guests.statuses(),
             guests=self._guests.address, guests_key=self._guests.public_key,
         )  # fmt: skip
+        return msgspec.structs.replace(register, **self._lies)
 
     def _hear_master(self, message: object) -> None:
         match message:
@@ -83,7 +87,7 @@ class PlayedWorker:
 class Played:
     """Both of them, and the keys."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **lies: Any) -> None:
         self.keys = folder / "keys"
         key_files.make_keys(self.keys)
         self.address = f"127.0.0.1:{free_port()}"
@@ -95,7 +99,7 @@ class Played:
         )  # fmt: skip
         daemon_process.configure(self._master, config)
         assert daemon_process.first_line(self._master) == "READY"
-        self.worker = PlayedWorker(self.address, self.keys / "worker.key")
+        self.worker = PlayedWorker(self.address, self.keys / "worker.key", **lies)
         assert self.worker.is_registered.wait(DEADLINE_S)
 
     def revoke_client(self) -> None:

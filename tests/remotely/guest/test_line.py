@@ -1,12 +1,20 @@
 """The connections of a process that serves an object, without an actor."""
 
 import socket
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from remotely.errors import WorkerLost
+from remotely.guest import line as line_module
 from remotely.guest.line import Line
 from remotely.protocol import control
+from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
 from remotely.transport import key_files
-from tests.clusters import DEADLINE_S, wait_until
+from remotely.transport.keys import MemberKey
+from tests.clusters import DEADLINE_S, free_port, wait_until
 from tests.remotely.guest.played import Played
 
 
@@ -14,7 +22,7 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
     ours, actor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     actor.settimeout(DEADLINE_S)
     key = key_files.load_member(played.keys / "worker.key", "worker")
-    line = Line(played.address, key, control.AskHost(actor=ACTOR), ours, "")
+    line = Line(played.address, key, control.AskHost(nonce="a"), ours, "")
     sent = 0
     try:
         while True:
@@ -22,7 +30,7 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
             sent += 1
     except BlockingIOError:
         pass
-    line.start(arrived())
+    line.start(arrived(key))
     wait_until(lambda: played.worker.hosted, "it is hosted")
     played.worker.send_away()
     wait_until(lambda: line.why, "it hears that the cluster ends")
@@ -34,12 +42,45 @@ def test_an_actor_whose_socket_is_full_is_told_to_leave_when_there_is_room(playe
     actor.close()
 
 
-ACTOR = "a" * 32
+@pytest.mark.parametrize(
+    "lie", [{"guests": "garbage"}, {"guests": "tcp://a:99999 b"}, {"guests_key": b"short"}]
+)
+def test_a_worker_that_cannot_be_is_lost(
+    nothing_left: None, tmp_path: Path, lie: dict[str, Any]
+) -> None:
+    played = Played(tmp_path, **lie)
+    ours, actor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    key = key_files.load_member(played.keys / "worker.key", "worker")
+    try:
+        with pytest.raises(WorkerLost, match="a worker cannot be at"):
+            Line(played.address, key, control.AskHost(nonce="a"), ours, "")
+    finally:
+        ours.close()
+        actor.close()
+        played.close()
 
 
-def arrived() -> control.Arrived:
+def test_a_worker_where_nobody_listens_is_lost_at_once(
+    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_module, "LEASE_S", 10 * DEADLINE_S)
+    played = Played(tmp_path, guests=f"tcp://127.0.0.1:{free_port()}")
+    ours, actor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    key = key_files.load_member(played.keys / "worker.key", "worker")
+    line = Line(played.address, key, control.AskHost(nonce="a"), ours, "")
+    try:
+        line.start(arrived(key))
+        wait_until(lambda: isinstance(line.why, WorkerLost), "its worker is lost")
+    finally:
+        line.close("closed")
+        actor.close()
+        played.close()
+
+
+def arrived(key: MemberKey) -> control.Arrived:
+    actor = bound_id("guest", key.pair.public, "a")
     request = control.Request(
-        actor=ACTOR,
+        actor=actor,
         name="a",
         class_name="A",
         owner="",
@@ -48,7 +89,7 @@ def arrived() -> control.Arrived:
         python="3.11",
     )
     location = control.Location(
-        actor=ACTOR,
+        actor=actor,
         name="a",
         class_name="A",
         life=0,

@@ -78,6 +78,23 @@ def test_a_worker_learns_who_was_killed_before_it_once_and_nothing_is_left_of_th
     assert [daemon.worker for daemon in pid_file.running(PORT)] == ["alive"]
 
 
+def test_who_was_killed_is_remembered_until_the_next_lives_or_the_user_ends_the_cluster() -> None:
+    write_worker("killed")
+    write_worker("starting", pid=os.getpid(), started=processes.birth(os.getpid()))
+    folder = pid_file.folder_of(PORT)
+    for name in ("master.killed", "worker.killed"):
+        (folder / name).touch()
+    pid_file.leave(folder / "joined-starting.json")  # the master did not take it
+    pid_file.leave(folder / "master.json")
+    assert pid_file.was_killed(PORT)
+    assert predecessors() == ["nonce of killed"]
+
+    pid_file.forget(folder / "master.json")
+    assert not pid_file.was_killed(PORT)
+    pid_file.forget_all(folder)
+    assert not folder.exists()
+
+
 def test_one_of_which_something_is_left_is_no_predecessor(monkeypatch: pytest.MonkeyPatch) -> None:
     write_worker("killed")
     monkeypatch.setattr(pid_file, "GONE_S", 0.0)

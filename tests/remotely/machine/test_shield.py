@@ -1,4 +1,4 @@
-"""Signals that come in a shielded section are handled once, after it."""
+"""Signals that come in a shielded section are handled once, after it; none leaves a lock held."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,14 @@ import itertools
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import pytest
 
 import remotely.machine.shield
-from remotely.machine.shield import shield
+from remotely.machine.shield import Condition, RLock, shield
 from tests.striking import struck_after
 
 
@@ -114,3 +116,31 @@ def test_a_child_that_a_section_forks_ends_the_section_itself() -> None:
     if not child:
         os._exit(abs(depth - 1) + abs(shield._depth))
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("make", [RLock, Condition])
+def test_an_interrupt_leaves_no_lock_held_wherever_it_strikes(make: Callable[[], Any]) -> None:
+    lock, free = make(), []
+
+    def take() -> None:
+        free.append(lock.acquire(blocking=False))
+        if free[-1]:
+            lock.release()
+
+    def use_until_interrupted() -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 200e-6)  # a timer strikes at any instruction
+        while True:
+            with lock:
+                pass
+
+    before = signal.signal(signal.SIGVTALRM, signal.default_int_handler)
+    try:
+        for _ in range(20):
+            with pytest.raises(KeyboardInterrupt):
+                use_until_interrupted()
+            other = threading.Thread(target=take)
+            other.start()
+            other.join()
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    assert free == [True] * 20

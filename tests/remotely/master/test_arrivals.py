@@ -8,6 +8,7 @@ import pytest
 from remotely.master.admission import Admission
 from remotely.master.registry import Registry
 from remotely.protocol import control
+from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
 from tests.steps import steps
 
@@ -23,6 +24,7 @@ class Cluster:
         self.said: list[tuple[str, msgspec.Struct]] = []
         self.gone: list[str] = []
         self.here: dict[str, control.ActorStatus] = {}
+        self.names: dict[str, str] = {}  # for this test, by the id
         self.tickets = 0
         admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
         self.registry = Registry(self.tell, self.gone.append, admission, LEASE_S, learns_until)
@@ -56,14 +58,28 @@ class Cluster:
         self.registry.enlist(register, now, is_near)
         self.registry.settle(register)
 
+    def dials(
+        self, nonce: str, key: bytes = WORKER_KEY, before: str = "", worker: str = ""
+    ) -> None:
+        """A process says to the master what it serves; its test calls it by its nonce."""
+        self.names[id_of(nonce, key)] = nonce
+        ask = control.AskHost(nonce=nonce, before=before, worker=worker)
+        self.registry.greet_guest(f"guest {nonce}", key, ask, 0.0)
+
     def arrives(
         self,
-        actor: str,
+        nonce: str,
         *classes: str,
         name: str = "",
         key: bytes = WORKER_KEY,
         before: str = "",
     ) -> None:
+        """The same, and it dials in at "worker"."""
+        self.dials(nonce, key, before)
+        self.reports("worker", id_of(nonce, key), *classes, name=name)
+
+    def reports(self, worker: str, actor: str, *classes: str, name: str = "") -> None:
+        """A worker says that an object has dialled in there."""
         request = control.Request(
             actor=actor, name=name or f"{classes[0]}-{actor}", named=bool(name),
             class_name=classes[0], owner="somebody", job="job", resources=Resources(cpus=50),
@@ -74,13 +90,11 @@ class Cluster:
             machine="robot", ipc="ipc://x", tcp="tcp://worker:2", public_key=b"its",
         )  # fmt: skip
         self.here[actor] = control.ActorStatus(location=location, request=request)
-        ask = control.AskHost(actor=actor, before=before)
-        self.registry.greet_guest(f"guest {actor}", key, ask, 0.0)
         arrived = control.Arrived(request=request, location=location, since=1.0)
-        self.registry.hear_worker("worker", arrived, 0.0)
+        self.registry.hear_worker(worker, arrived, 0.0)
 
-    def dies(self, actor: str) -> None:
-        obituary = control.Obituary(actor=actor, life=0, why="gone")
+    def dies(self, nonce: str) -> None:
+        obituary = control.Obituary(actor=id_of(nonce), life=0, why="gone")
         self.registry.hear_worker("worker", control.Died(obituary=obituary), 0.0)
 
     def asks(self, who: str, class_name: str) -> int:
@@ -92,7 +106,12 @@ class Cluster:
     def given(self, who: str) -> dict[int, str]:
         """Return the actors that a client was given since the last time, by its tickets."""
         located = self.told(who, control.Located)
-        return {one.ticket: one.location.actor for one in located}
+        return {one.ticket: self.names[one.location.actor] for one in located}
+
+
+def id_of(nonce: str, key: bytes = WORKER_KEY) -> str:
+    """Return the id of the actor that an object becomes."""
+    return bound_id("guest", key, nonce)
 
 
 @pytest.fixture
@@ -157,15 +176,16 @@ def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
     assert cluster.given("bob") == {}
 
 
-def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster) -> None:
-    early = cluster.asks("ann", "Sim")
+@pytest.mark.parametrize("name", ["Sim", ""])
+def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str) -> None:
+    early = cluster.asks("ann", name)
     cluster.registry.hear_client("ann", control.NoArrival(ticket=early), 0.0)
-    cluster.arrives("a", "Sim")
+    cluster.arrives("a", name)
     assert cluster.given("ann") == {}
-    late = cluster.asks("ann", "Sim")
+    late = cluster.asks("ann", name)
     assert cluster.given("ann") == {late: "a"}
     cluster.registry.hear_client("ann", control.NoArrival(ticket=late), 0.0)  # while it came
-    ticket = cluster.asks("bob", "Sim")
+    ticket = cluster.asks("bob", name)
     assert cluster.given("bob") == {ticket: "a"}
 
 
@@ -185,12 +205,12 @@ def test_a_new_master_gives_nobody_what_another_has(cluster: Cluster) -> None:
     cluster.arrives("b", "Sim")
     cluster.asks("ann", "Sim")
     again = Cluster(learns_until=5.0)
-    again.here = cluster.here
+    again.here, again.names = cluster.here, cluster.names
     again.joins(now=1.0)
     again.hello("bob", now=1.0)
     ticket = again.asks("bob", "Sim")
     assert again.given("bob") == {}  # whose is it?
-    again.hello("ann", arrivals=("a",), now=2.0)
+    again.hello("ann", arrivals=(id_of("a"),), now=2.0)
     again.registry.expire(6.0)
     assert again.given("bob") == {ticket: "b"}
     again.asks("bob", "Sim")
@@ -201,7 +221,7 @@ def test_a_name_that_is_taken_is_refused(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.arrives("b", "Sim", name="sim")
     (refused,) = cluster.told("worker", control.NotHosted)
-    assert (refused.actor, refused.error) == ("b", "NameTaken")
+    assert (refused.actor, refused.error) == (id_of("b"), "NameTaken")
     assert "get_actor('sim')" in refused.why
     cluster.arrives("c", "Sim", name="a2")
     assert not cluster.told("worker", control.NotHosted)
@@ -215,9 +235,9 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
     cluster.told("worker", control.Hosted)
     cluster.arrives("b", "Sim", name="sim", before="a")
     (hosted,) = cluster.told("worker", control.Hosted)
-    assert hosted.actor == "b"
+    assert hosted.actor == id_of("b")
     (died,) = cluster.told("ann", control.Died)
-    assert (died.obituary.actor, died.obituary.asked) == ("a", False)
+    assert (died.obituary.actor, died.obituary.asked) == (id_of("a"), False)
     assert "dialled in again" in died.obituary.why
     other = b"another worker's key".ljust(40)
     cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY, other])
@@ -231,29 +251,33 @@ def test_a_key_that_is_revoked_ends_its_actors(cluster: Cluster) -> None:
     cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
     assert not cluster.told("worker", control.End)
     cluster.registry.list_keys([CLIENT_KEY], [])
-    assert [end.actor for end in cluster.told("worker", control.End)] == ["b"]
+    assert [end.actor for end in cluster.told("worker", control.End)] == [id_of("b")]
 
 
 def test_one_that_has_arrived_makes_no_calls_by_its_workers_key(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim")
-    delegate = control.Delegate(actor="a", key=b"its own key".ljust(40))
+    delegate = control.Delegate(actor=id_of("a"), key=b"its own key".ljust(40))
     cluster.registry.hear_worker("worker", delegate, 0.0)
     assert not cluster.told("worker", control.Delegated)
 
 
 def test_processes_dial_in_near_the_master_or_where_the_fewest_are(cluster: Cluster) -> None:
     def host(cluster: Cluster) -> Any:
-        cluster.registry.greet_guest("guest", WORKER_KEY, control.AskHost(actor="x"), 0.0)
-        return cluster.told("guest", control.Host) or cluster.told("guest", control.Refused)
+        cluster.dials("x")
+        return cluster.told("guest x", control.Host) or cluster.told("guest x", control.Refused)
 
     cluster.arrives("a", "Sim")  # at "worker"
     cluster.joins("other")
     (far,) = host(cluster)
-    assert far == control.Host(address="tcp://other:1", public_key=b"public", is_near=False)
+    assert far == control.Host(
+        worker="other", address="tcp://other:1", public_key=b"public", is_near=False
+    )
     cluster.joins("near", is_near=True)
     cluster.joins("the next")
     (near,) = host(cluster)
-    assert near == control.Host(address="tcp://near:1", public_key=b"public", is_near=True)
+    assert near == control.Host(
+        worker="near", address="tcp://near:1", public_key=b"public", is_near=True
+    )
     (nowhere,) = host(Cluster())
     assert nowhere.error == "NoResources"
 
@@ -324,14 +348,78 @@ def test_a_process_that_is_not_heard_any_more_is_forgotten(cluster: Cluster) -> 
 def test_a_worker_hosts_nobody_who_has_not_said_so_to_the_master(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.registry.lose_route("guest a", 0.0)
-    cluster.told("worker", control.Hosted)
-    status = cluster.here["a"]
-    request = msgspec.structs.replace(status.request, actor="b", name="other")
-    location = msgspec.structs.replace(status.location, actor="b", name="other")
-    arrived = control.Arrived(request=request, location=location, since=1.0)
-    cluster.registry.hear_worker("worker", arrived, 0.0)
+    cluster.reports("worker", id_of("b"), "Sim")
     (refused,) = cluster.told("worker", control.NotHosted)
-    assert (refused.actor, refused.error) == ("b", "MasterLost")
+    assert (refused.actor, refused.error) == (id_of("b"), "MasterLost")
+
+
+@pytest.mark.parametrize("its_state", ["waits", "is unknown to a new master"])
+def test_an_actor_that_was_placed_is_never_taken_for_an_object_that_has_dialled_in(
+    its_state: str,
+) -> None:
+    """As would a thief with a worker's key who has heard of its id."""
+    cluster = Cluster(learns_until=5.0)
+    cluster.hello("ann")
+    if its_state == "waits":
+        request = control.Request(
+            actor="placed", name="placed", class_name="C", owner="ann", job="", python=PYTHON,
+            resources=Resources(cpus=50),
+        )  # fmt: skip
+        place = control.Place(ticket=1, request=request, patience_s=60.0)
+        cluster.registry.hear_client("ann", place, 0.0)
+    cluster.joins()
+    cluster.dials("placed")
+    cluster.reports("worker", "placed", "C")
+    (refused,) = cluster.told("worker", control.NotHosted)
+    assert (refused.actor, refused.error) == ("placed", "MasterLost")
+    cluster.registry.hear_client("ann", control.Locate(ticket=2, actor="placed"), 0.0)
+    assert not cluster.told("ann", control.Located)
+
+
+@pytest.mark.parametrize("is_master_new", [True, False])
+def test_an_object_is_hosted_at_the_worker_to_which_its_process_was_sent_and_at_no_other(
+    cluster: Cluster, is_master_new: bool
+) -> None:
+    cluster.dials("a")
+    if is_master_new:
+        cluster = Cluster(learns_until=5.0)
+        cluster.joins("another")
+        cluster.dials("a", worker="worker")
+        assert not cluster.told("guest a", control.Host)
+        cluster.joins()
+    else:
+        cluster.joins("another")
+    cluster.reports("another", id_of("a"), "Sim")
+    assert cluster.told("another", control.NotHosted)
+    cluster.reports("worker", id_of("a"), "Sim")
+    assert cluster.told("worker", control.Hosted)
+
+
+def test_of_a_process_that_serves_something_else_by_now_what_it_served_does_not_arrive(
+    cluster: Cluster,
+) -> None:
+    cluster.dials("a")
+    cluster.registry.greet_guest("guest a", WORKER_KEY, control.AskHost(nonce="b"), 0.0)
+    cluster.reports("worker", id_of("a"), "Sim")
+    assert cluster.told("worker", control.NotHosted)
+    cluster.reports("worker", id_of("b"), "Sim")
+    assert cluster.told("worker", control.Hosted)
+
+
+def test_an_object_that_has_ended_does_not_arrive_again(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim")
+    cluster.dies("a")
+    cluster.told("worker", control.Hosted)
+    cluster.reports("worker", id_of("a"), "Sim")
+    assert cluster.told("worker", control.NotHosted)
+    assert not cluster.told("worker", control.Hosted)
+
+
+def test_an_object_takes_the_place_of_another_only_by_the_nonce_of_that(cluster: Cluster) -> None:
+    cluster.arrives("a", "Sim", name="sim")
+    cluster.arrives("b", "Sim", name="sim", before=id_of("a"))
+    (refused,) = cluster.told("worker", control.NotHosted)
+    assert (refused.actor, refused.error) == (id_of("b"), "NameTaken")
 
 
 def test_a_process_that_serves_says_no_more_to_the_master_than_whom_it_asks_about(
@@ -340,9 +428,9 @@ def test_a_process_that_serves_says_no_more_to_the_master_than_whom_it_asks_abou
     cluster.arrives("a", "Sim", name="sim")
     cluster.said.clear()
     lies = [
-        control.Died(obituary=control.Obituary(actor="a", life=0)),
-        control.Report(actors=[control.Figures(actor="a")]),
-        control.Spawned(location=cluster.here["a"].location),
+        control.Died(obituary=control.Obituary(actor=id_of("a"), life=0)),
+        control.Report(actors=[control.Figures(actor=id_of("a"))]),
+        control.Spawned(location=cluster.here[id_of("a")].location),
         control.Left(),
     ]
     for lie in lies:

@@ -9,6 +9,7 @@ import msgspec
 
 from remotely.master.placement import Ledger, Never, Placement, Wait
 from remotely.protocol.resources import Resources
+from tests.steps import steps
 
 GIB = 1 << 30
 PYTHON = "3.11"
@@ -470,3 +471,15 @@ def test_twenty_thousand_actors_on_a_thousand_workers_are_placed_as_fast_as_the_
     for _ in range(200):
         assert isinstance(ledger.place(Resources(0.5, 0, GIB), PYTHON), Placement)
     assert (time.process_time() - started) / 200 < 0.0003, "5 us here; sixty times that is a bug"
+
+
+def test_room_that_is_kept_for_a_group_costs_each_of_it_the_same_on_a_large_cluster() -> None:
+    def steps_to_keep(workers: int) -> int:
+        ledger = ledger_of(**{f"{n:04}": Resources(2) for n in range(workers)})
+        names = frozenset[str]()
+        count = 2 * workers
+        found = steps(lambda: ledger.keep(Resources(1), PYTHON, count, None, names, names))
+        assert len(ledger.kept) == count
+        return found
+
+    assert steps_to_keep(200) < 11 * steps_to_keep(20)

@@ -8,7 +8,7 @@ Over 500 lines: the slow oracle and the table of events serve every test here.
 import gc
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -110,7 +110,7 @@ class Cluster:
         gpus: int = 0,
         python: str = PYTHON,
         machine: str = "",
-        predecessors: Iterable[str] = (),
+        predecessors: Collection[str] = (),
         **others: float,
     ) -> None:
         """Join, or be back, with what lives there."""
@@ -223,7 +223,9 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
             cluster.hello(who, modules, actor if b % 4 == 0 and a % 3 else "")
         case "join":
             python = [PYTHON, PYTHON, "3.10"][b % 3]
-            cluster.joins(worker, [2, 1, 4, 2.5][a % 4], a % 2, python, "ab"[a % 2], license=b % 2)
+            size, machine = [2, 1, 4, 2.5][a % 4], "ab"[a % 2]
+            before = [f"worker-{b % 4}"] if a % 4 != b % 4 and a % 3 == 0 else []
+            cluster.joins(worker, size, a % 2, python, machine, before, license=b % 2)
         case "forget" if worker in cluster.living:  # an end that is not told
             cluster.living[worker].pop(actor, None)
         case "lose":
@@ -619,6 +621,23 @@ def test_who_has_no_patience_has_a_place_or_is_refused_at_once(cluster: Cluster)
     assert cluster.spawns() == []
 
 
+def test_who_waits_is_told_of_holders_that_hold_some_of_what_it_asks_for(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1, gpus=1, license=2)
+    cluster.has("client", "none", cpus=0)
+    cluster.has("client", "a cpu", cpus=1)
+    cluster.has("client", "a gpu", cpus=0, gpus=1)
+    cluster.has("client", "a license", cpus=0, others={"license": 1})
+
+    def said_of(**wishes: Any) -> str:
+        cluster.asks("client", f"a{len(cluster.said)}", **wishes)
+        ((_, queued),) = cluster.told(control.Queued)
+        return queued.why
+
+    assert "0 CPUs. a cpu (1 CPU) has the rest" in said_of(cpus=1)
+    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in said_of(cpus=0, gpus=1)
+    assert "CPUs and 1 license. a license (" in said_of(cpus=0, others={"license": 2})
+
+
 def test_a_cluster_that_has_just_been_started_has_a_moment_to_find_a_machine(
     cluster: Cluster,
 ) -> None:
@@ -936,6 +955,36 @@ def test_a_worker_takes_the_place_of_those_that_were_killed_on_its_machine_at_on
     assert cluster.registry.workers == ["next", "last"]
 
 
+@pytest.mark.parametrize(
+    "wishes", [{"machine": "m"}, {"machine": "m.example"}, {"gpus": 1}, {"cpus": 3}]
+)
+@pytest.mark.parametrize("was_placed", [True, False])
+def test_who_waits_for_a_killed_worker_is_placed_on_the_next_and_not_refused(
+    cluster: Cluster, wishes: dict[str, Any], was_placed: bool
+) -> None:
+    cluster.joins("other", cpus=1)
+    cluster.joins("killed", cpus=4, gpus=1, machine="m")
+    if not was_placed:
+        cluster.registry.lose_route("killed", cluster.now)
+    ticket = cluster.asks("client", "a", **wishes)
+    cluster.to_spawn.clear()  # it was not born
+
+    cluster.joins("next", cpus=4, gpus=1, machine="m", predecessors=["killed"])
+
+    assert cluster.spawns() == ["a"]
+    assert set(cluster.living["next"]) == {"a"}
+    assert [placed.ticket for _, placed in cluster.told(control.Placed)] == [ticket]
+    assert not cluster.registry._workers.ledger.away
+
+
+def test_the_next_of_a_killed_worker_takes_no_other_place_of_its_machine(cluster: Cluster) -> None:
+    for name in ("rebooting", "killed"):
+        cluster.joins(name, cpus=2, machine="m")
+    cluster.registry.remove_worker("rebooting", "lost", may_return=True)
+    cluster.joins("next", cpus=2, machine="m", predecessors=["killed"])
+    assert cluster.registry._workers.ledger.away == {"rebooting"}
+
+
 def test_a_lost_worker_is_not_expected_when_its_place_is_taken(cluster: Cluster) -> None:
     cluster.joins("killed", cpus=2)
     cluster.registry.remove_worker("killed", "lost", may_return=True)
@@ -958,6 +1007,24 @@ def test_of_a_worker_that_cannot_be_reached_nothing_is_free_and_it_is_told_for_h
     assert len(away.actors) == 1
     cluster.joins("worker", cpus=2, license=1)
     assert [(w.away_s, w.free_cpus) for w in workers_in_status(cluster)] == [(0, 1)]
+
+
+def test_a_status_is_answered_at_the_moment_when_several_workers_are_lost(cluster: Cluster) -> None:
+    for worker in ("one", "two"):
+        cluster.joins(worker)
+    cluster.has("client", "a")
+    cluster.hello("inside", actor="a")
+    cluster.says("two", control.Beat())  # so it is lost after the one with the actor
+    for worker in ("one", "two"):
+        cluster.cut_off.add(worker)
+        cluster.registry.lose_route(worker, cluster.now)
+    cluster.now += LEASE_S
+    for who in ("client", "inside"):
+        cluster.registry.renew(who, cluster.now)
+    cluster.says("client", control.AskStatus(ticket=1))
+    cluster.says("client", control.Unanswered(calls={}))  # only the one inside has yet to answer
+    assert len(cluster.registry.expire(cluster.now)) == 2
+    assert [status.ticket for _, status in cluster.told(control.Status)] == [1]
 
 
 def workers_in_status(cluster: Cluster) -> list[control.WorkerStatus]:

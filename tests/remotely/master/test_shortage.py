@@ -9,39 +9,47 @@ NONE = Resources(0)
 
 def test_a_wait_names_what_is_asked_what_is_free_and_who_has_the_rest() -> None:
     holders = [Holder("Counter-1", ONE, ""), Holder("Big-1", Resources(0.5, 1), "of pid 7 on m1")]
-    why = why_waiting("Counter", ONE, NONE, holders, 0, Resources(2))
+    why = why_waiting("Counter", ONE, NONE, holders, False, Resources(2))
     assert why.startswith(
         "Counter asks for 1 CPU; the most that a machine has free is 0 CPUs. Counter-1 (1 CPU) and "
         "Big-1 (0.5 CPUs and 1 GPU, of pid 7 on m1) have the rest. Close an actor"
     )
 
 
-def test_of_many_holders_a_few_are_named_and_the_others_counted() -> None:
+def test_of_many_holders_a_few_are_named_and_not_the_others() -> None:
     holders = [Holder(f"A-{n}", ONE, "") for n in (1, 2, 3)]
-    why = why_waiting("A", ONE, NONE, holders, 5, None)
-    assert "A-1 (1 CPU), A-2 (1 CPU), A-3 (1 CPU) and 5 more have the rest" in why
-    assert "A-1 (1 CPU) has the rest" in why_waiting("A", ONE, NONE, holders[:1], 0, None)
+    why = why_waiting("A", ONE, NONE, holders, True, None)
+    assert "A-1 (1 CPU), A-2 (1 CPU), A-3 (1 CPU) and others have the rest" in why
+    assert "A-1 (1 CPU) has the rest" in why_waiting("A", ONE, NONE, holders[:1], False, None)
 
 
 def test_the_way_out_is_that_of_the_cluster() -> None:
     """A script's own takes more CPUs than it has cores; a machine can join a started one."""
-    own = why_waiting("A", ONE, NONE, [], 0, Resources(2))
+    own = why_waiting("A", ONE, NONE, [], False, Resources(2))
     assert "remotely.connect(cpus=3)" in own
     assert "remotely join" not in own
-    started = why_waiting("A", ONE, NONE, [], 0, None)
+    started = why_waiting("A", ONE, NONE, [], False, None)
     assert "remotely join" in started
     assert "connect(" not in started
 
 
+def test_cpus_that_are_counted_have_to_do_for_those_that_were_not_counted_before() -> None:
+    """Actors that name no CPUs hold none, until `connect` names a number."""
+    waits = why_waiting("A", ONE, NONE, [], False, Resources(2), uncounted=8)
+    assert "remotely.connect(cpus=11)" in waits
+    assert "connect(cpus=11)" in why_never_together("A", 3, ONE, 2, Resources(2), uncounted=8)
+    assert "connect(cpus=13)" in way_out(Resources(4.5), Resources(4), uncounted=8)
+
+
 def test_a_name_that_is_bound_again_and_a_notebooks_outputs_are_said_to_keep_actors() -> None:
-    why = why_waiting("A", ONE, NONE, [], 0, None)
+    why = why_waiting("A", ONE, NONE, [], False, None)
     assert "`a = A()` makes the new actor before it lets go of the old one" in why
     assert "Out[n]" in why
 
 
 def test_gpus_and_memory_are_told_if_they_are_asked_for() -> None:
     asked = Resources(1, 1, 1 << 30)
-    why = why_waiting("A", asked, Resources(4, 0, 1 << 29), [], 0, Resources(4, 1, 1 << 30))
+    why = why_waiting("A", asked, Resources(4, 0, 1 << 29), [], False, Resources(4, 1, 1 << 30))
     assert "asks for 1 CPU, 1 GPU and 1 GiB; the most that a machine has free is" in why
     assert "4 CPUs and 512 MiB" in why
     assert "connect(" not in why  # more CPUs would not help
@@ -49,7 +57,7 @@ def test_gpus_and_memory_are_told_if_they_are_asked_for() -> None:
 
 def test_what_is_reserved_beyond_what_there_is_is_not_told_as_less_than_nothing() -> None:
     asked = Resources(1, 1, 5)
-    assert "is 0 CPUs." in why_waiting("A", asked, Resources(-1, -1, -5), [], 0, None) + "."
+    assert "is 0 CPUs." in why_waiting("A", asked, Resources(-1, -1, -5), [], False, None) + "."
 
 
 def test_a_group_that_can_never_live_at_once_is_told_how_many_cpus_it_takes() -> None:
@@ -71,14 +79,14 @@ def test_a_group_that_a_started_cluster_can_never_hold_is_told_for_how_many_ther
 
 
 def test_a_group_that_waits_is_told_that_all_of_it_waits() -> None:
-    why = why_waiting("A", ONE, Resources(1), [], 0, Resources(4), 4)
+    why = why_waiting("A", ONE, Resources(1), [], False, Resources(4), 4)
     assert why.startswith("4 actors of A, which live at once, ask for 1 CPU each; the most")
     assert "connect(cpus=7)" in why
 
 
 def test_resources_of_the_users_are_told_as_they_are_free() -> None:
     asked = Resources(1, others=(("license", 2.0),))
-    why = why_waiting("A", asked, Resources(4, others=(("license", -1.0),)), [], 0, None)
+    why = why_waiting("A", asked, Resources(4, others=(("license", -1.0),)), [], False, None)
     assert "asks for 1 CPU and 2 license; the most that a machine has free is 4 CPUs and 0 l" in why
 
 

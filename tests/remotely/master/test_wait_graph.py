@@ -33,6 +33,24 @@ def test_the_first_wait_of_a_cycle_that_ends_is_told_too() -> None:
     assert graph.end("b") is None
 
 
+def test_another_wait_of_an_actor_is_the_end_of_the_one_before() -> None:
+    """The word of that end may be lost; or a signal handler waits within a wait."""
+    graph = WaitGraph()
+    for now in (0.0, 1.0):
+        told(graph, "a", wait(1, "b", now, "a waits for b"))
+        told(graph, "b", wait(1, "a", now + 0.5))
+    assert graph.end("a", unless=1) is None
+    told(graph, "a", wait(2, "c", 2.0))
+    assert graph.end("b") is None  # that cycle is open
+
+    for now in (3.0, 4.0):
+        told(graph, "a", wait(3, "b", now, "a waits for b"))
+        told(graph, "b", wait(2, "a", now + 0.5))
+    ended = graph.end("a", unless=4)
+    assert ended is not None
+    assert ended.sentence == "a waits for b"
+
+
 def test_who_has_had_its_answer_meanwhile_is_in_no_cycle() -> None:
     graph = WaitGraph()
     told(graph, "a", wait(1, "b", 0.0))

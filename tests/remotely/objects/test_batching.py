@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import remotely
 from remotely.objects.batching import Batching, Gathering, batched_methods
@@ -24,12 +23,19 @@ def test_the_method_sees_a_list_of_each_argument() -> None:
 
 
 def test_stacked_arguments_have_a_new_first_axis_in_dicts_too() -> None:
-    calls: list[Any] = [((np.full(3, i), {"x": torch.full((2,), i)}, i), {}) for i in range(5)]
+    calls: list[Any] = [((np.full(3, i), {"x": np.full(2, i)}, i), {}) for i in range(5)]
     (array, inside, number), _ = rule(stack=True).together(calls)
     assert array.shape == (5, 3)
-    assert isinstance(inside["x"], torch.Tensor)
     assert inside["x"].shape == (5, 2)
     assert number.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_stacked_tensors_are_a_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    calls: list[Any] = [((torch.full((2,), i),), {}) for i in range(5)]
+    (stacked,), _ = rule(stack=True).together(calls)
+    assert isinstance(stacked, torch.Tensor)
+    assert stacked.shape == (5, 2)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,9 @@ def test_what_does_not_pickle_is_named_and_harms_only_its_own_call(here: None) -
         assert "lock" in str(error)
         error = executor.submit(square, Holder()).exception()  # type: ignore[arg-type]
         assert "square: args[0].lock" in str(error)
+        future: Any = Counter().add.submit()
+        error = executor.submit(max, future, key=Holder()).exception()  # type: ignore[arg-type]
+        assert "max: kwargs['key'].lock" in str(error)
         with pytest.raises(NotPicklable, match=r"square: items\[1\]\[0\]\.lock"):
             list(executor.map(square, [1, Holder()], chunksize=2))
         with pytest.raises(NotPicklable, match=r"Holder\.method"):
@@ -424,7 +427,7 @@ def test_in_one_process_calls_run_in_the_thread_that_submits_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "_engine", InProcess())
-    with remotely.Executor(2) as executor:
+    with remotely.Executor(cpus=0) as executor:
         assert executor.submit(threading.get_ident).result() == threading.get_ident()
         assert list(executor.map(square, range(3))) == [0, 1, 4]
         assert executor.submit(lambda: executor.submit(square, 3).result()).result() == 9

@@ -55,6 +55,16 @@ class Player:
     def pid(self, _: int = 0) -> int:
         return os.getpid()
 
+    def ask(self, other: Any) -> int:
+        return other.pid()  # type: ignore[no-any-return]
+
+    def are_same(self, one: object, other: object) -> bool:
+        return one is other
+
+    def total(self, parts: dict[str, Any]) -> int:
+        total: int = sum(parts["items"]) + parts["more"][0]
+        return total
+
     async def later(self, number: int) -> int:
         return number
 
@@ -271,6 +281,29 @@ def test_a_job_that_waits_for_a_member_may_wait_for_a_future_too(
         (tmp_path / "gate").touch()
         busy.result()
         assert [job.result() for job in waiting] == [7, 7, 701]
+
+
+def test_the_arguments_of_a_job_are_taken_as_one_value_as_those_of_any_call(cluster: str) -> None:
+    source = remotely.options(Player)(7)
+    future, ref, many = source.play.submit(0), remotely.put(20), remotely.put(bytes(1 << 20))
+    parts = {"items": [future, ref], "more": (remotely.ref(future), many)}
+    item = [1]
+    with remotely.Pool(Player, 1) as pool:
+        assert pool.submit(Player.total, parts).result() == 7 + 20 + 7
+        assert pool.submit(Player.are_same, item, item).result()
+
+
+def test_a_handle_that_is_only_an_argument_keeps_its_actor_until_the_job_has_run(
+    cluster: str, tmp_path: Path
+) -> None:
+    pids = {source.pid() for source in remotely.group(Player, 2)}
+    with remotely.Pool(Player, 1) as pool:
+        busy = pool.submit(Player.wait_for, tmp_path / "gate")
+        waiting = pool.submit(Player.ask, Player())
+        (tmp_path / "gate").touch()
+        busy.result()
+        assert waiting.result() not in pids
+        assert len(pool.map(Player.ask, (Player() for _ in range(3)))) == 3
 
 
 def test_the_death_of_an_arguments_actor_is_not_that_of_a_member(

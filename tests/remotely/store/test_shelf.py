@@ -47,37 +47,46 @@ def test_the_values_of_an_owner_that_is_gone_are_dropped() -> None:
     shelf.add(b"1", mine, "me", is_here=True)
     shelf.add(b"2", yours, "you", is_here=False)
 
-    shelf.drop_of("me")
+    shelf.drop_of("me", 0.0)
 
     assert (mine.releases, yours.releases) == (1, 0)
     assert shelf.clients() == {"you"}
 
 
-def test_what_an_actor_has_left_stays_for_the_caller_that_claims_it() -> None:
-    shelf, mine, yours = Shelf(), Room(), Room()
-    shelf.add(b"1", mine, "actor", is_here=True, caller=b"me")
-    shelf.add(b"2", yours, "actor", is_here=True, caller=b"you")
-    shelf.claim(b"me", "my connection")
+def test_of_what_an_actor_has_left_only_what_was_claimed_stays() -> None:
+    """Nobody knows of the other result, if the actor died before its reply had left."""
+    shelf, claimed, unknown = Shelf(), Room(), Room()
+    shelf.add(b"1", claimed, "actor", is_here=True)
+    shelf.add(b"2", unknown, "actor", is_here=True)
+    shelf.claim(b"1", "my connection")
     shelf.leave("actor", 100.0)
 
     shelf.tidy(100.0 + CLAIM_S)
-    assert (mine.releases, yours.releases) == (0, 0)
+    assert (claimed.releases, unknown.releases) == (0, 0)
     shelf.tidy(100.1 + CLAIM_S)
-    assert (mine.releases, yours.releases) == (0, 1)
+    assert (claimed.releases, unknown.releases) == (0, 1)
 
-    shelf.drop_of("my connection")
-    shelf.tidy(100.1 + 2 * CLAIM_S)
-    assert mine.releases == 0  # it may connect again
-    shelf.claim(b"me", "another connection")
-    shelf.tidy(200.0 + 2 * CLAIM_S)
-    shelf.drop_of("another connection")
-    shelf.tidy(200.1 + 3 * CLAIM_S)
-    assert mine.releases == 1
+
+def test_who_has_lost_the_connection_may_claim_again_on_another_for_a_while() -> None:
+    shelf, room = Shelf(), Room()
+    shelf.add(b"v", room, "actor", is_here=True)
+    shelf.claim(b"v", "my connection")
+    shelf.leave("actor", 100.0)
+    shelf.drop_of("my connection", 200.0)
+    shelf.tidy(200.0 + CLAIM_S)
+    shelf.claim(b"v", "another connection")
+    shelf.tidy(1000.0)
+    assert room.releases == 0
+    assert "another connection" in shelf.clients()
+
+    shelf.drop_of("another connection", 1000.0)
+    shelf.tidy(1000.1 + CLAIM_S)
+    assert room.releases == 1
 
 
 def test_what_an_actor_has_offered_is_its_own_for_as_long_as_it_lives() -> None:
     shelf, room = Shelf(), Room()
-    shelf.add(b"v", room, "actor", is_here=True, caller=b"me")
+    shelf.add(b"v", room, "actor", is_here=True)
     shelf.tidy(10 * CLAIM_S)
     assert room.releases == 0
     shelf.drop(b"v")

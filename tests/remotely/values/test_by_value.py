@@ -14,17 +14,19 @@ import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Generic, NewType, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NewType, ParamSpec, TypeVar
 
 import cloudpickle
 import numpy as np
 import pytest
-import torch
 
 from remotely.errors import NotPicklable
 from remotely.values import by_value as rule
 from remotely.values.by_value import Way, way_of
 from remotely.values.codec import decode, encode
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -74,8 +76,6 @@ Pair = collections.namedtuple("Pair", "left right")
         ("_thread", Way.INSTALLED),
         ("numpy", Way.INSTALLED),
         ("numpy._core._multiarray_umath", Way.INSTALLED),
-        ("torch.nn.modules.linear", Way.INSTALLED),
-        ("torch._C._nn", Way.INSTALLED),
         ("pytest", Way.INSTALLED),
         ("remotely.values.codec", Way.INSTALLED),
         ("remotely", Way.INSTALLED),
@@ -404,6 +404,57 @@ def test_what_typing_makes_of_a_module_goes_with_it(unfamiliar: Unfamiliar) -> N
     assert (name.__supertype__, name.__module__) == (str, __name__)
 
 
+def test_annotations_go_with_their_class_and_its_methods(unfamiliar: Unfamiliar) -> None:
+    found = unfamiliar.result_of(lambda: (Point.__annotations__, Point.more.__annotations__))
+    assert found == ({"x": int}, {"return": int})
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="they are evaluated at once before 3.14")
+def test_annotations_may_name_what_is_not_there(unfamiliar: Unfamiliar) -> None:
+    @dataclasses.dataclass
+    class Lazy:
+        number: Decimal | None = None
+
+        def first(self, number: Decimal | None = None, *, other: int = 3) -> int:
+            """Has all that a function may have."""
+            return other
+
+    def there() -> Any:
+        first = Lazy.first
+        return Lazy(), Lazy().first(), first.__annotations__, first.__doc__, first.__qualname__
+
+    first = Lazy.first
+    lazy, result, annotations, *rest = unfamiliar.result_of(there)
+    assert (type(lazy), lazy.number, result) == (Lazy, None, 3)
+    assert annotations == {"number": "Decimal | None", "other": "int", "return": "int"}
+    assert rest == [first.__doc__, first.__qualname__]
+    with pytest.raises(NameError):  # nothing was done to the original
+        first.__annotations__  # noqa: B018
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no `type` statement before 3.12")
+def test_what_a_type_statement_makes_goes_with_it(unfamiliar: Unfamiliar) -> None:
+    made: dict[str, Any] = {"__name__": __name__}
+    text = """
+        type Pair[T] = tuple[T, T]
+        type Json = int | list[Json]
+        type Absent = Missing
+        def f(pair: Pair[int] = 0, json: Json = 0, absent: Absent = 0) -> Json:
+            return [str(kind) for kind in f.__annotations__.values()], Pair.__module__
+        """
+    exec(textwrap.dedent(text), made)  # noqa: S102 - older ones could not read it here
+    kinds, module = unfamiliar.result_of(made["f"])
+    assert kinds == ["Pair[int]", "typing.Any", "Absent", "typing.Any"]
+    assert module == __name__
+
+
+def test_code_keeps_the_name_of_its_file(unfamiliar: Unfamiliar) -> None:
+    def local() -> str:
+        return (lambda: helper)().__code__.co_filename
+
+    assert unfamiliar.result_of(local) == __file__
+
+
 class Counted:
     asked = 0
 
@@ -433,12 +484,14 @@ def test_what_is_defined_in_a_function_arrives() -> None:
 
 def test_classes_of_installed_modules_arrive_as_themselves() -> None:
     assert sent(collections.Counter) is collections.Counter
-    assert sent([torch.nn.Linear, np.dot, len, NotPicklable]) == [
-        torch.nn.Linear,
-        np.dot,
-        len,
-        NotPicklable,
-    ]
+    assert sent([np.dot, len, NotPicklable]) == [np.dot, len, NotPicklable]
+
+
+def test_classes_and_functions_of_torch_go_by_name() -> None:
+    torch = pytest.importorskip("torch")
+    assert way_of("torch.nn.modules.linear") is Way.INSTALLED
+    assert way_of("torch._C._nn") is Way.INSTALLED  # made by hand, by an installed package
+    assert sent(torch.nn.Linear) is torch.nn.Linear
 
 
 def test_an_error_arrives_with_its_arguments() -> None:

@@ -1,15 +1,14 @@
 """Any value arrives equal, whatever rides beside its pickle.
 
-Its classes and functions are in test_by_value.py, what cannot be sent in test_not_picklable.py.
+Tensors are in test_tensors.py, classes and functions in test_by_value.py, and what cannot be sent
+in test_not_picklable.py.
 """
 
 import ast
-import collections
 import pickle
 import subprocess
 import sys
 import textwrap
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import torch
 
 from remotely.values import codec
 from remotely.values.arrays import SMALL_BUFFER_BYTES
@@ -223,168 +221,6 @@ def test_the_same_array_twice_is_sent_once() -> None:
     assert len(encoded.buffers) == 1
     back = arrived(encoded)
     assert back[0] is back[1]
-
-
-# --- tensors --------------------------------------------------------------------------------------
-
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.int64,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-]
-
-
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (2, 3, 5), (150, 200)], ids=str)
-def test_a_tensor_arrives_equal_and_private(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    tensor = (torch.rand(shape) * 9 - 4).to(dtype)
-    encoded = encode(tensor)
-    assert bool(encoded.buffers) == (tensor.nbytes >= SMALL_BUFFER_BYTES)
-    back = arrived(encoded)
-    assert type(back) is torch.Tensor
-    assert (back.dtype, back.shape) == (dtype, tensor.shape)
-    assert tensor_bytes(back) == tensor_bytes(tensor)
-    back.zero_()
-
-
-def view_of_imaginary_parts() -> torch.Tensor:
-    return torch.tensor([1 + 2j, 3 + 4j]).conj().imag  # its sign is a flag, not in its memory
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.rand(200, 100).T,
-        torch.rand(200, 100)[:, ::3],
-        torch.rand(1).expand(5000),
-        torch.rand(4, 3, 32, 32).to(memory_format=torch.channels_last),
-        torch.tensor([1 + 2j]).conj(),
-        view_of_imaginary_parts(),
-        torch.rand(10**6)[:3],
-    ],
-    ids=["transposed", "strided", "expanded", "channels last", "conjugate", "negative", "slice"],
-)
-def test_a_view_arrives_as_a_contiguous_tensor_of_its_own(tensor: torch.Tensor) -> None:
-    encoded = encode(tensor)
-    assert len(encoded.payload) + sum(b.nbytes for b in encoded.buffers) < tensor.nbytes + 1000
-    back = arrived(encoded)
-    assert back.is_contiguous()
-    assert torch.equal(back, tensor)
-
-
-def test_a_contiguous_tensor_is_not_copied_on_either_side() -> None:
-    tensor = torch.rand(5000)
-    encoded = encode(tensor)
-    assert decode(encoded.payload, encoded.buffers).data_ptr() == tensor.data_ptr()
-
-
-@pytest.mark.parametrize("size", [3, 5000])
-def test_from_read_only_buffers_a_tensor_is_copied_without_a_warning(size: int) -> None:
-    tensor = torch.rand(size)
-    encoded = encode(tensor)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        back = decode(encoded.payload, [bytes(b) for b in encoded.buffers])
-    assert torch.equal(back, tensor)
-    back.zero_()
-
-
-def test_a_tensor_from_a_crooked_buffer_is_aligned() -> None:
-    tensor = torch.rand(5000, dtype=torch.float64)
-    encoded = encode(tensor)
-    crooked = memoryview(bytearray(b"x" + bytes(encoded.buffers[0])))[1:]
-    back = decode(encoded.payload, [crooked])
-    assert back.data_ptr() % 8 == 0
-    assert torch.equal(back, tensor)
-
-
-def test_whether_a_tensor_needs_its_gradient_is_kept() -> None:
-    leaf = torch.rand(3, requires_grad=True)
-    frozen = torch.nn.Parameter(torch.rand(3), requires_grad=False)
-    result, back, parameter = sent([leaf * 2, leaf, frozen])
-    assert result.requires_grad
-    assert result.is_leaf
-    assert back.requires_grad
-    assert type(parameter) is torch.nn.Parameter
-    assert not parameter.requires_grad
-
-
-def test_a_model_arrives_and_computes_the_same() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
-    encoded = encode(model)
-    assert len(encoded.buffers) == 1
-    back = arrived(encoded)
-    x = torch.rand(5, 64)
-    assert torch.equal(back(x), model(x))
-    assert all(type(p) is torch.nn.Parameter for p in back.parameters())
-    back(x).sum().backward()
-    with torch.no_grad():
-        back[0].weight -= back[0].weight.grad
-
-
-def test_a_state_dict_arrives_as_one() -> None:
-    model = torch.nn.LSTM(32, 64)
-    back = sent(model.state_dict())
-    assert isinstance(back, collections.OrderedDict)
-    torch.nn.LSTM(32, 64).load_state_dict(back)
-
-
-def test_tied_weights_stay_tied() -> None:
-    first, second = torch.nn.Linear(50, 50), torch.nn.Linear(50, 50)
-    second.weight = first.weight
-    back = sent([first, second])
-    assert back[0].weight is back[1].weight
-
-
-def test_tensors_that_share_storage_arrive_as_copies() -> None:
-    base = torch.zeros(10)
-    back = sent([base, base[2:]])
-    back[1].fill_(1)
-    assert back[0].sum() == 0
-
-
-def tensor_with_attribute() -> torch.Tensor:
-    tensor = torch.rand(3)
-    tensor.note = "mine"
-    return tensor
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.eye(3).to_sparse(),
-        torch.empty(3, device="meta"),
-        tensor_with_attribute(),
-    ],
-    ids=["sparse", "meta", "with an attribute"],
-)
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # torch's own
-def test_other_tensors_arrive_as_torch_sends_them(tensor: torch.Tensor) -> None:
-    back = sent(tensor)
-    assert (back.layout, back.device, back.dtype) == (tensor.layout, tensor.device, tensor.dtype)
-    assert vars(back) == vars(tensor)
-    if tensor.device.type == "cpu":
-        assert torch.equal(back.to_dense(), tensor.to_dense())
-
-
-def test_tensors_ride_beside_the_pickle_by_value_too() -> None:
-    tensor: torch.Tensor = torch.rand(5000)
-    array: Any = LARGE_ARRAYS["read-only strided"]
-    encoded = encode(lambda: (tensor, array))
-    assert {buffer.nbytes for buffer in encoded.buffers} == {tensor.nbytes, array.nbytes}
-    back = arrived(encoded)()
-    assert torch.equal(back[0], tensor)
-    assert same_array(back[1], array)
 
 
 def test_the_codec_imports_neither_numpy_nor_torch() -> None:

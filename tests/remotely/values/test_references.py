@@ -33,6 +33,18 @@ def test_a_thing_is_named_by_the_first_argument_that_is_it_or_has_it_for_its_fut
     assert name == "argument 'a' of f"
 
 
+def test_naming_runs_no_code_of_an_argument() -> None:
+    """It may be a handle, whose attributes are calls."""
+
+    class Calls:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"it was asked for {name}")
+
+    first = object()
+    ((_, name),) = named_arguments("f", (Calls(), first), {}, [first])
+    assert name == "argument 2 of f"
+
+
 def test_a_call_with_twice_the_futures_costs_twice_as_much() -> None:
     def call(count: int) -> Any:
         things = [object() for _ in range(count)]

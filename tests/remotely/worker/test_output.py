@@ -285,7 +285,7 @@ def test_a_full_disk_is_told_of_once_and_costs_the_file_and_not_the_client(
         (False, "still heard\n"),
         (True, "last words"),
     ]
-    assert stream.output.tail == b"last words"
+    assert stream.output.last_words(by_signal=False) == "last words"
 
 
 def test_a_folder_that_is_gone_costs_the_file_and_not_the_client(
@@ -307,8 +307,19 @@ def test_the_last_of_stderr_is_kept_for_the_obituary(stream: Stream) -> None:
     stream.prints(b"out\n")
     for number in range(3):
         stream.prints(b"%d" % number * 2000, is_error=True)
-    assert len(stream.output.tail) == output.TAIL_BYTES
-    assert stream.output.tail == (b"0" * 2000 + b"1" * 2000 + b"2" * 2000)[-output.TAIL_BYTES :]
+    last = ("0" * 2000 + "1" * 2000 + "2" * 2000)[-output.LAST_WORDS_BYTES :]
+    for by_signal in (True, False):
+        assert stream.output.last_words(by_signal) == last
+
+
+def test_of_a_crash_the_reason_is_kept_and_what_was_said_before(stream: Stream) -> None:
+    """Python tells the reason first, and then stacks and modules without end."""
+    for text in ("0" * 9000, "loading the model\n", "Fatal Python error: Aborted\n", "1" * 9000):
+        stream.prints(text.encode(), is_error=True)
+    words = stream.output.last_words(by_signal=True)
+    assert len(words) == output.LAST_WORDS_BYTES
+    assert "0loading the model\nFatal Python error: Aborted\n1" in words
+    assert stream.output.last_words(by_signal=False) == "1" * output.LAST_WORDS_BYTES, "another's"
 
 
 # --- reading it again -----------------------------------------------------------------------------

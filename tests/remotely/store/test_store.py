@@ -1,0 +1,107 @@
+"""The process of a store, between an actor of its machine and a client."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from remotely.actor.machine_store import MachineStore
+from remotely.client.stores import Stores
+from remotely.protocol import control
+from remotely.protocol.control import StoreAddress
+from remotely.protocol.listening import Listening
+from remotely.transport import bulk, sockets
+from remotely.transport.bulk import ValueGone
+from remotely.transport.keys import fresh_pair
+from remotely.transport.loop import Loop
+from remotely.values import arena, codec
+from remotely.values.arena import Arena
+from remotely.values.parcel import Parcel
+from tests.clusters import wait_until
+
+HASTY = """
+from remotely.store import shelf, store
+shelf.CLAIM_S, store.ASK_EVERY_S = 0.3, 0.05
+store.main()
+"""
+
+
+class Played:
+    """A store that waits for claims for 0.3 s; its worker, an actor and a client are played."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.context = sockets.new_context()
+        pair, own = fresh_pair(), fresh_pair()
+        self._worker, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        port = socket.create_server(("127.0.0.1", 0))
+        birth = control.StoreBirth(
+            listening=Listening(host="127.0.0.1"),
+            machine="here",
+            public_key=own.public,
+            secret_key=own.secret,
+            client_keys=[pair.public],
+        )
+        self._worker.send(control.encode(birth))
+        with theirs, port:
+            fds = theirs.fileno(), port.fileno()
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", HASTY, *map(str, fds)], pass_fds=fds
+            )
+            self.address = StoreAddress(
+                tcp=f"tcp://127.0.0.1:{port.getsockname()[1]}", public_key=own.public
+            )
+        self.actor = MachineStore(self._meet)
+        self.stores = Stores(self.context, self.loop, pair, "here")
+
+    def _meet(self) -> None:
+        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._worker, [control.encode(control.Meet())], [theirs.fileno()])
+        self.actor.introduced(self.line)
+
+    def offer(self) -> Parcel:
+        offered = self.actor.offer(codec.encode(np.ones(100_000)), b"route", "Peer-1.make")
+        assert offered is not None
+        return offered
+
+    def has(self, wanted: Parcel) -> bool:
+        self.loop.turn(0.0)
+        assert wanted.store is not None
+        try:
+            bulk.fetch(wanted.store, wanted.value, memoryview(bytearray(wanted.nbytes)))
+        except ValueGone:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._worker.close()  # which ends the store
+        self.process.wait(20)
+        self.stores.close()
+        self.context.destroy(linger=0)
+        self.loop.close()
+        self.line.close()
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    ours = Arena(64 << 20)
+    monkeypatch.setattr(arena, "ours", lambda: ours)
+    made = Played()
+    yield made
+    made.close()
+
+
+def test_a_result_that_was_claimed_outlives_its_actor_until_it_is_released(played: Played) -> None:
+    claimed, unknown = played.offer(), played.offer()
+    played.stores.claim(claimed, played.address)
+    assert played.has(claimed)
+    played.line.shutdown(socket.SHUT_RDWR)  # the actor ends
+
+    wait_until(lambda: not played.has(unknown), "the end of what nobody knows of")
+    assert played.has(claimed)
+    played.stores.release(claimed)
+    wait_until(lambda: not played.has(claimed), "the end of what was released")

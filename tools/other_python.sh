@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Runs the tests of `remotely` on the Python of another Debian, made beside this system.
+#
+#   tools/other_python.sh trixie                                  Python 3.13
+#   tools/other_python.sh sid -n 2 tests/remotely/api -k partial  the newest; words for pytest
+#   WITH=--components=main,universe tools/other_python.sh noble   3.12, of Ubuntu
+#
+# It needs root, and a debootstrap that knows the suite.  The first run takes some minutes; remove
+# /var/tmp/other-python/SUITE to begin anew.  torch is not installed, because `remotely` needs none.
+set -euo pipefail
+suite=${1:?which suite, trixie or sid}
+shift
+[ $# -gt 0 ] || set -- -n 4 tests/remotely
+root=/var/tmp/other-python/$suite
+if [ ! -f "$root/made" ]; then
+  rm -rf "$root"
+  needs=python3-dev,python3-venv,g++,ca-certificates,git,iproute2,iptables,openssh-client,openssh-server,procps
+  debootstrap --variant=minbase ${WITH-} --include=$needs "$suite" "$root"
+  touch "$root/made"
+fi
+# How this machine reaches a mirror and a package index, the other shall too.
+for file in /etc/hosts /etc/pip.conf /etc/resolv.conf /etc/ssl/certs/ca-certificates.crt; do
+  [ ! -f $file ] || cp $file "$root$file"
+done
+rm -rf "$root/src"
+mkdir "$root/src"
+cd "$(git rev-parse --show-toplevel)"
+git ls-files -z | xargs -0 tar c | tar x -C "$root/src"
+# In namespaces that take mounts and processes with them, whatever happens.  The first bash stays as
+# the one that reaps orphans: hence the `exit` behind its last command.
+unshare --mount --pid --fork --kill-child bash -euc '
+  root=$1; shift
+  mount --bind "$root" "$root"  # a mount point, which "ip netns" needs of its root
+  mount -t proc proc "$root/proc"
+  for part in sys dev; do mount --rbind /$part "$root/$part"; done
+  chroot "$root" bash -euc "$@"
+  exit' -- "$root" '
+  cd /src
+  git init --quiet && git add --all  # tests ask git for the files
+  if ! cmp --quiet pyproject.toml /venv/made; then
+    python3 -m venv --clear /venv
+    /venv/bin/pip install --quiet --disable-pip-version-check --editable . \
+      pytest pytest-timeout pytest-xdist hypothesis scikit-learn import-linter pyyaml
+    cp pyproject.toml /venv/made
+  fi
+  export PATH=/venv/bin:$PATH
+  python --version
+  python -m pytest "$@"' -- "$@"
