@@ -9,7 +9,7 @@ import pytest
 
 import remotely
 from remotely.errors import NotAllowed
-from remotely.transport import key_files, keys
+from remotely.transport import key_files
 from tests.clusters import Started, wait_until
 from tests.remotely.counter import Counter
 
@@ -67,11 +67,3 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
         NotAllowed, match=rf"this key \({ada}\): it was revoked, .* keys add client"
     ):
         remotely.connect(started.address, key=ada)
-
-
-def test_a_key_that_is_on_no_list_cannot_be_revoked(started: Started, tmp_path: Path) -> None:
-    folder = started.home / "keys"
-    with pytest.raises(NotAllowed, match="`remotely keys list` shows"):
-        key_files.revoke_key(folder, keys.fresh_pair().public)
-    with pytest.raises(NotAllowed, match="exists and is not overwritten"):
-        key_files.add_key(folder, "client", started.key)
