@@ -182,6 +182,7 @@ class MasterSession:
             self._welcome.set_exception(error)
         elif isinstance(error, NotAllowed):  # our key was revoked
             self.questions.refuse(type(error), str(error))
+            self._farewell.set()  # the master says none to a stranger
 
     def _check_master(self) -> None:
         if self.link.silent_s() > LEASE_S and self.questions:

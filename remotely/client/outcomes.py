@@ -55,7 +55,7 @@ class Outcomes:
         Do not hold the lock of the channel: this may run the user's code.  Doing it twice is
         harmless.
         """
-        if future.answered:  # by a Deadlock, or before an interrupt
+        if future.answered:  # before an interrupt
             if isinstance(message, wire.Message) and not isinstance(future.where, Elsewhere):
                 self._memory.decline(message)
             return

@@ -72,6 +72,7 @@ def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
 
     Raises NotAllowed if that file exists, or if there is no master.key here.
     """
+    load_master(folder / "master.key")  # says what to do where there is none
     with file_lock.locked(folder / ".lock"):
         master = load_master(folder / "master.key")
         if file.exists():
@@ -92,6 +93,7 @@ def revoke_key(folder: Path, public: bytes) -> Role:
 
     A master that runs hears of it by SIGHUP.  Raises NotAllowed if it is on no list.
     """
+    load_master(folder / "master.key")  # says what to do where there is none
     with file_lock.locked(folder / ".lock"):
         master = load_master(folder / "master.key")
         role = master.role_of(public)

@@ -9,7 +9,7 @@ import pytest
 
 import remotely
 from remotely.errors import NotAllowed
-from remotely.transport import key_files, keys
+from remotely.transport import key_files
 from tests.clusters import Started, wait_until
 from tests.remotely.counter import Counter
 
@@ -21,12 +21,13 @@ remotely.connect(sys.argv[1], key=sys.argv[2])
 shared, own = remotely.get_actor("shared"), Counter()
 print("ready", flush=True)
 def end_of(counter):
-    try:
-        while True:
+    while True:
+        try:
             counter.add()
             time.sleep(0.01)
-    except remotely.RemotelyError as error:
-        return type(error).__name__
+        except remotely.RemotelyError as error:
+            if not getattr(error, "may_have_run", False):  # else it was under way
+                return type(error).__name__
 print(end_of(shared), end_of(own), flush=True)
 try:
     Counter()
@@ -59,7 +60,7 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
     assert public in said
     assert public not in started.run(started.home, "keys", "list")
     out, _ = script.communicate(timeout=30)
-    assert out.split() == ["NotAllowed", "WorkerLost", "NotAllowed"]  # shared, own, a new one
+    assert out.split() == ["NotAllowed"] * 3  # shared, own, a new one
     before = shared.count
     assert shared.add() == before + 1
     remotely.shutdown()
@@ -67,11 +68,3 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
         NotAllowed, match=rf"this key \({ada}\): it was revoked, .* keys add client"
     ):
         remotely.connect(started.address, key=ada)
-
-
-def test_a_key_that_is_on_no_list_cannot_be_revoked(started: Started, tmp_path: Path) -> None:
-    folder = started.home / "keys"
-    with pytest.raises(NotAllowed, match="`remotely keys list` shows"):
-        key_files.revoke_key(folder, keys.fresh_pair().public)
-    with pytest.raises(NotAllowed, match="exists and is not overwritten"):
-        key_files.add_key(folder, "client", started.key)

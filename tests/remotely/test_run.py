@@ -220,8 +220,7 @@ def test_ctrl_c_is_for_the_command_and_all_ranks_end_when_it_does(
     one = job(1)
     save = (
         "import sys, time\n"
-        "print('there', flush=True)\n"
-        "try: time.sleep(600)\n"
+        "try: print('there', flush=True), time.sleep(600)\n"
         "except KeyboardInterrupt: sys.exit(len(__import__('remotely').status().machines))\n"
     )
     one.start(2, sys.executable, "-c", save)

@@ -268,3 +268,19 @@ def test_importing_keys_makes_none(tmp_path: Path) -> None:
     environ = {**os.environ, "REMOTELY_HOME": str(tmp_path / "home")}
     subprocess.run([sys.executable, "-c", script], check=True, env=environ)
     assert not (tmp_path / "home").exists()
+
+
+def test_a_key_that_is_on_no_list_cannot_be_revoked_nor_a_file_overwritten(folder: Path) -> None:
+    with pytest.raises(NotAllowed, match="`remotely keys list` shows"):
+        key_files.revoke_key(folder, keys.fresh_pair().public)
+    with pytest.raises(NotAllowed, match="exists and is not overwritten"):
+        key_files.add_key(folder, "client", folder / "client.key")
+
+
+def test_keys_are_added_and_revoked_only_where_a_cluster_has_been_started(tmp_path: Path) -> None:
+    there = tmp_path / "home" / "keys"
+    with pytest.raises(NotAllowed, match=r"`remotely start` makes it, on the master's machine"):
+        key_files.add_key(there, "client", tmp_path / "ada.key")
+    with pytest.raises(NotAllowed, match="`remotely start` makes it"):
+        key_files.revoke_key(there, keys.fresh_pair().public)
+    assert not list(tmp_path.iterdir())
