@@ -27,7 +27,7 @@ Rows are not experience for three reasons.
 `masks.py` which of them are legal.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -208,12 +208,12 @@ class Environments:
         self.pop_episodes()
         return obs
 
-    def play_randomly(self, steps: int, seed: int) -> Tree:
-        """Play random steps from a reset; return the observations, [steps * B, ...]."""
+    def play_randomly(self, steps: int, seed: int) -> Iterator[Tree]:
+        """Play random steps from a reset; yield so many observations, [B, ...] each."""
         draw = self._random_actions(seed)
-        first = self.reset(seed)
-        rest = (trees.map_tree(np.array, self._step(draw()).obs) for _ in range(steps - 1))
-        return trees.join(np.concatenate, [first, *rest])
+        yield trees.map_tree(np.array, self.reset(seed))
+        for _ in range(steps - 1):
+            yield trees.map_tree(np.array, self._step(draw()).obs)
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
