@@ -15,7 +15,6 @@ from remotely_rl import algorithms, dqn, environments, n_step_q
 from remotely_rl.agents import load
 from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.experience.replay import Replay
-from remotely_rl.functions.q_learning import q_values
 from remotely_rl.learning.learner import gae_batch
 from remotely_rl.runs import replaying
 from tests.remotely_rl import space_toys
@@ -119,13 +118,17 @@ def test_what_is_learnt_at_time_limits_is_within_two_percent_of_the_truth(
 ) -> None:
     algorithm = algorithms.named(name)
     given = {**space_toys.SETTINGS, **space_toys.OF_TEMPLATE[name], "gamma": GAMMA}
-    config = algorithm.Config(env=Turns, total_steps=20_000, log_interval_s=1e6, **given)
+    if name == "n_step_q":
+        given |= {"target_every": 500, "optimizer": "adam"}
+        given |= {"learning_rate": 3e-3, "learning_rate_end": 3e-4}
+    # Dueling heads have one value for both states: they look alike, and one action is legal.
+    config = algorithm.Config(
+        env=Turns, total_steps=12_000, log_interval_s=1e6, dueling=False, **given
+    )
     algorithm.train(config, run=tmp_path / "run")
 
     agent = load.load(tmp_path / "run", env=Turns)
     obs = {"observation": torch.ones(2, 1), "action_mask": torch.eye(2).bool()}
-    policy, value = agent.model(obs)
-    if name == "n_step_q":
-        policy = q_values(policy, value, is_dueling=True)
+    policy, _ = agent.model(obs)
 
     assert policy.diagonal().tolist() == pytest.approx(oracle(), rel=0.02)
