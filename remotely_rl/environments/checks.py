@@ -25,12 +25,14 @@ STEPS = 512  # with which the statistics of the input begin
 def check(env: Source | gymnasium.Env[Any, Any], steps: int = STEPS, seed: int = 1) -> list[str]:
     """Play random steps in an environment, and return what is odd in it, a sentence each.
 
-    `env` is what a run takes, or an environment.  Raises TrainingError, with what to do, for what
-    no run could train in: a space that no policy fits, rows of `reset` or `step` that are not
-    Gymnasium's, observations that are not of their space, masks that do not fit the actions.
+    `env` is what a run takes, or an environment, which is left open.  Raises TrainingError, with
+    what to do, for what no run could train in: a space that no policy fits, rows of `reset` or
+    `step` that are not Gymnasium's, observations that are not of their space, masks that do not
+    fit the actions.
     """
-    source: Source = (lambda: env) if isinstance(env, gymnasium.Env) else env
-    with closing(make(source, 1)) as envs:
+    if isinstance(env, gymnasium.Env):
+        return look(make(lambda: env, 1), steps, seed)[1]
+    with closing(make(env, 1)) as envs:
         return look(envs, steps, seed)[1]
 
 

@@ -93,12 +93,14 @@ def test_a_run_checks_with_as_many_steps_as_it_is_told(monkeypatch: pytest.Monke
         a2c.Config(probe_steps=1)
 
 
-def test_an_environment_is_left_closed() -> None:
+def test_what_was_made_for_it_is_closed_and_nothing_else() -> None:
     closed: list[bool] = []
 
     class Closes(gymnasium.Wrapper[Any, Any, Any, Any]):
         def close(self) -> None:
             closed.append(True)
 
+    remotely_rl.check(Closes(toys.Guess()), steps=2)
+    assert closed == []
     remotely_rl.check(lambda: Closes(toys.Guess()), steps=2)
     assert closed == [True]
